@@ -1,18 +1,17 @@
 """Accounting: from an event to epsilon and delta, without torch.
 
-``account`` computes what an event costs, ``calibrate`` the noise for a budget, ``largest_steps`` the number
-of steps for a budget, and ``epsilon_schedule`` epsilon along a run.  Every accountant gives a
-``PrivacyCurve``.
+``account`` computes the privacy curve of an event.  ``calibrate`` finds the noise for a budget, and
+``largest_steps`` the number of steps.  ``epsilon_schedule`` computes epsilon along a run.
 
-* ``account``: what an event costs, as a ``PrivacyCurve``: epsilon as a function of delta, and back.
-* ``calibrate``: the inverse problems: noise and steps for a budget; epsilon along a run.
-* ``goals``: the limits that ``calibrate`` accepts.
+* ``account``: the cost of an event as a ``PrivacyCurve``, which maps delta to epsilon and epsilon to delta.
+* ``calibrate``: the noise or the number of steps for a budget, and epsilon along a run.
+* ``goals``: the privacy goals that ``calibrate`` accepts.
 * ``methods``: the accountants by name.
-* ``price``: the interface of all accountants; the least of several, groups, sums.
+* ``price``: the interface of all accountants, and prices that combine others (minimum, group, sum).
 * ``flatten``: an event as a multiset of base mechanisms.
-* ``scales``: the range of noise that can be accounted for.
-* ``sensitivity``: the sensitivity of correlated noise.
-* ``tradeoff``: what an attacker can reach.
+* ``scales``: the range of noise that the accountants support.
+* ``sensitivity``: the sensitivity of a release with noise that is correlated over steps.
+* ``tradeoff``: bounds on membership tests, from a privacy curve.
 * ``additive``: costs that add up from release to release, for running totals.
 * ``roots``: zeros of functions, without ``scipy.optimize``.
 * ``closed_form``, ``pld``, ``renyi``, ``composition``: the accountants.

@@ -1,6 +1,6 @@
-"""The cost of an event as a privacy curve: epsilon as a function of delta, and back.
+"""The cost of an event as a privacy curve, which maps delta to epsilon and epsilon to delta.
 
-The same curve bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
+The curve also bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
 Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
 """
 
@@ -28,9 +28,9 @@ from tacit.errors import (
 )
 from tacit.events import Adjacency, Compose, Event
 
-Numbers = TypeVar("Numbers", float, Array)  # one, or an array of any shape
+Numbers = TypeVar("Numbers", float, Array)  # one number, or an array of any shape
 
-_LONGEST = 200  # characters of an event that are shown
+_LONGEST = 200  # characters of an event that ``repr`` shows
 _MOST_RECORDS = 10**6
 
 
@@ -39,10 +39,10 @@ _MOST_RECORDS = 10**6
 class PrivacyCurve:
     """The (epsilon, delta) pairs that an event satisfies, as proven by one accountant.
 
-    ``method`` and ``adjacency`` are those of the call that made the curve, and ``event`` is the event.
+    ``event`` is the event, and ``method`` and ``adjacency`` are those with which :func:`account` was called.
     ``records`` is the number of records that the curve protects together: 1, or the size of a :meth:`group`.
 
-    Methods that take a number also take an array of any shape, and return one of the same shape.
+    A method that takes a number also takes an array of any shape, and then returns an array of that shape.
 
     **Guarantee**
 
@@ -51,7 +51,8 @@ class PrivacyCurve:
     * ``epsilon_bounds(delta)`` brackets the smallest epsilon for which the dominating pair of the event
       satisfies (epsilon, delta); its upper end is ``epsilon(delta)``.  Likewise ``delta_bounds``.
     * No value is negative or NaN; epsilon is infinite only if no finite value is known.
-    * No test for membership exceeds ``false_negative_rate``, ``advantage``, ``success`` and ``posterior``.
+    * No membership test exceeds the bounds of ``false_negative_rate``, ``advantage``, ``success`` and
+      ``posterior``.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -68,7 +69,7 @@ class PrivacyCurve:
     _price: Price = field(repr=False, compare=False)
     records: int = 1
 
-    def __repr__(self) -> str:  # no figure: a curve may take seconds to answer
+    def __repr__(self) -> str:  # shows no epsilon, as computing one may take seconds
         event = repr(self.event)
         event = event if len(event) <= _LONGEST else f"{event[: _LONGEST - 3]}..."
         group = "" if self.records == 1 else f", for {self.records} records together"
@@ -126,9 +127,9 @@ class PrivacyCurve:
         return self._price.error_budget(_check_delta(delta))
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Return upper bounds on epsilon by direction (``remove``, ``add``), of which the larger one counts.
+        """Return upper bounds on epsilon by direction (``remove`` or ``add``).  The larger one counts.
 
-        The result is empty if the directions cost the same, or the accountant does not distinguish them.
+        The result is empty if both directions cost the same, or if the accountant does not distinguish them.
 
         Raises:
             InvalidInput: if delta is not in (0, 1).
@@ -141,8 +142,8 @@ class PrivacyCurve:
         """Return the trade-off function f: the least share of members that any membership test misses.
 
         A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members.  f
-        is convex and decreasing, between 0 and 1 - ``false_positive_rate``, which means perfect privacy.  The
-        result is a lower bound, within about 1e-6 of what the curve's delta allows.
+        is convex and decreasing.  It lies between 0 and 1 - ``false_positive_rate``, its value under perfect
+        privacy.  The result is a lower bound, within about 1e-6 of the f that the curve's delta implies.
 
         Raises:
             InvalidInput: if a rate is not in [0, 1].
@@ -169,8 +170,8 @@ class PrivacyCurve:
     def advantage(self) -> float:
         """Return the largest excess of true over false positives of any membership test: delta at epsilon 0.
 
-        It bounds the total variation distance between outputs with and without the record.  An attacker gains
-        half of it over a fair coin.
+        It bounds the total variation distance between outputs with and without the record.  An attacker who
+        guesses a fair coin gains half of it over 1/2.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -180,10 +181,10 @@ class PrivacyCurve:
         return self.delta(0.0)
 
     def success(self, prior: Numbers) -> Numbers:
-        """Return the largest probability of guessing rightly whether a record took part.
+        """Return the largest probability of guessing correctly whether a record took part.
 
         With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
-        = 1 - q + q delta(log((1 - q) / q)), as delta is the best that a test can reach.
+        = 1 - q + q delta(log((1 - q) / q)), as delta(epsilon) describes the best test.
 
         Args:
             prior: p, the probability of membership before the release is seen, in [0, 1].
@@ -210,8 +211,8 @@ class PrivacyCurve:
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
         """Return the largest probability of membership after the release, except with probability delta.
 
-        The log odds of membership grow by the privacy loss L.  From the curve, for every t > 0,
-        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t).  The best t is used.
+        The log odds of membership grow by the privacy loss L.  By the curve, for every t > 0,
+        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t).  The bound uses the best t.
 
         Args:
             prior: the probability of membership before the release is seen, in [0, 1].
@@ -232,7 +233,9 @@ class PrivacyCurve:
         return _shaped(chance * (1.0 + 1e-15), prior, most=1.0)
 
     def best_method(self, delta: float) -> str:
-        """Name the accountant that proves ``epsilon(delta)``: ``method``, or one of those behind ``best``.
+        """Return the name of the accountant that proves ``epsilon(delta)``.
+
+        It is ``method`` itself, or, if that is ``best``, the accountant with the least bound.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import ExponentialMechanism, Repeat
@@ -246,7 +249,7 @@ class PrivacyCurve:
         return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
 
     def road(self, delta: float) -> str:
-        """Call :meth:`best_method`, of which this is the former name, for one version."""
+        """Call :meth:`best_method`.  This former name will be removed in the next version."""
         warnings.warn("PrivacyCurve.road is now best_method.", Deprecated, stacklevel=2)
         return self.best_method(delta)
 
@@ -257,7 +260,7 @@ class PrivacyCurve:
 
         If one record is (e, d)-DP, k of them are (k e, d (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
         Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds for every mechanism, and is loose
-        for most.  The lower end of the bracket is that of one record, which is a part of the group.
+        for most.  The lower end of the bracket is that of one record, which is itself in the group.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].
@@ -274,10 +277,11 @@ class PrivacyCurve:
         return PrivacyCurve(self.method, self.adjacency, self.event, price, self.records * count)
 
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Return the curve of two releases about the same records, possibly the second adaptively.
+        """Return the curve of two releases about the same records; the second may depend on the first.
 
-        Two curves of one method are accounted for anew as one event.  For different methods epsilons and
-        deltas add up (Dwork & Lei 2009), with the best of several splits of delta, which is valid but loose.
+        Two curves of one method become one event, which is accounted for anew.  For different methods,
+        epsilons and deltas add up (Dwork & Lei 2009).  Of several splits of delta the best one is used, which
+        is valid but loose.
 
         Raises:
             UnsupportedEvent: if the two curves are about different neighbours or groups.
@@ -313,7 +317,7 @@ def _check_epsilon(epsilon: object) -> float:
 
 
 def _numbers(check: Callable[[object], float], values: float | Array) -> Array:
-    """Check the number, or each of the array, and return them in one row."""
+    """Check the number, or every number of the array, and return them as a one-dimensional array."""
     row = values.ravel().tolist() if isinstance(values, np.ndarray) else [values]
     return np.array([check(value) for value in row], dtype=np.float64)
 
@@ -342,7 +346,7 @@ def _both(
 
 
 def _shaped(row: Array, like: Numbers, most: float) -> Numbers:
-    """Return answers in the shape of ``like``, in [0, most]."""
+    """Return ``row`` clipped to [0, most], in the shape of ``like``."""
     result = _within(row, most)
     if isinstance(like, np.ndarray):
         return result.reshape(like.shape)
@@ -360,12 +364,13 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
 
     Args:
         event: any nesting of the events in :mod:`tacit.events`.
-        adjacency: the relation of neighbours: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
-        method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong`` or
-            ``basic``; or ``best``, the least bound of them all (named by :meth:`PrivacyCurve.best_method`).
+        adjacency: which data sets are neighbours: ``add-remove``, ``replace-one`` or ``zero-out``.  There is
+            no default.
+        method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong``,
+            ``basic``, or ``best`` for the least bound of all (:meth:`PrivacyCurve.best_method` names it).
 
     Raises:
-        UnsupportedEvent: if the method has no proven bound for an event inside, which the message names.
+        UnsupportedEvent: if the method has no proven bound for an event inside.  The message names the event.
         NoiseOutOfRange: an ``UnsupportedEvent``, if the noise is too small or too large to be accounted for:
             on a sample, noise multipliers below 0.1 or above 1e6.
         InvalidInput: if the adjacency or the method is unknown.

@@ -1,12 +1,13 @@
-"""Costs that add up from release to release, from which a ledger makes a running total.
+"""Costs that add up from release to release, so that a ledger can keep a running total.
 
-A total that decides, in view of earlier answers, whether the next release may happen must be a sum of costs
+If a total decides, in view of earlier answers, whether the next release may happen, it must be a sum of costs
 that are each fixed before their release (Rogers et al. 2016, 1605.08294).  This file computes three such
 costs for any event: a pure epsilon, rho of zero-concentrated privacy, and Renyi divergences at fixed orders.
-A delta is split off as a *leak*: an (epsilon, delta)-DP mechanism is, for any two neighbours, an epsilon-DP
-one with probability 1 - delta and anything otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).
+A delta is split off as a *leak*: for any two neighbours, an (epsilon, delta)-DP mechanism is epsilon-DP with
+probability 1 - delta, and arbitrary otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).
 
-Numbers that state a guarantee, such as ``ApproximateDP(0.1)``, are read as the decimals that they print as.
+Numbers that state a guarantee, such as 0.1 in ``ApproximateDP(0.1)``, count as the decimals that they print
+as.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-_LEAST_NOISE = 1e-4  # of a sensitivity: an epsilon of 1e4, or 1e8 at order 2
+_LEAST_NOISE = 1e-4  # relative to the sensitivity: less noise has an epsilon above 1e4, or 1e8 at order 2
 
 
 def decimal(number: float) -> Fraction:
-    """Return exactly the decimal that a float prints as.
+    """Return the exact decimal that a float prints as.
 
     >>> decimal(0.1), Fraction(0.1) == Fraction(1, 10)
     (Fraction(1, 10), False)
@@ -52,9 +53,10 @@ def decimal(number: float) -> Fraction:
 
 
 def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:
-    """Compute (epsilon, delta) of ``event`` by addition, exact for mechanisms with a rational epsilon.
+    """Compute (epsilon, delta) of ``event`` as sums over its mechanisms.
 
-    The result is None if a mechanism inside has no pure epsilon, like Gaussian noise.
+    The sums are exact for mechanisms with a rational epsilon.  The result is None if a mechanism inside has
+    no pure epsilon, like Gaussian noise.
 
     >>> from tacit.events import Repeat
     >>> pure_cost(Repeat(DiscreteLaplace(scale=10.0), 3), "add-remove")
@@ -69,7 +71,7 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 
 def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
-    """Compute (rho, leak) of ``event``, rounded up: rho-zCDP except with probability ``leak``.
+    """Compute (rho, leak) of ``event``, rounded up: the event is rho-zCDP except with probability ``leak``.
 
     Raises:
         UnsupportedEvent: if no rho is known, as for sampled Gaussians.
@@ -84,7 +86,7 @@ def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 
 def _rho(base: Base, adjacency: Adjacency) -> Fraction:
-    """Compute rho, exactly if the mechanism is pure: epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
+    """Compute rho of ``base``.  Pure mechanisms have epsilon^2 / 2 (Bun & Steinke 2016, Proposition 1.4)."""
     if isinstance(base, ZeroConcentratedDP):
         return decimal(base.rho)
     cost, pure = rho(base, adjacency), _exactly_pure(base, adjacency)
@@ -97,19 +99,20 @@ def _rho(base: Base, adjacency: Adjacency) -> Fraction:
 
 
 def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
-    """Compute (Renyi divergences of ``event`` at ``orders``, leak), rounded up; infinite if none is known.
+    """Compute the Renyi divergences of ``event`` at ``orders`` and its leak, both rounded up.
+
+    A divergence is infinite if no finite one is known.
 
     Args:
-        orders: each > 1.  The divergences have the same shape.
+        orders: orders > 1.  The divergences have the same shape.
 
     Raises:
-        UnsupportedEvent: if a mechanism inside has no proven Renyi divergence, or noise that cannot be
-            accounted for.
+        UnsupportedEvent: if a mechanism inside has no proven Renyi divergence, or its noise is out of range.
 
     **Guarantee**
 
     * For neighbours D, D' and every order, except with probability ``leak``, the Renyi divergence of the
-      outputs is at most the result, in both directions.  It adds up over releases chosen adaptively.
+      outputs is at most the result, in both directions.  It adds up over adaptively chosen releases.
 
     >>> divergences, leak = renyi_cost(ApproximateDP(1.0, 1e-6), (8.0,), "add-remove")
     >>> divergences.round(6).tolist(), float(leak)
@@ -121,7 +124,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     for base, _ in steps:
         if not _reveals(base, relation):
             check_scale(base, "rdp")
-            renyi(base, np.array([2.0]), relation)  # refuses, by name, mechanisms without a divergence
+            renyi(base, np.array([2.0]), relation)  # raises for mechanisms without a divergence
     most = min((largest_order(base, relation) for base, _ in steps), default=1e9)
     divergences = np.full(at.shape, np.inf)
     near = at - 1.0 <= most
@@ -135,7 +138,7 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
 
 
 def _reveals(base: Base, adjacency: Adjacency) -> bool:
-    """Return whether the noise is so small that there is no privacy, and floats overflow."""
+    """Return whether the noise is so small that it gives no privacy and floats overflow."""
     match base:
         case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | GaussianMixture(sigma):
             return sigma < _LEAST_NOISE
@@ -146,7 +149,7 @@ def _reveals(base: Base, adjacency: Adjacency) -> bool:
 
 
 def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:
-    """Return the mechanisms of ``event`` in units of ``adjacency``, without deltas, and the deltas' sum."""
+    """Return the mechanisms of ``event`` without deltas, in units of ``adjacency``, and their total delta."""
     split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, flatten(event))]
     leak = sum((count * chance for _, chance, count in split), Fraction(0))
     return merged((part, count) for part, _, count in split), leak

@@ -1,6 +1,6 @@
-"""The noise and the number of steps that a budget allows, and epsilon along a run.
+"""The noise and the number of steps for a budget, and epsilon along a run.
 
-Every answer is checked with :func:`tacit.accounting.account` itself, so it is as certain as its bound.
+Every result is checked with :func:`tacit.accounting.account` itself, so it is as certain as that bound.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tacit.events import Adjacency, Event
 from tacit.rounding import raised
 
 _MOST_STEPS = 10**9
-_FEWEST_DIGITS = 6  # of a noise multiplier: rounding to fewer would cost more than the search's tolerance
+_FEWEST_DIGITS = 6  # of a noise multiplier: with fewer, rounding costs more than the search's tolerance
 _SECANTS = 6
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
 class LooseBudget(InvalidInput):
-    """Raised if the least noise that can be accounted for, ``noise``, already keeps within the budget."""
+    """Raised if even ``noise``, the least noise that can be accounted for, keeps within the budget."""
 
     def __init__(self, reason: str, noise: float, *, argument: str | None, fix: str) -> None:
         super().__init__(reason, argument=argument, fix=fix)
@@ -45,16 +45,16 @@ def calibrate(
     method: str = "pld",
     digits: int | None = None,
 ) -> float:
-    """Find the smallest noise multiplier with which a plan stays within a budget, or a risk of attacks.
+    """Find the smallest noise multiplier with which a plan meets a privacy budget or a limit on attacks.
 
     Give one goal: ``epsilon`` and ``delta``; or ``advantage``, the largest excess of true over false
-    positives of any membership test; or ``true_positive_rate``, the largest of any test with the
-    ``false_positive_rate``.  A risk needs less noise than an epsilon that implies it (Kulynych et al. 2024,
-    2407.02191).
+    positives of any membership test; or ``true_positive_rate``, the largest of any test with the given
+    ``false_positive_rate``.  A limit on attacks needs less noise than an epsilon that implies that limit
+    (Kulynych et al. 2024, 2407.02191).
 
     Args:
-        family: maps a noise multiplier to the event of the whole plan.  More noise must give less epsilon.
-            The event may have parts that do not depend on the noise multiplier.
+        family: a function from a noise multiplier to the event of the whole plan.  More noise must give less
+            epsilon.  Parts of the event may use fixed noise.
         epsilon: target, > 0, in nats.
         delta: target, in (0, 1).
         advantage: target, in (0, 1).
@@ -67,15 +67,16 @@ def calibrate(
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no amount of noise is enough, because a fixed part alone costs more.
+        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more.
         LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
             enough.  The message states this noise and its cost.
         InvalidInput: if no goal is given, or more than one.
 
     **Guarantee**
 
-    * The curve of ``family(result)`` is within the goal: checked before it is returned.
-    * 1.0001 times less noise is not enough; 1.000001 times for a goal that is a risk, if all digits are kept.
+    * The curve of ``family(result)`` meets the goal.  This is checked before the result is returned.
+    * The noise is nearly least: 1.0001 times less does not meet a goal of epsilon, and 1.000001 times less
+      does not meet a limit on attacks, if all digits are kept.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -134,9 +135,9 @@ def calibrate(
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
-    """Find the least noise with ``digits`` significant digits, from ``log_noise`` on, that keeps the goal.
+    """Find the least noise with ``digits`` significant digits, from ``log_noise`` up, that meets the goal.
 
-    Each is checked, as bounds are accurate to some 1e-7 only, and may be higher at a little more noise."""
+    Each candidate is checked: bounds are accurate only to about 1e-7, and may rise with more noise."""
     noise = raised(_noise(log_noise), digits)
     while noise < MOST_NOISE and not keeps(noise):
         noise = raised(math.nextafter(noise, math.inf), digits)
@@ -150,7 +151,7 @@ def _noise(log_noise: float) -> float:
 
 
 def _least_priced(price: Callable[[float], object]) -> float:
-    """Find the log of the least noise that the accountant prices in this plan, to a few digits."""
+    """Find, to a few digits, the log of the least noise at which the accountant can price this plan."""
 
     def refused(log_noise: float) -> bool:
         try:
@@ -171,7 +172,7 @@ def _least_priced(price: Callable[[float], object]) -> float:
 
 
 def _start(rough_excess: Callable[[float], float], least: float) -> float | None:
-    """Find the zero of the rough excess: None if below ``least``, infinity if above the range."""
+    """Find the zero of the rough excess.  Return None below ``least``, infinity above the range."""
     low, high, stride = max(0.0, least), max(0.0, least), math.log(4.0)
     while rough_excess(high) > 0.0:
         if high == _HIGH:
@@ -185,7 +186,7 @@ def _start(rough_excess: Callable[[float], float], least: float) -> float | None
 
 
 def _secant(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
-    """Find a point near the root of the smooth, decreasing ``excess``, by a few secant steps."""
+    """Find a point near the root of ``excess``, which is smooth and decreasing, by a few secant steps."""
     if not math.isfinite(excess(start)):
         return start
     before, here = start, start + excess(start)  # log epsilon falls about as fast as log noise rises
@@ -203,7 +204,7 @@ def _secant(excess: Callable[[float], float], start: float, least: float, tolera
 def _refine(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
     """Find an x with excess(x) <= 0, at most the tolerance above the root of the decreasing ``excess``.
 
-    The result is ``least``, where the range begins, if the root is below."""
+    If the root is below ``least``, the start of the range, return ``least``."""
     step = tolerance / 4.0
     low, high = start - step, min(start + step, _HIGH)
     while excess(high) > 0.0:
@@ -234,22 +235,23 @@ def largest_steps(
     adjacency: Adjacency | str,
     method: str = "pld",
 ) -> int:
-    """Find the largest count with which a plan stays within (epsilon, delta).
+    """Find the largest number of steps with which a plan stays within (epsilon, delta).
 
     Args:
-        family: maps a count >= 1 to the event of the whole plan.  More steps must give more epsilon.
+        family: a function from a number of steps >= 1 to the event of the whole plan.  More steps must give
+            more epsilon.
         epsilon: target, >= 0, in nats.
         delta: target, in (0, 1).
 
     Returns:
-        The count, in [0, 1e9); 0 if not even one step fits.
+        The number of steps, in [0, 1e9).  It is 0 if not even one step fits.
 
     Raises:
-        InvalidInput: if 1e9 steps still fit, as the plan then hardly depends on the count.
+        InvalidInput: if 1e9 steps still fit, which means that the plan hardly depends on their number.
 
     **Guarantee**
 
-    * ``account(family(result), ...).epsilon(delta) <= epsilon``: checked before it is returned.
+    * ``account(family(result), ...).epsilon(delta) <= epsilon``.  This is checked before the return.
     * The same bound at ``result + 1`` is above epsilon.
 
     >>> from tacit.events import Gaussian, Repeat
@@ -276,7 +278,7 @@ def largest_steps(
 
 
 def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
-    """Find the last count at which ``fits`` is true, by galloping away from ``guess``, then bisection."""
+    """Find the last count at which ``fits`` is true: gallop away from ``guess``, then bisect."""
     low, high, stride = guess, guess, 1 + guess // 20_000
     while low > 0 and not fits(low):
         low, high, stride = max(0, low - stride), low, 4 * stride
@@ -302,12 +304,12 @@ def epsilon_schedule(
 ) -> list[float]:
     """Compute epsilon after each of ``counts`` steps, for a progress bar or a plot.
 
-    Gaussians, sampled or not, reuse the computation of neighbouring counts, and a point takes some ten
-    microseconds.  Other mechanisms take one composition a point, some ten milliseconds.
+    Gaussians, sampled or not, reuse the computation of nearby counts, so a point takes about ten
+    microseconds.  Other mechanisms need one composition per point, which takes about ten milliseconds.
 
     Args:
-        family: maps a count to the event of that many steps.
-        counts: each >= 1, in any order.
+        family: a function from a number of steps to the event of that many steps.
+        counts: numbers of steps >= 1, in any order.
         delta: in (0, 1).
 
     Returns:
@@ -322,7 +324,7 @@ def epsilon_schedule(
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     prices = [price_of(family(check_integer("count", count, low=1)), relation, method) for count in counts]
     schedule = [0.0] * len(prices)
-    alike: dict[object, list[tuple[int, ContourPrice]]] = {}  # compositions of the same terms
+    alike: dict[object, list[tuple[int, ContourPrice]]] = {}  # compositions that differ in their counts only
     for index, price in enumerate(prices):
         if isinstance(price, ContourPrice):
             alike.setdefault(tuple(price.ways.items()), []).append((index, price))

@@ -1,8 +1,9 @@
-"""Events, flattened to multisets of base mechanisms.
+"""Events as multisets of base mechanisms.
 
-This file handles repetition and composition once for every accountant: an n-fold event and a list of n events
-become the same multiset, so no accountant can price them differently.  It also applies the identities that
-hold for every accountant: correlated noise is one Gaussian, a group of k is k times the sensitivity.
+This file handles repetition and composition once for every accountant.  An event repeated n times and a list
+of n such events become the same multiset, so every accountant prices them alike.  The file also applies
+identities that hold for every accountant: correlated noise is one Gaussian, and a group of k records has k
+times the sensitivity.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 
 _OF_PUBLIC_NUMBER = (Shuffled, ShuffledReports, WithoutReplacement, WithReplacement, RandomizedResponse)
-_LARGEST_GROUP = 1000  # of sampled records: a group of k is a mixture of k + 1 Gaussians
+_LARGEST_GROUP = 1000  # for sampled records: a group of k records becomes a mixture of k + 1 Gaussians
 
 
 def flatten(event: Event) -> Steps:
     """Return the base mechanisms in ``event`` with their counts, in order of first appearance.
 
-    A base mechanism is one of :mod:`tacit.events.mechanisms`; a sampler of it that can leave records out;
+    A base mechanism is one of :mod:`tacit.events.mechanisms`; a sampler of one that can leave records out;
     ``Partitioned`` or ``Shuffled`` of a base mechanism; ``PrivateSelection``; or ``GroupPrivacy`` of a base
-    mechanism that has no simpler form for groups.  ``Repeat``, ``Compose``, correlated noise and cyclic
-    sampling no longer occur.
+    mechanism that has no simpler form for groups.  The result contains no ``Repeat``, ``Compose``, correlated
+    noise or cyclic sampling.
 
     Raises:
-        UnsupportedEvent: for an unknown event at any depth, and for several releases on one sample.
+        UnsupportedEvent: for an unknown event at any depth, or for several releases on one sample.
 
     >>> flatten(Compose((Gaussian(1.0), Repeat(Gaussian(1.0), 2), PoissonSampled(1.0, Gaussian(3.0)))))
     ((Gaussian(noise_multiplier=1.0), 3), (Gaussian(noise_multiplier=3.0), 1))
@@ -82,7 +83,7 @@ def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
 
 
 def _ignores_the_records(base: Base) -> bool:
-    """Return whether the output depends on no record, so that it costs nothing and has no privacy loss."""
+    """Return whether the output depends on no record, so that it costs nothing."""
     match base:
         case ApproximateDP(epsilon, delta):
             return epsilon == delta == 0.0
@@ -134,7 +135,7 @@ _Sampled: TypeAlias = (
 
 
 def _sampled(event: _Sampled) -> Steps:
-    """Flatten one release on a random part of the records to its simplest form."""
+    """Simplify one release on a random subset of the records to base mechanisms."""
     inner = flatten(event.event)
     if isinstance(event, PoissonSampled | TruncatedPoissonSampled) and event.sampling_rate == 0.0:
         return ()
@@ -154,7 +155,7 @@ def _sampled(event: _Sampled) -> Steps:
 
 
 def _takes_all(event: _Sampled) -> bool:
-    """Return whether every record certainly takes part exactly once."""
+    """Return whether every record is certain to take part exactly once."""
     match event:
         case PoissonSampled(rate):
             return rate == 1.0
@@ -183,10 +184,11 @@ def _simplified(event: _Sampled, base: Base) -> Base:
 
 
 def _group(base: Base, size: int) -> Steps:
-    """Replace ``base`` for a group of ``size`` records by other events that are equal to it or cover it.
+    """Replace ``base`` for a group of ``size`` records by events that equal or dominate it.
 
-    Ratios of probabilities multiply along a chain of neighbours; (epsilon, delta): Vadhan 2017, Lemma 2.2;
-    zCDP: Bun & Steinke 2016 (1605.02065), Proposition 27; samples: Ganesh 2024 (2401.10294), Theorem 3.1.
+    Ratios of probabilities multiply along a chain of neighbours.  Sources: Vadhan 2017, Lemma 2.2, for
+    (epsilon, delta); Bun & Steinke 2016 (1605.02065), Proposition 27, for zCDP; Ganesh 2024 (2401.10294),
+    Theorem 3.1, for samples.
     """
     match base:
         case _ if size == 1:
@@ -200,16 +202,16 @@ def _group(base: Base, size: int) -> Steps:
         case RandomizedResponse():
             return ((base, size),)  # each member of the group reports separately
         case Partitioned(batches, inner) | Shuffled(batches, inner):
-            together = _at_sensitivity(size, inner)  # the worst distribution of a group over the batches
+            together = _at_sensitivity(size, inner)  # worst case: how a group is spread over batches
             return ((type(base)(batches, together) if together else GroupPrivacy(base, size), 1),)
     return ((_at_sensitivity(size, base) or GroupPrivacy(base, size), 1),)
 
 
 def _at_sensitivity(size: int, base: Base) -> Event | None:
-    """Return ``base`` at ``size`` times the sensitivity, if that also covers ``size`` times ``base``.
+    """Return ``base`` at ``size`` times the sensitivity, if that also dominates ``size`` copies of ``base``.
 
-    For Laplace it does: E min(P1 P2, e^{s+t} Q1 Q2) >= E min(P1, e^s Q1) E min(P2, e^t Q2), and the overlap
-    at shift s is e^{-(s/b - eps)/2}, so that overlaps multiply as shifts add up.
+    It does for Laplace noise: E min(P1 P2, e^{s+t} Q1 Q2) >= E min(P1, e^s Q1) E min(P2, e^t Q2), and the
+    overlap at shift s is e^{-(s/b - eps)/2}.  So overlaps multiply as shifts add up.
     """
     match base:
         case Gaussian(noise) | Laplace(noise):
@@ -247,14 +249,14 @@ def _group_delta(epsilon: float, delta: float, size: int) -> float:
 
 
 def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
-    """Divide the noise by the sensitivity that ``adjacency`` gives to mechanisms without sampling.
+    """Divide the noise of mechanisms without sampling by the sensitivity that ``adjacency`` gives them.
 
     Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
     Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
-    ``Partitioned`` and ``Shuffled`` become ``event`` once, as a record is in one batch of an epoch.
+    ``Partitioned`` and ``Shuffled`` become ``event`` performed once, as a record is in one batch per epoch.
 
     Raises:
-        UnsupportedEvent: for mechanisms that need a public number of records, under add-remove.
+        UnsupportedEvent: for a mechanism that needs a public number of records, under add-remove.
     """
     return merged((_unit(base, adjacency), count) for base, count in steps)
 
@@ -277,7 +279,7 @@ def _unit(base: Base, adjacency: Adjacency) -> Base:
 
 
 def _refuse_public_number(base: Base) -> None:
-    """Refuse mechanisms that need a public number of records, under add-remove."""
+    """Refuse, under add-remove, a mechanism that needs a public number of records."""
     event: Event | None = base
     while event is not None:
         if isinstance(event, _OF_PUBLIC_NUMBER):
@@ -290,7 +292,7 @@ def _refuse_public_number(base: Base) -> None:
 
 
 def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) -> None:
-    """Refuse sampled mechanisms under replace-one, for accountants with no proven bound for them."""
+    """Refuse sampled mechanisms under replace-one, for accountants without a proven bound for them."""
     for outer, _ in steps:
         base = outer.event if isinstance(outer, Partitioned | Shuffled) else outer
         if adjacency is Adjacency.REPLACE_ONE and isinstance(base, PoissonSampled | GaussianMixture):
@@ -301,7 +303,7 @@ def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) 
 
 
 def total_mu(steps: Steps) -> float:
-    """Compute mu of all Gaussians without sampling in ``steps``, composed: mu^2 = sum of 1/sigma^2.
+    """Compute mu of the composition of all unsampled Gaussians in ``steps``: mu^2 = sum of 1/sigma^2.
 
     See Dong, Roth & Su 2019 (1905.02383), Corollary 3.3.
     """

@@ -1,4 +1,4 @@
-"""Goals of a search for noise: a figure of a plan's privacy curve, with its limit."""
+"""Goals of a search for noise: a quantity of a plan's privacy curve, such as epsilon, and its limit."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tacit.accounting.price import LeastPrice
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
 
-TOLERANCE = 8e-5  # of the noise multiplier, relative, for epsilon
-FINE = 8e-7  # of the noise multiplier, relative, for a risk
+TOLERANCE = 8e-5  # relative, of the noise multiplier, if the goal is an epsilon
+FINE = 8e-7  # relative, of the noise multiplier, if the goal limits an attack
 _TINY = 1e-15
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of a plan's curve, which falls as noise grows, and its ``limit``.
+    """A quantity of a plan's curve, such as epsilon, which falls as noise grows, and its ``limit``.
 
-    ``figure`` is certified, ``near`` and ``rough`` are cheaper guesses.  ``least`` is the figure of a plan
-    that reveals nothing.  ``tolerance`` is the relative one of the search for the noise.
+    ``figure`` computes a certified bound on it; ``near`` and ``rough`` are cheaper estimates.  ``least`` is
+    its value for a plan that reveals nothing.  ``tolerance`` is the relative tolerance of the noise.
     """
 
-    words: str  # a format, with {} for a figure
+    words: str  # a format string, with {} for the value
     limit: float
     figure: Callable[[Event], float]
     near: Callable[[Event], float]
@@ -40,17 +40,17 @@ class Goal:
     tolerance: float = TOLERANCE
 
     def excess(self, value: float) -> float:
-        """Return the log of the ratio of ``found`` to the limit, both less ``least``."""
+        """Return the log of the ratio of ``value`` to the limit, after subtracting ``least`` from both."""
         return math.log(max(_TINY, value - self.least) / (self.limit - self.least))
 
     def says(self, excess: float = 0.0, digits: str = "g") -> str:
-        """Say in words the figure that has this excess."""
+        """Format the value that has this excess, in words."""
         value = self.least + (self.limit - self.least) * math.exp(excess)
         return self.words.format(format(value, digits))
 
 
 def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
-    """Make the goal from those arguments of :func:`tacit.accounting.calibrate` that are given."""
+    """Make the goal from the arguments of :func:`tacit.accounting.calibrate`; None means not given."""
 
     def risk(words: str, limit: float, figure: Callable[[PrivacyCurve], float], least: float = 0.0) -> Goal:
         def of(event: Event) -> float:
@@ -88,7 +88,7 @@ def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method:
 
 
 def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[Event], float]:
-    """Return a function that guesses epsilon cheaply, as a start."""
+    """Return a function that estimates epsilon cheaply, to start a search."""
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if method in ("pld", BEST):
         return lambda event: _rough_best(event, adjacency, method, delta)

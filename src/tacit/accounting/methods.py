@@ -28,12 +28,12 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
         "basic": partial(theorems.price, theorems.BasicPrice),
     }
 )
-"""The accountants by name: each prices a flattened event under an adjacency."""
+"""The accountants by name.  Each one prices a flattened event under an adjacency."""
 
 
 BEST = "best"
-"""The name of the least of all proven bounds."""
-_CANDIDATES = ("pld", "rdp", "optimal")  # no other accountant proves less than one of these
+"""The method that returns the least of all proven bounds."""
+_CANDIDATES = ("pld", "rdp", "optimal")  # one of these has the least bound; no other accountant proves less
 _TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
 
 
@@ -53,10 +53,10 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _best(steps: Steps, adjacency: Adjacency) -> Price:
-    """Take the least of all proven bounds.  If there is none, raise the refusal of the first method."""
+    """Return the least of all proven bounds.  If there is none, raise the first accountant's refusal."""
     prices: dict[str, Price] = {}
     refusals: list[UnsupportedEvent] = []
-    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # its curve ends at some 1e-14
+    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # pld's curve ends at about 1e-14
     for name in _CANDIDATES:
         if name == "optimal" and "pld" in prices and not selects:
             break  # "pld" composes the same pairs, to four digits at least

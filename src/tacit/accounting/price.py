@@ -1,6 +1,6 @@
-"""The interface of all accountants, and prices that are made of others.
+"""The interface of all accountants, and prices that combine others.
 
-The latter are the least of several prices, the price of a group of records, and that of two releases.
+Combined prices are the least of several prices, the price of a group, and the price of two releases.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Array: TypeAlias = NDArray[np.float64]
 
 _LEAST_DELTA = 1e-300
 _UP = 1.0 + 1e-12
-_SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, in a sum of two curves
+_SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, for the first of two releases
 
 
 @dataclass(frozen=True)
 class ErrorBudget:
     """The bracket at one delta and the sources of its width, in nats.
 
-    ``parts`` says by name how far each source of error (``discretisation``, ``truncation``, ``rounding``)
-    may have moved the ends of the bracket apart.  It is empty for accountants that do not know.
+    ``parts`` maps each source of error (``discretisation``, ``truncation``, ``rounding``) to how far it may
+    widen the bracket.  It is empty if the accountant does not know its errors.
 
     >>> ErrorBudget(delta=1e-5, lower=0.5, upper=0.75, parts={"rounding": 0.01}).width
     0.25
@@ -42,15 +42,15 @@ class ErrorBudget:
 
     @property
     def width(self) -> float:
-        """The upper less the lower end; infinite if the upper end is."""
+        """The upper end less the lower one; infinite if the upper end is infinite."""
         return self.upper - self.lower
 
 
 class Price(ABC):
     """The price of one event by one accountant, for ``delta`` in (0, 1) and finite ``epsilon`` >= 0.
 
-    Every accountant implements two methods.  The others follow from them, and an accountant overrides those
-    that it can compute faster or tighter.
+    Every accountant implements ``epsilon`` and ``delta``.  The other methods by default use these two.
+    An accountant overrides those that it can compute faster or more tightly.
     """
 
     @abstractmethod
@@ -66,17 +66,15 @@ class Price(ABC):
         return 0.0, self.epsilon(delta)
 
     def near(self, delta: float) -> float:
-        """Estimate epsilon to a few digits, on either side, for a search that certifies its result later."""
+        """Estimate epsilon to a few digits, above or below, for a search that certifies its result later."""
         return self.epsilon(delta)
 
     def is_tight(self, delta: float) -> bool:
-        """Return whether it is known that no accountant can prove less at ``delta``, within a few digits."""
+        """Return whether ``epsilon(delta)`` is known to be tight, within a few digits."""
         return False
 
     def tight_delta(self, epsilon: float) -> float | None:
-        """Return ``delta(epsilon)`` if it is known that no accountant can prove less, within a few digits.
-
-        Otherwise return None."""
+        """Return ``delta(epsilon)`` if it is known to be tight, within a few digits, else None."""
         return None
 
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
@@ -87,25 +85,25 @@ class Price(ABC):
     def epsilons(self, deltas: Array) -> Array:
         """Return upper bounds on epsilon at each of ``deltas``, of shape (n,).
 
-        An accountant may compute them together, with fewer digits."""
+        An accountant may compute them together, with fewer digits than :meth:`epsilon`."""
         return np.array([self.epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def deltas(self, epsilons: Array) -> Array:
-        """Return upper bounds on delta at each of ``epsilons``, of shape (n,), as :meth:`epsilons` does."""
+        """Return upper bounds on delta at each of ``epsilons``, of shape (n,); see :meth:`epsilons`."""
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons], dtype=np.float64)
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Return upper bounds on epsilon by direction of the adjacency, if they are distinguished."""
+        """Return upper bounds on epsilon by direction (remove or add), if they are distinguished."""
         return {}
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """Return the bracket at ``delta``, with the sources of its width."""
+        """Return the bracket at ``delta`` and the sources of its width."""
         lower, upper = self.epsilon_bounds(delta)
         return ErrorBudget(delta, lower, upper, {})
 
 
 class ExactPrice(Price):
-    """A price by a closed form, which no accountant can improve by more than a few digits."""
+    """A price with a closed form, which no accountant can improve by more than rounding."""
 
     def is_tight(self, delta: float) -> bool:
         return True
@@ -115,7 +113,7 @@ class ExactPrice(Price):
 
 
 def _least_delta(lower_epsilon: Callable[[float], float], epsilon: float, upper: float) -> float:
-    """Find a delta that the mechanism exceeds at ``epsilon``, from ``upper`` downwards.
+    """Find a lower bound on delta at ``epsilon``, as large as possible and below ``upper``.
 
     If the lower bound on epsilon at d is above ``epsilon``, then delta(epsilon) > d.
     """
@@ -139,10 +137,10 @@ Direction: TypeAlias = Literal["remove", "add", "replace"]
 
 
 def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
-    """Return the directions of ``adjacency``, one per dominating pair.  The largest price counts.
+    """Return the directions of ``adjacency``, one per dominating pair.  The largest of their prices counts.
 
-    Replacing is symmetric, so one direction is enough.  Zeroing out a contribution gives the pair of
-    removing the record, and its reverse (Kairouz et al. 2021, 2103.00039, section 2).
+    Replacing is symmetric, so one direction is enough.  Zeroing out a record has the same dominating pairs as
+    removing and adding one (Kairouz et al. 2021, 2103.00039, section 2).
     """
     return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
 
@@ -151,9 +149,9 @@ def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
 class LeastPrice(Price):
     """The least upper bound of several ``prices`` of one event, by name.
 
-    Lower ends are those of the first price, or 0 if another upper bound is below them: then the dominating
-    pair of the first costs more than the mechanism.  If the first is tight, the others are not computed.  A
-    price that is less by no more than ``alike``, relative, is not used.
+    Lower ends are those of the first price.  They are 0 if another price's upper bound is below them, which
+    shows that the first price's dominating pair costs more than the mechanism.  If the first price is tight,
+    the others are not computed.  Another price is used only if it is less by more than ``alike``, relative.
     """
 
     prices: Mapping[str, Price]
@@ -161,11 +159,11 @@ class LeastPrice(Price):
 
     @property
     def first(self) -> Price:
-        """The price that is computed first."""
+        """The price that is computed first.  If it is tight, it is the only one."""
         return next(iter(self.prices.values()))
 
     def best_method(self, delta: float) -> str:
-        """Return the accountant that gives ``epsilon(delta)``."""
+        """Return the name of the accountant whose bound is ``epsilon(delta)``."""
         return self._least(delta)[1]
 
     def _least(self, delta: float) -> tuple[float, str]:
@@ -234,7 +232,7 @@ class GroupPrice(Price):
         return self._grown(each, self.one.delta(each))
 
     def _grown(self, each: float, delta: float) -> float:
-        """Compute the group's delta from (each, delta) of one record, at most 1.0."""
+        """Compute the group's delta, at most 1.0, if one record is (``each``, ``delta``)-DP."""
         log_factor = math.log(self.size) if each == 0.0 else _log_expm1(self.size * each) - _log_expm1(each)
         if delta <= 0.0 or math.log(delta) + log_factor >= 0.0:
             return 0.0 if delta <= 0.0 else 1.0
@@ -274,7 +272,7 @@ class GroupPrice(Price):
 
 @dataclass(frozen=True)
 class SumPrice(Price):
-    """The price of two releases by basic composition: epsilons add up, and delta is split."""
+    """The price of two releases by basic composition: epsilons add up, and both share delta."""
 
     first: Price
     second: Price
@@ -300,7 +298,7 @@ class SumPrice(Price):
         return least
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        """Return bounds; the larger lower end holds, as dropping one of the releases is post-processing."""
+        """Return bounds; the lower one is the larger of both, as dropping a release is post-processing."""
         upper = self.epsilon(delta)
         lower = max(self.first.epsilon_bounds(delta)[0], self.second.epsilon_bounds(delta)[0])
         return min(lower, upper), upper

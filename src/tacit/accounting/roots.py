@@ -1,7 +1,7 @@
-"""Zeros of functions, without ``scipy.optimize``, which takes long to import.
+"""Zeros of functions, without ``scipy.optimize``, which is slow to import.
 
-Brent, "Algorithms for Minimization without Derivatives" (1973), chapter 4, in the form of SciPy's ``brentq``:
-it evaluates the same points, and finds the same root to the last bit.
+The algorithm is Brent's ("Algorithms for Minimization without Derivatives", 1973, chapter 4) as in SciPy's
+``brentq``.  It evaluates the same points, and finds the same root to the last bit.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-_MOST_STEPS = 100  # of interpolation; Brent's worst case is the square of that of bisection
+_MOST_STEPS = 100  # of interpolation; Brent's worst case takes the square of the steps of bisection
 _RTOL = 4.0 * 2.0**-52
 
 
 def brent(
     function: Callable[[float], float], low: float, high: float, *, xtol: float = 2e-12, rtol: float = _RTOL
 ) -> float:
-    """Find a point within ``xtol + rtol |x|`` of a change of sign of ``function``, on either side of it.
+    """Find a point within ``xtol + rtol |x|`` of a sign change of ``function``, on either side of it.
 
-    After 100 steps the interval is only halved, so that the search ends for every function.
+    After 100 steps only bisection is used, so that the search ends for every function.
 
     Args:
-        low: an end of the interval, where the function has one sign or is 0.
-        high: the other end, where it has the other sign or is 0.
-        xtol: > 0.
-        rtol: of |x|, at least four roundings, 8.9e-16.
+        low: one end of the interval.
+        high: the other end.  ``function`` has opposite signs at the two ends, or is 0 at one of them.
+        xtol: absolute tolerance, > 0.
+        rtol: relative tolerance, at least 8.9e-16, which is four rounding errors.
 
     Raises:
         ArithmeticError: if both ends have the same sign, or a value is NaN.
@@ -62,7 +62,7 @@ def brent(
 
 
 def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Find the largest integer that ``holds``, given that ``low`` does and ``high`` does not.
+    """Find the largest integer n with ``holds(n)``, given that ``low`` satisfies it and ``high`` does not.
 
     >>> last_whole(lambda n: n * n <= 50, 0, 100)
     7
@@ -74,7 +74,7 @@ def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def halved(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> tuple[float, float]:
-    """Halve an interval ``halvings`` times, from a number that ``holds`` to one that does not.
+    """Bisect ``halvings`` times; ``holds`` is true at ``low`` and false at ``high``.
 
     >>> halved(lambda x: x * x <= 2.0, 0.0, 2.0, 3)
     (1.25, 1.5)
@@ -86,7 +86,7 @@ def halved(holds: Callable[[float], bool], low: float, high: float, halvings: in
 
 
 def _interpolated(a: float, x: float, b: float, f_a: float, f: float, f_b: float) -> float:
-    """Return the step from x to the zero of the line through two points, or inverse parabola of three."""
+    """Return the step from x to the zero of a line through two points, or of an inverse parabola."""
     if a == b:
         return -f * (x - a) / (f - f_a)
     slope_a, slope_b = (f_a - f) / (a - x), (f_b - f) / (b - x)

@@ -1,8 +1,8 @@
-"""The range of noise on a sample that can be accounted for, which all accountants share.
+"""The range of noise that the accountants support.
 
-Very small noise protects nothing, and its computation takes very long.  Very large noise has losses that
-floats do not resolve.  All accountants refuse the same noise, before they compute anything.  Noise without
-sampling has closed forms, and a cost at every size, though possibly an infinite one.
+All accountants refuse the same noise on a sample, before they compute anything.  Very small noise protects
+nothing, and its cost takes very long to compute.  Very large noise has losses too small for floats.  Noise
+without sampling has closed forms, so it has a cost at every scale, though possibly an infinite one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tacit.events import (
 )
 
 LEAST_NOISE, MOST_NOISE = 0.1, 1e6
-"""Below the least noise, epsilon is in the hundreds for any sampling rate, and floats overflow."""
+"""The range of noise multipliers on a sample.  Below it, epsilon is in the hundreds and floats overflow."""
 
 _LEAST_OF_MIXTURE = 0.01  # relative to the largest sensitivity of a mixture
-_MOST_BIN_NOISE = 100.0  # the most for which balls in bins have a grid
+_MOST_BIN_NOISE = 100.0  # beyond it, the accountant has no grid for balls in bins
 
 
 class NoiseOutOfRange(UnsupportedEvent):
-    """Raised for noise that no accountant prices, because it is ``too_small`` or too large."""
+    """Raised for noise that no accountant prices: it is ``too_small``, or else too large."""
 
     def __init__(self, message: str, *, too_small: bool) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ def check_noise(steps: Steps, method: str) -> None:
     """Refuse noise that is too small or too large to be accounted for.
 
     Raises:
-        NoiseOutOfRange: with the noise and the range.
+        NoiseOutOfRange: if the noise is out of range.  The message states both.
 
     >>> check_noise(((PoissonSampled(0.1, Gaussian(1.0)), 10), (Gaussian(1e-3), 1)), "rdp")
     """

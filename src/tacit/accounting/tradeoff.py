@@ -6,9 +6,9 @@ Write x = e^eps, and a for the false-positive rate of a membership test.  If an 
     f(a) = sup over eps of  max(0,  1 - delta(eps) - e^eps a,  e^-eps (1 - delta(eps) - a))
 
 (Dong, Roth & Su 2019, 1905.02383, Proposition 2.12; Kairouz, Oh & Viswanath 2015, 1311.0776).  For neighbours
-that may be swapped, delta(-eps) = 1 - e^-eps (1 - delta(eps)), and both terms are one:
-1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a valid line.  The largest
-of finitely many lines is convex and below f, so it errs towards more attack success.
+that may be swapped, delta(-eps) = 1 - e^-eps (1 - delta(eps)).  Then both terms have one formula,
+1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a straight line in a below
+f.  The largest of finitely many lines is convex and below f, so it errs towards more attack success.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-_SLACK = 8.0 * 2.0**-53  # rounding of a line at a point, relative to its terms
-_SMALL, _LEAST = 1e-7, 1e-14  # the least delta to which the curve is evaluated: always, and for tiny rates
+_SLACK = 8.0 * 2.0**-53  # rounding error of a line at a point, relative to its terms
+_SMALL, _LEAST = 1e-7, 1e-14  # the curve is evaluated down to the first delta, or the second for tiny rates
 _FARTHEST = 700.0  # nats; e to that power is still a float
 _FIRST, _ROUNDS, _POLISHED = 9, 60, 2
-_MOST_RATES, _BLOCK = 256, 1024  # rates that are searched for together, and evaluated together
-_COARSE = 2e-3  # relative gain that is still possible when the search changes to polishing
-_NARROW = 1.0 / 512.0  # of the range: a first or last interval that needs no division
+_MOST_RATES, _BLOCK = 256, 1024  # most rates in one search, and in one evaluation
+_COARSE = 2e-3  # the search stops bisecting at this possible relative gain, and starts polishing
+_NARROW = 1.0 / 512.0  # of the range: a first or last interval this narrow is not divided
 _EXCESSES = np.array([1e-9, 1e-3, 3e-3, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.4, 0.7, 1.5])  # t, in nats
 
 
@@ -39,11 +39,11 @@ def false_negative_rates(
 
     Args:
         deltas: computes upper bounds on delta at an array of epsilons >= 0.
-        epsilon: computes an upper bound on epsilon at a delta.  It guides the search only.
+        epsilon: computes an upper bound on epsilon at a delta.  It only guides the search.
 
     **Guarantee**
 
-    * Every value is at most f of the true curve, also after rounding; never below 0 or above 1 - a.
+    * Every value is at most f of the true curve, also after rounding.  It is never below 0 or above 1 - a.
     * As a function of ``rates`` the values are convex and decreasing, up to rounding.
 
     >>> pure = lambda eps: np.where(eps >= 1.0, 0.0, 0.5)  # (1, 0)-DP, and no better than 1/2 below
@@ -60,7 +60,7 @@ def false_negative_rates(
 
 
 def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tuple[Array, Array]:
-    """Find epsilons whose lines are nearly the highest at each of ``rates``, and the deltas there."""
+    """Find epsilons that give nearly the highest lines at each of ``rates``, and the deltas there."""
     x = np.linspace(0.0, reach, _FIRST) if reach > 0.0 else np.zeros(1)
     d = deltas(x)
     if rates.size == 0:
@@ -82,7 +82,7 @@ def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tupl
 
 
 def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
-    """Choose the largest epsilon to evaluate: that of the first finite one of three small deltas."""
+    """Choose the largest epsilon to evaluate: the first finite one at three small deltas."""
     least = float(np.minimum(rates, 1.0 - rates).min(initial=1.0))
     for delta in (min(max(1e-3 * least, _LEAST), _SMALL), 1e-5, 1e-3):
         largest = epsilon(delta)
@@ -92,7 +92,7 @@ def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
 
 
 def _lines(x: Array, d: Array, rates: Array) -> tuple[Array, Array]:
-    """Return the real epsilons, and the line of each (columns) at each rate (rows), rounded down."""
+    """Return all real epsilons (-x and x), and the value of each one's line (columns) at each rate (rows)."""
     a = rates[:, None]
     upper = (1.0 - d) - np.exp(x) * a
     upper -= _SLACK * (1.0 + np.exp(x) * a * (1.0 + x))
@@ -102,7 +102,7 @@ def _lines(x: Array, d: Array, rates: Array) -> tuple[Array, Array]:
 
 
 def _smaller_rate(lines: Array, best: Array) -> Array:
-    """Return the smaller of false negatives and true positives, so that both tails are resolved."""
+    """Return the smaller of the false-negative and the true-positive rate, to resolve both tails."""
     value: Array = lines[np.arange(best.size), best]
     return np.maximum(np.minimum(value, 1.0 - value), 1e-12)
 
@@ -112,9 +112,9 @@ def _around(points: Array, best: Array) -> tuple[Array, Array]:
 
 
 def _possible_gain(points: Array, lines: Array, best: Array) -> Array:
-    """Bound how much higher than the best line other lines may reach.
+    """Bound how much higher than the best line any other line may reach.
 
-    A concave function of e^eps lies below its chord to one neighbour, extended to the other side."""
+    A concave function of e^eps lies below its chord to one neighbour, extended beyond the other end."""
     rows = np.arange(best.size)
     left, right = _around(points, best)
     x = np.exp(points)
@@ -133,7 +133,7 @@ def _midpoints(points: Array, best: Array) -> Array:
 
 
 def _vertices(points: Array, lines: Array, best: Array) -> Array:
-    """Return the top of the parabola through the best line and its neighbours."""
+    """Return the maximum of the parabola through the best line and its two neighbours."""
     rows = np.arange(best.size)
     left, right = _around(points, best)
     down, up = points[best] - points[left], points[right] - points[best]

@@ -1,4 +1,4 @@
-"""The analytic Gaussian: closed form, exact, for compositions of Gaussians without sampling.
+"""The analytic Gaussian mechanism: an exact closed form for compositions of Gaussians without sampling.
 
 Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy" (ICML 2018, 1805.06530),
 Theorem 8.  With mu = Delta / sigma,
@@ -23,15 +23,15 @@ from tacit.accounting.roots import brent
 from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian
 
-_MOST = 1e-12  # more than any relative rounding of delta
+_MOST = 1e-12  # above any relative rounding error of delta
 _SMALL, _FAR = 0.5, 20.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Compute delta of a Gaussian with sensitivity over noise ``mu``, at any real ``epsilon``.
+    """Compute delta of a Gaussian at any real ``epsilon``; ``mu`` is the sensitivity divided by the noise.
 
-    The result is relatively accurate at any size: for a = eps/mu - mu/2, b = eps/mu + mu/2 the
+    The result is relatively accurate, however small it is.  With a = eps/mu - mu/2 and b = eps/mu + mu/2 the
     two terms share the factor phi(a), so delta = phi(a) (R(a) - R(b)) with R(t) = Phi(-t)/phi(t).
 
     >>> round(gaussian_delta(1.0, 1.0), 8)
@@ -53,9 +53,10 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_delta_above(epsilon: float, mu: float) -> float:
-    """Bound :func:`gaussian_delta` from above, with 64 + 6 a^2 units for rounding, which a test measures.
+    """Bound :func:`gaussian_delta` from above, with an allowance for rounding of 64 + 6 a^2 units.
 
-    phi(a) = e^{-a^2/2} is off by a^2 units, and 1 - t R(t), about 1/t^2, by some t^2 units.
+    phi(a) = e^{-a^2/2} is off by a^2 units, and 1 - t R(t), about 1/t^2, by some t^2 units.  A test measures
+    the rounding.
     """
     a = epsilon / mu - mu / 2.0 if mu > 0.0 else 0.0
     slack = 2.0**-53 * (64.0 + 6.0 * a * a)
@@ -63,8 +64,8 @@ def gaussian_delta_above(epsilon: float, mu: float) -> float:
 
 
 def _mills_fall(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute -R'(t) = 1 - t R(t) for t > -1, by its asymptotic series where the difference would cancel."""
-    squared = 1.0 / np.square(np.clip(t, _FAR, 1e150))  # the square of more overflows
+    """Compute -R'(t) = 1 - t R(t) for t > -1; for large t, where it cancels, by an asymptotic series."""
+    squared = 1.0 / np.square(np.clip(t, _FAR, 1e150))  # the square of a larger t overflows
     series = np.ones_like(t)
     for odd in range(23, 1, -2):
         series = 1.0 - odd * squared * series
@@ -90,17 +91,17 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return math.log(value / delta) if value > 0.0 else -1.0
 
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + mu  # P(L > eps) <= delta
-    high *= 1.0 + 1e-13  # for a square so large that rounding loses the rest
+    high *= 1.0 + 1e-13  # if mu^2 is so large that rounding loses the other terms
     epsilon = brent(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
     step = 1e-13 * max(epsilon, 1e-280)
-    while excess(epsilon) > 0.0:  # rounding may leave it on the wrong side
+    while excess(epsilon) > 0.0:  # rounding may leave epsilon on the wrong side
         epsilon, step = epsilon + step, 2.0 * step
     return epsilon
 
 
 @dataclass(frozen=True)
 class GaussianPrice(ExactPrice):
-    """The price of Gaussians, exact up to rounding, which goes towards more epsilon."""
+    """The price of Gaussians, exact up to rounding.  Epsilon is rounded up."""
 
     mu: float
 
@@ -117,12 +118,12 @@ class GaussianPrice(ExactPrice):
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price a composition of Gaussians in closed form, and refuse anything else by name.
+    """Price a composition of Gaussians in closed form, and refuse any other mechanism by name.
 
     **Guarantee**
 
-    * The price is exact: both ends of ``epsilon_bounds`` agree to 1e-10 with the closed form.
-    * It is never below the closed form: rounding goes up.
+    * The price is exact: both ends of ``epsilon_bounds`` agree with the closed form to 1e-10.
+    * It is never below the closed form, as rounding goes up.
     """
     units = in_units_of(adjacency, steps)
     for base, _ in units:

@@ -1,4 +1,4 @@
-"""Pure differential privacy of one mechanism, and the amplification of an epsilon by sampling."""
+"""The pure epsilon of one mechanism, and how sampling amplifies an epsilon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UP = 1.0 + 1e-12
 
 
 def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
-    """Return epsilon with delta = 0, rounded up, of a mechanism in units of ``adjacency``; None if unknown.
+    """Return the epsilon at delta = 0 of ``base``, in units of ``adjacency``, rounded up; None if unknown.
 
     >>> from tacit.events import Gaussian
     >>> pure_epsilon(Laplace(2.0), Adjacency.ADD_REMOVE), pure_epsilon(Gaussian(1.0), Adjacency.ADD_REMOVE)
@@ -54,9 +54,10 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 
 
 def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
-    """Return whether Poisson sampling amplifies ``inner`` by the theorems for a record that may be absent.
+    """Return whether a theorem says that Poisson sampling amplifies ``inner``.
 
-    It does not under replace-one, nor for randomised response, which shows everyone who does not report.
+    The theorems are about a record that may be absent, so they do not cover replace-one.  They do not cover
+    randomised response either: it shows who does not report.
 
     >>> is_amplified(Laplace(1.0), Adjacency.ADD_REMOVE), is_amplified(Laplace(1.0), Adjacency.REPLACE_ONE)
     (True, False)
@@ -65,10 +66,10 @@ def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
 
 
 def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
-    """Return ``inner`` for an exchange of one record for another, as in fixed-size batches.
+    """Return ``inner`` for an exchange of one record for another, as in batches of fixed size.
 
     Blanking a record is also an exchange.  The result is None for randomised response, whose reports show
-    their senders, and for a guarantee that was stated only for blanking.
+    their senders, and for a guarantee that was not stated under replace-one.
 
     >>> exchanged(Laplace(4.0), Adjacency.ZERO_OUT)
     Laplace(noise_multiplier=2.0)
@@ -81,7 +82,7 @@ def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
 
 
 def amplified(epsilon: float, rate: float, up: float = _UP) -> float:
-    """Return log(1 + q (e^eps - 1)), rounded up: (eps, delta) sampled at rate q has this epsilon and q delta.
+    """Return log(1 + q (e^eps - 1)), rounded up: at rate q, (eps, delta) becomes (this epsilon, q delta).
 
     This holds for Poisson sampling under add-remove, and for sampling without replacement under replace-one
     (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorems 8 and 9).

@@ -1,13 +1,12 @@
-"""One mechanism performed once: closed forms, exact.
+"""Exact closed forms for one mechanism that is performed once.
 
-Sampling: for e^eps' = 1 + q (e^eps - 1), delta' = q delta(eps), under add-remove, and this is attained
+On a sample, e^eps' = 1 + q (e^eps - 1) and delta' = q delta(eps) under add-remove, and these are attained
 (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorem 8; Li, Qardaji & Su 2012).
 
-One Gaussian of random sensitivity, performed once: delta by the threshold of the best test, epsilon from
-delta.
-
-The losses are monotone in the noise x, so the best test is a threshold c.  With
-m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, P the law with the record and Q the one without it:
+For a Gaussian of random sensitivity, delta follows from the threshold of the best test, and epsilon from
+delta.  The losses are monotone in the noise x, so the best test is a threshold c.  Let
+m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, and let P and Q be the distributions with and without
+the record:
 
     remove:   log m(c) = eps,             delta = P(x > c) - e^eps Q(x > c),  P = sum_i w_i N(s_i), Q = N(0);
     add:      log m(c) = -eps,            delta = Q(x < c) - e^eps P(x < c);
@@ -31,14 +30,14 @@ from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, GaussianMixture, Laplace, PoissonSampled
 
 _UP = 1.0 + 2e-13  # rounding goes towards more epsilon and more delta
-_MIXED_UP = 1.0 + 1e-12  # for mixtures
+_MIXED_UP = 1.0 + 1e-12  # the same for mixtures
 _SLACK = 2.0**-46  # rounding of logarithms, relative
-_ENDLESS = 1e5  # epsilon
-_FAR = 1e4  # deviations
+_ENDLESS = 1e5  # a larger epsilon counts as infinite
+_FAR = 1e4  # the range of c, in standard deviations
 
 
 def is_single(base: Base, adjacency: Adjacency) -> bool:
-    """Return whether there are closed forms; sampled Laplace noise under replace-one has none."""
+    """Return whether ``base`` has a closed form.  Sampled Laplace noise under replace-one has none."""
     match base:
         case Gaussian() | Laplace() | GaussianMixture() | PoissonSampled(_, Gaussian()):
             return True
@@ -123,7 +122,7 @@ class SinglePrice(ExactPrice):
 
 
 def mixture_delta(base: GaussianMixture, epsilon: float, adjacency: Adjacency, side: float = 1.0) -> float:
-    """Compute the delta of ``base`` at ``epsilon`` >= 0, rounded up, or down if ``side`` is -1.
+    """Compute the delta of ``base`` at ``epsilon`` >= 0, rounded up, or rounded down if ``side`` is -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.5, 0.5))
     >>> round(mixture_delta(mixture, 0.0, Adjacency.ADD_REMOVE), 6)  # half of 2 Phi(1/2) - 1
@@ -175,7 +174,7 @@ def _log_sum(logs: Array) -> float:
 
 
 def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, side: float = 1.0) -> float:
-    """Compute the least epsilon of ``base`` at ``delta``, rounded up, or down if ``side`` is -1.
+    """Compute the least epsilon of ``base`` at ``delta``, rounded up, or rounded down if ``side`` is -1.
 
     >>> mixture = GaussianMixture(1.0, sensitivities=(0.0, 1.0), probabilities=(0.99, 0.01))
     >>> round(mixture_epsilon(mixture, 1e-5, Adjacency.ADD_REMOVE), 6)
@@ -194,6 +193,6 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, s
         if high > _ENDLESS:
             return math.inf
     epsilon, step = brent(excess, 0.0, high, xtol=1e-14, rtol=1e-13), 1e-13
-    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may leave it on the wrong side
+    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may leave epsilon on the wrong side
         epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
     return epsilon * _MIXED_UP if side > 0.0 else epsilon / _MIXED_UP

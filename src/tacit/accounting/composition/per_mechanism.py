@@ -37,12 +37,12 @@ from tacit.events import (
 _UP = 1.0 + 1e-12
 _FAINT = 1e-300
 _ENDLESS = 1e6  # epsilon
-_MOST_DRAWS = 64  # of one record: more draws count as a breach of privacy
+_MOST_DRAWS = 64  # of one record: if it is drawn more often, its privacy counts as lost
 
 
 @lru_cache(maxsize=4096)
 def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """Return an epsilon of ``base``, in units of ``adjacency``, at ``delta`` in (0, 1); it may be infinite.
+    """Return an epsilon of ``base`` at ``delta`` in (0, 1), in units of ``adjacency``; it may be infinite.
 
     Raises:
         UnsupportedEvent: if there is no proven bound.
@@ -74,7 +74,7 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
 
 
 def _by_grid(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """Compute epsilon by the privacy loss distribution, at ``delta`` rounded down for the cache."""
+    """Compute epsilon by the privacy loss distribution.  Rounding ``delta`` down makes the cache useful."""
     return _by_grid_at(base, math.floor(2.0 * math.log2(delta)), adjacency)
 
 
@@ -84,7 +84,7 @@ def _by_grid_at(base: Base, halves: int, adjacency: Adjacency) -> float:
 
 
 def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """Take the lesser bound of those by the curve of a run and by its Renyi divergences."""
+    """Return the lesser of two bounds: by the curve of one run, and by its Renyi divergences."""
     by_renyi = math.inf
     with suppress(UnsupportedEvent):
         by_renyi = rdp.price(((base, 1),), adjacency).epsilon(delta)
@@ -120,9 +120,9 @@ def least_delta(base: Base) -> float:
 
 
 def delta_shares(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
-    """Split ``delta`` into one for every mechanism in ``steps`` and a rest; None if ``delta`` is too small.
+    """Split ``delta`` into a share for each mechanism in ``steps`` and a rest; None if it is too small.
 
-    Each mechanism gets its least delta and an equal part of ``share`` of the remainder.
+    Each mechanism gets its least delta, and an equal part of ``share`` times the remaining delta.
     """
     spent = sum(count * least_delta(base) for base, count in steps) * _UP
     if spent >= delta:
@@ -132,7 +132,7 @@ def delta_shares(steps: Steps, delta: float, share: float) -> tuple[list[float],
 
 
 def least_value(value: Callable[[float], float], low: float, high: float) -> float:
-    """Find the least value on a coarse grid in [low, high] and then near its best point.
+    """Find the least value on a coarse grid in [low, high], refined near the best grid point.
 
     Every point gives a valid bound, so the result need not be the true minimum.
 
@@ -145,7 +145,7 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
     if not math.isfinite(values[best]):
         return values[best]
     span = (float(points[max(best - 1, 0)]), float(points[min(best + 1, points.size - 1)]))
-    from scipy.optimize import minimize_scalar  # imported here: it is slow to import, and seldom needed
+    from scipy.optimize import minimize_scalar  # imported here, as it is slow to import and seldom needed
 
     refined = minimize_scalar(value, bounds=span, method="bounded", options={"xatol": 1e-4})
     return min(values[best], float(refined.fun))
@@ -154,7 +154,8 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
 def _relaxed(epsilon: float, spent: float, delta: float) -> float:
     """Return eps' at ``delta`` of the worst (epsilon, spent)-DP mechanism.
 
-    (e^eps - e^eps') / (1 + e^eps) = (delta - spent) / (1 - spent): the coin of Kairouz, Oh & Viswanath 2015.
+    It solves (e^eps - e^eps') / (1 + e^eps) = (delta - spent) / (1 - spent) for the worst-case coin of
+    Kairouz, Oh & Viswanath 2015.
     """
     if delta < spent:
         return math.inf
@@ -182,8 +183,8 @@ def _sampled(rate: float, unit: Base, delta: float, adjacency: Adjacency) -> flo
 def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta: float) -> float:
     """Account for samples with replacement by Balle, Barthe & Gaboardi 2018, Theorem 10.
 
-    delta is the mean of delta_k(eps), at k times the sensitivity, over the number k of draws of the record,
-    and eps is amplified by P(k > 0).
+    delta is the mean of delta_k(eps) over the number k of times that the record is drawn, where delta_k is
+    delta at k times the sensitivity.  eps is amplified by P(k > 0).
     """
     log_miss = math.log1p(-1.0 / records) if records > 1 else -math.inf
     chance = -math.expm1(batch * log_miss)
@@ -216,7 +217,7 @@ def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta:
 
 
 def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> float:
-    """Return k eps with delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta and eps = ``epsilon_at(delta_1)``.
+    """Return k eps, where eps = ``epsilon_at(delta_1)`` and delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta.
 
     See Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
     """

@@ -1,8 +1,8 @@
-"""Three theorems of composition, which use only the (epsilon, delta) of each mechanism.
+"""Three composition theorems, which use only the (epsilon, delta) of each mechanism.
 
 Basic composition: epsilons and deltas add up (Dwork & Lei 2009; Dwork & Roth 2014, Theorem 3.16).
 
-Every mechanism gets the same share of delta, and its own smallest epsilon for that share.
+Every mechanism gets the same share of delta, and its smallest epsilon at that share.
 
 Advanced ("strong") composition (Dwork, Rothblum & Vadhan, "Boosting and Differential Privacy", FOCS 2010,
 Theorem III.3; Dwork & Roth 2014, Theorem 3.20).
@@ -11,21 +11,23 @@ T mechanisms, each (eps_t, delta_t)-DP, are together (eps, sum_t delta_t + delta
 
     eps = sqrt(2 ln(1/delta') sum_t eps_t^2) + sum_t eps_t (e^{eps_t} - 1):
 
-each loss is at most eps_t in size and eps_t (e^{eps_t} - 1) in mean, and Azuma's inequality gives the tail.
-Poisson sampling turns (eps_0, delta_0) into (log(1 + q (e^{eps_0} - 1)), q delta_0), not into (q eps_0, ..);
-the curves of the 2016 paper and talk are in :mod:`tacit.experiments.published_composition`.
+as each loss is at most eps_t in absolute value with mean at most eps_t (e^{eps_t} - 1), and Azuma's
+inequality bounds the tail.  Poisson sampling turns (eps_0, delta_0) into
+(log(1 + q (e^{eps_0} - 1)), q delta_0), not into (q eps_0, ..); the curves of the 2016 paper and talk are in
+:mod:`tacit.experiments.published_composition`.
 
 Optimal composition of (epsilon, delta) guarantees (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.3).
 
 If each of T mechanisms is (eps_t, delta_t)-DP and nothing else is known, the worst case of their composition
-is T independent coins: with probability delta_t the record is revealed, else the privacy loss is +eps_t with
-probability e^{eps_t} / (1 + e^{eps_t}), and -eps_t otherwise.  They compose to (eps, delta)-DP if and only if
+is T independent coins.  With probability delta_t coin t reveals the record.  Otherwise its privacy loss is
++eps_t with probability e^{eps_t} / (1 + e^{eps_t}), else -eps_t.  They compose to (eps, delta)-DP if and
+only if
 
     delta >= 1 - prod_t (1 - delta_t) (1 - d(eps)),   d(eps) = E (1 - e^{eps - sum_t L_t})_+ .
 
-For equal eps_t the sum is binomial, and this is the formula of the theorem; for unequal ones exact
-computation is #P-complete (Murtagh & Vadhan 2016, 1507.03113).  Here it is exact as long as the sum takes at
-most two million values.  Otherwise losses are rounded up to a grid, which only increases d.
+For equal eps_t the sum is binomial, and this is the formula of the theorem.  For unequal eps_t exact
+computation is #P-complete (Murtagh & Vadhan 2016, 1507.03113).  This file is exact as long as the sum takes
+at most two million values.  Otherwise it rounds losses up to a grid, which only increases d.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ _Parts: TypeAlias = list[tuple[float, float, int]]  # (eps_t, delta_t, count)
 _UP = 1.0 + 1e-12
 _UNIT = 2.0**-53
 _LEAST_DELTA = 1e-300
-_FAINT = 350.0  # minus the log of the mass that is cut off
+_FAINT = 350.0  # minus the log of the probability mass that is cut off
 _MOST_VALUES = 2**21
 _GRID = 2**14
 
 
 def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
-    """Find a delta with ``epsilon_at(delta) <= epsilon``, near the least one; 1.0 if there is none."""
+    """Find a delta near the least one with ``epsilon_at(delta) <= epsilon``; 1.0 if there is none."""
 
     def excess(log_delta: float) -> float:
         return epsilon_at(math.exp(log_delta)) - epsilon
@@ -73,15 +75,16 @@ def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
         return 1.0
     root = brent(excess, low, high, xtol=1e-9)
     step = 1e-9
-    while excess(root) > 0.0:  # rounding may leave it on the wrong side
+    while excess(root) > 0.0:  # rounding may leave the root on the wrong side
         root, step = min(root + step, high), 2.0 * step
     return math.exp(root)
 
 
 def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> float:
-    """Compute epsilon of eps_t-DP mechanisms by advanced composition; ``parts`` are pairs (eps_t, count).
+    """Compute epsilon of a composition of eps_t-DP mechanisms by advanced composition.
 
-    The sum of the eps_t is also a bound, and is returned if it is smaller.
+    ``parts`` holds pairs (eps_t, count).  The sum of the eps_t is also a bound, and is returned if it is
+    smaller.
 
     >>> round(advanced_composition([(0.1, 100)], 1e-5), 4)
     5.8502
@@ -95,7 +98,7 @@ def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> 
 
 
 def _delta_prime(parts: list[tuple[float, int]], epsilon: float) -> float:
-    """Solve the theorem for the least delta' with which ``parts`` compose to ``epsilon``, rounded up."""
+    """Solve the theorem for the least delta' at which ``parts`` compose to ``epsilon``, rounded up."""
     total = sum(each * count for each, count in parts)
     if total * _UP <= epsilon:
         return 0.0
@@ -108,7 +111,7 @@ def _delta_prime(parts: list[tuple[float, int]], epsilon: float) -> float:
 
 @dataclass(frozen=True)
 class Coins:
-    """The law of a loss: ``losses`` (increasing), their ``masses`` (rounded up), and P(L = infinity)."""
+    """A distribution of L: increasing ``losses``, their ``masses`` (rounded up), and P(L = infinity)."""
 
     losses: Array
     masses: Array
@@ -123,7 +126,7 @@ class Coins:
     def epsilon(self, delta: float) -> float:
         """Find the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite if there is none.
 
-        Between two losses delta(eps) is A - e^eps B, which has a closed solution.
+        Between two losses delta(eps) is A - e^eps B, so the equation has a closed-form solution.
         """
         if delta <= self.infinite:
             return math.inf
@@ -137,7 +140,7 @@ class Coins:
 
 
 def _binomial(epsilon: float, count: int) -> Coins:
-    """Return the law of a sum of ``count`` losses +-epsilon; the mass cut off on the right is at infinity."""
+    """Return the distribution of a sum of ``count`` losses +-epsilon; the right tail moves to infinity."""
     reach = math.sqrt(0.5 * _FAINT * count) + 1.0  # Hoeffding: outside, less than e^{-350}
     mean = count / (1.0 + math.exp(epsilon)) if epsilon < 700.0 else 0.0
     heads = np.arange(max(0.0, math.floor(mean - reach)), min(count, math.ceil(mean + reach)) + 1.0)
@@ -150,7 +153,7 @@ def _binomial(epsilon: float, count: int) -> Coins:
 
 
 def _sum(first: Coins, second: Coins) -> Coins:
-    """Return the law of a sum of independent losses."""
+    """Return the distribution of the sum of two independent losses."""
     infinite = first.infinite + second.infinite
     if first.losses.size * second.losses.size > _MOST_VALUES:
         return _sum_on_grid(first, second, infinite)
@@ -161,7 +164,7 @@ def _sum(first: Coins, second: Coins) -> Coins:
 
 
 def _sum_on_grid(first: Coins, second: Coins, infinite: float) -> Coins:
-    """Return the law of a sum with both losses rounded up to multiples of one width."""
+    """Return the distribution of the sum, with both losses rounded up to multiples of one grid width."""
     spans = [float(coins.losses[-1] - coins.losses[0]) for coins in (first, second)]
     width = sum(spans) / _GRID
     start, on_grid = 0, list[Array]()
@@ -176,7 +179,7 @@ def _sum_on_grid(first: Coins, second: Coins, infinite: float) -> Coins:
 
 
 def _compose(parts: list[tuple[float, int]]) -> Coins:
-    """Return the law of the summed losses of eps_t-DP mechanisms; ``parts`` are pairs (eps_t, count)."""
+    """Return the distribution of the sum of losses; ``parts`` has pairs (eps_t, count)."""
     counts: dict[float, int] = {}
     for epsilon, count in parts:
         counts[epsilon] = counts.get(epsilon, 0) + count
@@ -189,11 +192,11 @@ def _compose(parts: list[tuple[float, int]]) -> Coins:
 
 
 def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> float:
-    """Compute the least epsilon of a composition of mechanisms with known (eps_t, delta_t) only.
+    """Compute the least epsilon of a composition of mechanisms of which only (eps_t, delta_t) is known.
 
     Args:
         parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
-        delta: in (0, 1), for the whole.  The result is infinite if the delta_t alone exceed it.
+        delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
 
     >>> round(optimal_composition([(0.1, 0.0, 100)], 1e-5), 4)  # advanced composition: 5.8502
     4.3068
@@ -217,18 +220,18 @@ def _remaining_delta(deltas: list[tuple[float, int]], delta: float) -> float:
 
 @dataclass(frozen=True)
 class TheoremPrice(Price):
-    """The costs of ``steps``, each alone in units of the adjacency, composed by a theorem.
+    """The costs of the mechanisms in ``steps``, in units of the adjacency, composed by a theorem.
 
     **Guarantee**
 
-    * ``epsilon`` and ``delta`` are upper bounds.  Sampling amplifies by its theorem.
+    * ``epsilon`` and ``delta`` are upper bounds.  Sampling amplifies by its own theorem.
     """
 
     steps: Steps
     adjacency: Adjacency
 
     def _parts(self, each: list[float]) -> _Parts:
-        """Return the steps' (epsilon, delta, count) at the delta of each."""
+        """Return (epsilon, delta, count) of each step; ``each`` holds the deltas."""
         return [
             (mechanism_epsilon(base, own, self.adjacency), own, count)
             for (base, count), own in zip(self.steps, each, strict=True)
@@ -236,7 +239,7 @@ class TheoremPrice(Price):
 
 
 class BasicPrice(TheoremPrice):
-    """The sum of the epsilons, with delta split evenly; exact for one mechanism performed once."""
+    """The sum of the epsilons, with delta shared evenly; exact for one mechanism performed once."""
 
     def epsilon(self, delta: float) -> float:
         shared = delta_shares(self.steps, delta, 1.0)
@@ -249,15 +252,15 @@ class BasicPrice(TheoremPrice):
 
 
 class SplitPrice(TheoremPrice):
-    """A price by a theorem that uses a part of delta itself.  The mechanisms share the rest evenly."""
+    """A price by a theorem that spends a part of delta itself.  The mechanisms share the rest evenly."""
 
     @abstractmethod
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
-        """Compute epsilon at ``delta``, of which the parts leave ``rest``."""
+        """Compute epsilon at ``delta``; ``rest`` is what the deltas of ``parts`` leave of it."""
 
     @abstractmethod
     def _spent(self, parts: _Parts, epsilon: float) -> float:
-        """Compute delta at ``epsilon``, of parts with finite epsilons and deltas below 1."""
+        """Compute delta at ``epsilon``; all parts have finite epsilons and deltas below 1."""
 
     def epsilon(self, delta: float) -> float:
         def at(log_odds: float) -> float:
@@ -268,7 +271,7 @@ class SplitPrice(TheoremPrice):
 
     def delta(self, epsilon: float) -> float:
         def at(log_even: float) -> float:
-            """Compute log delta of the whole, with e^{log_even} for each mechanism above its least delta."""
+            """Compute log delta of the whole if each mechanism gets its least delta plus e^{log_even}."""
             each = [min(1.0, least_delta(base) * _UP + math.exp(log_even)) for base, _ in self.steps]
             parts = self._parts(each)
             if max(each) >= 1.0 or any(math.isinf(part) for part, _, _ in parts):
@@ -280,7 +283,7 @@ class SplitPrice(TheoremPrice):
 
 
 class StrongPrice(SplitPrice):
-    """Advanced composition, or the plain sum if it is less."""
+    """Advanced composition, or the sum of the epsilons if that is less."""
 
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
         return advanced_composition([(epsilon, count) for epsilon, _, count in parts], rest)
@@ -294,7 +297,7 @@ class StrongPrice(SplitPrice):
 
 
 class OptimalPrice(SplitPrice):
-    """Optimal composition: for this split of delta, the (eps_t, delta_t) alone imply no smaller bound."""
+    """Optimal composition.  For a given split of delta, the (eps_t, delta_t) alone imply no smaller bound."""
 
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
         return optimal_composition(parts, delta)
@@ -307,8 +310,8 @@ class OptimalPrice(SplitPrice):
 
 
 def price(theorem: type[TheoremPrice], steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by a theorem, and refuse by name a mechanism without a known (epsilon, delta)."""
+    """Price by a theorem.  Refuse, by name, a mechanism without a known (epsilon, delta)."""
     units = in_units_of(adjacency, steps)
     for base, _ in units:
-        mechanism_epsilon(base, 0.5, adjacency)  # refuses mechanisms without (epsilon, delta)
+        mechanism_epsilon(base, 0.5, adjacency)  # raises for mechanisms without (epsilon, delta)
     return theorem(units, adjacency)

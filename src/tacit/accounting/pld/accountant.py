@@ -1,9 +1,9 @@
-"""Privacy loss distributions: tight, with a proven upper and lower end.
+"""The accountant by privacy loss distributions, which is tight, with proven upper and lower bounds.
 
-A composition is priced by a closed form if there is one (``gaussian``, ``single``), by inversion along a
+It prices a composition by a closed form if there is one (``gaussian``, ``single``), by inversion along a
 contour if it consists of Gaussians, sampled or not (``inversion``), and otherwise, if it has a dominating
 pair, on the grid (``grid_price``).
-Truncated samples are priced like whole ones if a cut is rare (``truncated``).
+Truncated samples are priced like whole ones if a sample is rarely cut (``truncated``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.events import Adjacency, BallsInBins, Gaussian, GaussianMixture, Pois
 
 
 def _without_bins(steps: Steps) -> Steps:
-    """Return ``steps`` with known bins, which are Gaussians and can only cost more."""
+    """Return ``steps`` as if the bins were known: plain Gaussians, which can only cost more."""
     return merged((base.event if isinstance(base, BallsInBins) else base, count) for base, count in steps)
 
 
@@ -43,7 +43,7 @@ def _units(steps: Steps, adjacency: Adjacency) -> Steps:
 @lru_cache(maxsize=64)
 def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
     run = price(flatten(event.event), adjacency)
-    # for many deltas, a line for each takes longer than one composition for all
+    # many deltas take one composition on the grid, which is faster than one contour each
     return selected(run.grid if isinstance(run, ContourPrice) else run, event)
 
 
@@ -54,11 +54,11 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
     **Guarantee**
 
-    * ``epsilon`` and ``delta`` are upper bounds: connect the dots on the grid, with allowances for rounding,
+    * ``epsilon`` and ``delta`` are upper bounds: connect-the-dots on the grid, with allowances for rounding,
       aliasing, cut tails and quadrature.
     * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
-    * Under add-remove and zero-out both directions are composed, and the larger one counts.
-    * The best of several runs is priced by the curve of one, which is an upper bound and no dominating pair.
+    * Under add-remove and zero-out both directions are composed, and the larger price counts.
+    * The best of several runs is priced from the curve of one run: an upper bound, not a dominating pair.
     * Mechanisms without a proven dominating pair are refused by name.
     """
     units = _units(steps, adjacency)
@@ -69,12 +69,12 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
 
 def _priced(units: Steps, adjacency: Adjacency) -> Price:
-    """Price ``units``, steps in units of the adjacency, without the bound by known bins."""
+    """Price ``units`` (steps in units of the adjacency), without the bound for known bins."""
     mu = total_mu(units)
     rest: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not rest:
         return GaussianPrice(mu)
-    once = mu == 0.0 and sum(count for _, count in rest) == 1  # the worst case for a line
+    once = mu == 0.0 and sum(count for _, count in rest) == 1  # the slowest case of the contour integral
     if once and is_single(rest[0][0], adjacency):
         return SinglePrice(rest[0][0], adjacency)
     whole: Steps = ((Gaussian(1.0 / mu), 1), *rest) if mu > 0.0 else rest
@@ -85,13 +85,13 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in whole:
-            loss_of(base, way, FAINT)  # refuses others
+            loss_of(base, way, FAINT)  # raises for mechanisms without a pair
     poisson = uncut(whole)
     return grid if poisson == whole else TruncatedPrice(whole, _priced(poisson, adjacency), grid)
 
 
 def contour_terms(steps: Steps, way: Direction) -> tuple[Term, ...] | None:
-    """Return ``steps`` as terms for the inversion along a contour; None if it does not support them all."""
+    """Return ``steps`` as terms for the inversion along a contour; None if one of them is not supported."""
     terms: list[Term] = []
     for base, _ in steps:
         match base:

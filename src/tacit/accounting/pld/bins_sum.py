@@ -1,7 +1,7 @@
-"""The law of a sum of equal, independent terms on a grid, by tilted transforms with their errors bounded.
+"""The distribution of a sum of i.i.d. terms on a grid, by tilted Fourier transforms with bounded errors.
 
-The law of t copies on 0, d, 2d, ... is computed at every value with the tilt that is best there.  A
-difference of transforms can leave out the sums in which all terms are from a part of the law.
+The terms take the values 0, d, 2d, ...  Each value of the sum is computed with the tilt that is best there.
+A difference of two transforms can leave out the sums whose terms all come from one part of the distribution.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from tacit.accounting.price import Array
 Complex: TypeAlias = NDArray[np.complex128]
 
 _NOTHING = 70.0  # nats below 1: less than the rounding of a sum
-_THIN, _FEW = 16, 1 << 10  # points that are merged for Chernoff's bound; only in laws of more than _FEW
+_THIN, _FEW = 16, 1 << 10  # points merged into one for Chernoff's bound, if there are more than _FEW
 _TILTS = 33  # tilts that are tried for Chernoff's bound
 _SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that gives the end of the window
-_ROOM, _CHEAP = 1.3, 1 << 15  # factor of room, so that little wraps around; up to 2 if that is cheap
+_ROOM, _CHEAP = 1.3, 1 << 15  # the window is longer by this factor, so that little wraps around; 2 if cheap
 
 
 @dataclass(frozen=True)
 class Window:
-    """S in ``d * (first + 0..size-1)``; the tilts ``left`` and ``right`` give its ends."""
+    """The window of the sum S: the values ``d * (first + i)`` for 0 <= i < ``size``.
+
+    With the tilts ``left`` and ``right``, Chernoff's bound gives its ends.
+    """
 
     d: float
     first: int
@@ -41,13 +44,13 @@ class Window:
         return self.d * (self.first + np.arange(self.size, dtype=np.float64))
 
     def tilts(self, *, down: bool) -> tuple[float, ...]:
-        """Return 0 and the tilts to its left if ``down``, else to its right."""
+        """Return 0 and some negative tilts if ``down``, else 0 and some positive ones."""
         further = -self.left if down else self.right
         return (0.0, *(further * share for share in _SHARES))
 
 
 def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
-    """Return masses and values on a coarser grid with the same mean: convex functions have larger means."""
+    """Return masses and values on a coarser grid: the mean is kept, and means of convex functions grow."""
     if masses.size <= _FEW:
         return masses, d * np.arange(masses.size, dtype=np.float64)
     cells = np.pad(masses, (0, -masses.size % _THIN)).reshape(-1, _THIN)
@@ -65,11 +68,12 @@ def _log_mean(masses: Array, x: Array, tilt: float) -> float:
 
 
 def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
-    """Choose a window for the sum, with at most ``below`` of P and Q left and ``above`` right of it.
+    """Choose a window for the sum by Chernoff's bound.
 
-    The bounds are Chernoff's.  The result is None if the whole sum is so little.
+    P and Q each have at most the mass ``below`` to the left of the window and ``above`` to the right.  The
+    result is None if the whole sum has so little mass.
 
-    E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}; to the right of it, if above t, Q has less than P.
+    The bound on P uses E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}.  Where S > t, Q has less mass than P.
     """
     points = masses.size - 1
     masses, x = _thinned(masses, d)
@@ -93,13 +97,14 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
 
 
 def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
-    """Compute in the window the law of sums of ``bins`` terms of ``head + tail``, at least one from ``tail``.
+    """Compute the distribution of the sum of ``bins`` terms, at least one of which comes from ``tail``.
 
-    Also return a bound on the rounding of each value, and one on the P-mass outside of the window, which
-    wraps around and adds to the values.
+    A term has the distribution ``head + tail``.  ``tail`` has no mass below the last point of ``head``, which
+    may be empty.  If ``down``, small sums are precise, else large ones.
 
-    ``tail`` has no mass below the last point of ``head``, which may be empty.  ``down`` says whether small or
-    large sums are to be precise.
+    Returns:
+        The masses in the window, a bound on the rounding error of each, and a bound on the P-mass outside of
+        the window, which wraps around and adds to the masses.
     """
     size, s, tilts = window.size, window.values(), window.tilts(down=down)
     weight = np.maximum(s / bins, 1.0)
@@ -110,17 +115,17 @@ def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -
         least = np.where(better, rounding + outside, least)
         value, error = np.where(better, pmf, value), np.where(better, rounding, error)
         wrapped = np.where(better, np.minimum(outside, 1.0) * weight, wrapped)
-    if head.size:  # one term at least is no smaller than the last of these
+    if head.size:  # at least one term is no smaller than the last point of ``head``
         none = s < window.d * (head.size - 1.5)
         value[none], error[none] = 0.0, 0.0
-    # all that wraps at one tilt is ``outside`` in sum; over all tilts, as many times the largest
+    # at one tilt at most ``outside`` wraps around in all, and the bounds of several tilts add up
     return value, error, float(wrapped.max()) * len(tilts)
 
 
 def _tilted_sum(
     head: Array, tail: Array, bins: int, window: Window, tilt: float
 ) -> tuple[Array, Array, Array]:
-    """Compute the values, the rounding of each, and a bound on the mass that wraps around to each."""
+    """Compute the masses, a bound on the rounding error of each, and one on what wraps around to it."""
     d, size = window.d, window.size
     x: Array = d * np.arange(tail.size, dtype=np.float64)
     whole = tail + np.pad(head, (0, tail.size - head.size))
@@ -136,13 +141,13 @@ def _tilted_sum(
 
 
 def _power(head: Array, tail: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
-    """Transform the sum of ``bins`` terms of ``head + tail``, of total mass 1, not all from ``head``.
+    """Transform the sum of ``bins`` terms, at least one of which comes from ``tail``.
 
-    Also return a bound on the sum of its errors.
+    ``head + tail`` has total mass 1.  Also return a bound on the sum of the errors.
 
-    With the transforms B of head, L of tail and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}.
-    It is relatively as accurate as L, however small.  Errors of A and B grow t-fold.  A smooth sum has a
-    transform that is 0 nearly everywhere, and is not computed there.
+    With the transforms B of ``head``, L of ``tail`` and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}.
+    Its relative accuracy is that of L, however small.  Errors of A and B grow t-fold.  The transform of a
+    smooth sum is 0 nearly everywhere, and is not computed there.
     """
     of_tail = _transform(tail, size)
     of_head = _transform(head, size) if head.size else np.zeros_like(of_tail)
@@ -176,10 +181,10 @@ def _geometric(a: Complex, b: Complex, count: int) -> Complex:
 
 
 def _alias(masses: Array, bins: int, window: Window, tilt: float, log_m: float) -> float:
-    """Bound the tilted mass outside of the window, which wraps around, by Chernoff."""
+    """Bound the tilted mass outside of the window, which wraps around, by Chernoff's bound."""
     if window.first == 0 and window.size > bins * (masses.size - 1):
         return 0.0
-    masses, x = _thinned(masses, window.d)  # which can only raise the bound
+    masses, x = _thinned(masses, window.d)  # this can only raise the bound
     ends = window.d * np.array([window.first, window.first + window.size])
     least = np.zeros(2)
     for share in np.array([0.15, 0.3, 0.5, 0.8, 1.2]):

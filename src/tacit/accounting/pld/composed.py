@@ -22,26 +22,26 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.saddle import FAINT, Saddle, cumulant_of, find, narrowest, samples, tail_of
 from tacit.accounting.price import Array, Direction
 
-_TIGHTNESS = 2e-7  # target of the grid's own error in epsilon, relative
-_WIDEST = 3.1e-5  # spacing, if affordable: a third of the common one
-_CHEAP = 1 << 14  # points that cost next to nothing, so are always used
-_LARGEST_SUM, _LARGEST_STEP = 1 << 19, 1 << 20  # points; for more, the grid gets coarser, the bounds looser
-_ROUNDED_DOWN = 3e-4  # target of the error from atoms that are rounded down, in epsilon, relative
+_TIGHTNESS = 2e-7  # target of the relative error in epsilon that the grid adds
+_WIDEST = 3.1e-5  # spacing, if affordable: a third of the usual 1e-4
+_CHEAP = 1 << 14  # so few points are cheap, and are always used
+_LARGEST_SUM, _LARGEST_STEP = 1 << 19, 1 << 20  # points; beyond, the grid gets coarser and the bounds looser
+_ROUNDED_DOWN = 3e-4  # target of the relative error in epsilon from rounding atoms down
 _DIRECT = 1 << 12  # points of a lattice that are convolved directly
 _FEW, _FEW_POINTS = 32, 1 << 14  # steps and points that are also convolved directly, if no tilt helps
 _SAMPLES = 2001  # of a loss, for the widths of its cells
-_HIGHER = 1.15  # times epsilon: up to there a composition serves
+_HIGHER = 1.15  # a composition is accurate up to this multiple of epsilon
 _BEYOND = 1e-10  # of delta: the share that may depend on losses beyond the last cell
-_STEEPEST = 0.1  # width of a cell, by the distance from a narrow one
+_STEEPEST = 0.1  # the most by which the width of cells grows per distance from a narrow one
 
-_SHARE = 1.0 / 16.0  # of the error of cells of width h: the error that wider ones may add
-_ALONE = 1e-4  # the grid of a mechanism that is performed once, relative to epsilon
-_AT_ZERO = 1e-3  # the same at epsilon 0, relative to the deviation of its loss, if it has only atoms
-_ERROR = 1e-7  # target of the grid's own error in the trade-off curve
-_FLOOR = 1e-9  # of all mass: the part that is raised to a larger loss, to save points
-_MANY = 1 << 19  # points of a window, or of a step, of a composition that serves many epsilons
-_COARSE = 2.0  # times the target: cells that are too wide
-_ROUNDING = 1e-9  # of delta: rounding by the tilt of such a composition
+_SHARE = 1.0 / 16.0  # the error that wider cells may add, relative to the error of cells of width h
+_ALONE = 1e-4  # spacing for a mechanism that is performed once, relative to epsilon
+_AT_ZERO = 1e-3  # the same at epsilon 0, relative to the standard deviation of a loss with atoms only
+_ERROR = 1e-7  # target of the error that the grid adds to the trade-off curve
+_FLOOR = 1e-9  # share of the mass that is raised to a larger loss, to save points
+_MANY = 1 << 19  # points of the window, or of one step, if a composition serves many epsilons
+_COARSE = 2.0  # cells wider than this multiple of the target are too wide
+_ROUNDING = 1e-9  # of delta: the rounding error that the tilt of such a composition may cause
 
 
 @lru_cache(maxsize=24)
@@ -76,7 +76,7 @@ def _alone(
 
 
 def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
-    """Choose wider cells for rare losses, with about the total error of cells of width h.
+    """Make the cells of rare losses wider, for about the same total error as cells of width h.
 
     The error of cells of widths w is the integral of f w^2, with f the tilted density.  Their number is the
     integral of 1/w.  For a given number, the error is least if w is proportional to f^{-1/3}.
@@ -103,7 +103,7 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
     share = np.cbrt(tilted)
     scale = _SHARE / math.sqrt(np.dot(share, np.diff(between)))
     widths = h * np.maximum(scale / np.maximum(share, 1e-30), 1.0)
-    # neighbours of about the same width, as only such can be balanced
+    # neighbouring cells get similar widths, as only such cells can be balanced
     left, slope = between[:-1], _STEEPEST * between[:-1]
     widths = np.minimum.accumulate(widths - slope) + slope
     return Layout(left, np.minimum.accumulate((widths + slope)[::-1])[::-1] - slope, cap)
@@ -117,10 +117,10 @@ def _upper_grid(base: Base, direction: Direction, h: float, tail: float, floor: 
 def _spacing(
     epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array, finer: float
 ) -> float:
-    """Choose h such that the error is small against epsilon, rounded so that grids recur.
+    """Choose h so that the error is small relative to epsilon, rounded so that grids can be reused.
 
-    The grid adds about h^2 / 6 to the variance of each loss, and epsilon moves by half the relative change.
-    For the lower end, atoms that are not on the grid are rounded down, each by up to h.
+    The grid adds about h^2 / 6 to the variance of each loss.  Epsilon changes by half that relative
+    change.  For the lower bound, atoms that are not on the grid are rounded down, each by up to h.
     """
     epsilon = max(epsilon, 1e-6)
     spacing = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
@@ -143,14 +143,14 @@ def _atoms(steps: Steps, way: Direction, tail: float) -> Array:
 
 
 def _reach(steps: Steps, way: Direction, tail: float) -> float:
-    """Return the widest range of one loss."""
+    """Return the widest range of the loss of a single step."""
     return max(float(np.ptp(samples(base, way, tail)[0])) for base, _ in steps)
 
 
 def composition(
     steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1], finer: float = 1.0
 ) -> Composition:
-    """Make the lower (0) or upper (1) composition for the neighbourhood of ``saddle``."""
+    """Make a composition near ``saddle``: a lower bound if ``end`` is 0, an upper one if it is 1."""
     tail = tail_of(steps, saddle.log_delta)
     total = sum(count for _, count in steps)
     reach = _reach(steps, way, tail)
@@ -169,7 +169,7 @@ def composition(
     if 0.0 < exact * _DIRECT > total * reach:
         return directly(_grid(steps[0][0], way, exact, tail, end), total, exact)
     if len(steps) == 1 and total <= _FEW and saddle.tilt**2 * saddle.variance < 0.25:
-        # all losses are next to their supremum, where no tilt helps
+        # all losses are near their supremum, where no tilt helps
         h, _ = aligned(_rounded(total * reach / _FEW_POINTS), atoms)
         return directly(_grid(steps[0][0], way, h, tail, end), total, h)
     cap = math.inf if exact or atoms.size else _HIGHER * saddle.epsilon - _least(steps, way, tail, saddle)
@@ -185,9 +185,9 @@ def composition(
 
 
 def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
-    """Return a sum below which all losses but one hardly ever are, under Q.
+    """Return a value that the sum of all losses but one almost always exceeds, under Q.
 
-    How far the last loss is above epsilon less this sum then does not matter."""
+    If the last loss is above epsilon less this value, it does not matter by how much."""
     cumulant = cumulant_of(steps, way, tail)
     rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
     tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / math.sqrt(max(cumulant(-1.0)[2], 1e-300))).tolist()
@@ -197,12 +197,13 @@ def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
 def dominating_composition(
     steps: Steps, way: Direction, saddle: Saddle, steepest: float, tail: float
 ) -> tuple[Composition, bool]:
-    """Make the upper composition for all epsilons around ``saddle``, and say if its cells are narrow enough.
+    """Make the upper composition for all epsilons around ``saddle``.
 
-    Log delta falls there by at most ``steepest`` per nat.  ``tail`` is the P-mass that is cut off one loss.
+    Also return whether its cells are narrow enough.  ``steepest`` bounds how fast log delta falls there, per
+    nat.  ``tail`` is the P-mass that is cut off each loss.
 
     The grid adds T h^2 / 12 times the density of the sum to delta (:func:`_spacing`).  The density is at most
-    about one over the deviation of the sum, and ``steepest`` times the mass beyond.
+    about 1 / (standard deviation of the sum), and at most ``steepest`` times the mass beyond.
     """
     total = sum(count for _, count in steps)
     atoms = _atoms(steps, way, tail)
@@ -227,7 +228,7 @@ def dominating_composition(
 
 
 def _floor(base: Base, way: Direction, tail: float, share: float) -> float:
-    """Return a loss with about a ``share`` of the P-mass below; raising that to it moves delta by no more."""
+    """Return a loss with about ``share`` of the P-mass below.  Raising that mass to it adds that to delta."""
     losses, logs = samples(base, way, tail)
     order = np.argsort(losses)
     below = np.cumsum(np.exp(logs[order]))

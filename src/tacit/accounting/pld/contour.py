@@ -9,8 +9,8 @@ The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with
 
     delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
 
-so that the error of the rule is one-sided, and bounded by delta a period away.  The bracket also allows for
-the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), quadrature in x and rounding
+so the error of the rule is one-sided, and bounded by values of delta a period away.  The bracket also allows
+for the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), and for quadrature in x and rounding
 (:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so that
 delta is relatively accurate however small it is.
 """
@@ -30,12 +30,12 @@ from tacit.accounting.pld.saddle import Saddle
 from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
 from tacit.accounting.price import Array
 
-_SHARE = 1e-9  # of delta: target of the trapezoid rule's error, and ten times that of the nodes left out
+_SHARE = 1e-9  # of delta: target of the trapezoid rule's error; that of the nodes left out is a tenth
 _FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # further tilts for Chernoff's bound on delta a period away
 _SMALLER = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 _FEW_NODES, _MANY_NODES = 48, 4096
 _NEWTON, _WIDEN = 40, 12
-_NEAR = 1e-7  # relative; Newton's next step would be some 1e-14
+_NEAR = 1e-7  # relative; after such a step of Newton's, the next one would be about 1e-14
 _FEW_SINES, _MANY_SINES = 1 << 16, 1 << 25  # pairs of u and l that are computed slowly and accurately
 _MOST_NODES, MANY_PRODUCTS = 1 << 16, 1 << 27
 
@@ -45,12 +45,12 @@ Complex: TypeAlias = NDArray[np.complex128]
 
 @dataclass(frozen=True)
 class Line:
-    """The transform along c + iu, for any counts of the J terms, at N nodes u = 0, h, 2h, ...
+    """The transform along c + iu at N nodes u = 0, h, 2h, ..., for any counts of the J terms.
 
-    ``log_size`` and ``angle`` (J, N) are log |phi| and arg phi of one copy, ``error`` (J, N) bounds the error
-    of phi relative to |phi|; ``value`` and ``value_error`` (J,) are K(c) of one copy, ``decay``
-    (J, intervals) bounds log |phi| beyond the last node; ``further`` are pairs of c' > c and K(c') (J,),
-    from above.
+    For one copy of each term, ``log_size`` and ``angle`` (J, N) are log |phi| and arg phi, and ``error``
+    (J, N) bounds the error of phi relative to |phi|.  ``value`` (J,) is K(c), and ``value_error`` (J,) bounds
+    its error.  ``decay`` (J, intervals) bounds log |phi| on each interval of u, also beyond the last node.
+    ``further`` has pairs of a c' > c and upper bounds on K(c') (J,).
     """
 
     tilt: float
@@ -66,7 +66,7 @@ class Line:
 
     @cached_property
     def _kernels(self) -> tuple[Complex, Complex]:
-        """The factors (h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; (N,)."""
+        """The factors (h/pi) / (z (z+1)) and (h/pi) / (z+1) at the nodes, halved at the first; each (N,)."""
         z = self.tilt + 1j * self.u
         weights = np.full(self.u.size, self.h / math.pi)
         weights[0] /= 2.0
@@ -75,7 +75,7 @@ class Line:
 
     @cached_property
     def _sizes(self) -> Array:
-        """An upper bound on |log phi|; (J, N)."""
+        """An upper bound on |log phi| of each term at each node; (J, N)."""
         return np.abs(self.log_size) + np.abs(self.angle)
 
     def _terms(self, counts: Array, epsilon: Array) -> tuple[Complex, Array]:
@@ -113,7 +113,7 @@ class Line:
         return value - self.tilt * epsilon, error
 
     def _log_aliasing(self, counts: Array, epsilon: Array) -> Array:
-        """Bound, in log, the sum over other periods, by e^{-ckD} on the left and Chernoff on the right.
+        """Bound the log of the sum over other periods: by e^{-ckD} on the left, by Chernoff on the right.
 
         Far from the epsilon for which the line was drawn, the bound itself may overflow.
         """
@@ -162,11 +162,11 @@ class Line:
         return {name: float(part[0] / abs(slope[0])) for name, part in relative.items()}
 
     def epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
-        """Bound the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); nan if not found.
+        """Bound the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); NaN if not found.
 
-        Newton's method finds it, and the ends move outwards until the bounds on delta confirm them.
+        Newton's method finds a root.  Both ends then move outwards until the bounds on delta confirm them.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # far from the line nothing can be found
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the line's epsilon, the result is NaN
             return self._epsilon(counts, log_delta, start)
 
     def _epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
@@ -188,7 +188,7 @@ class Line:
         return below, above
 
     def _certified(self, counts: Array, log_delta: float, root: Array, steps: Array) -> Array:
-        """Find the ends of the bracket (2, Q), at least ``steps`` off ``root``; nan if none holds."""
+        """Find ends of the bracket (2, Q), at least ``steps`` away from ``root``; NaN if not confirmed."""
         step = steps + 4.0 * UNIT * (np.abs(root) + 1e-3)
         for _ in range(_WIDEN):
             ends = np.stack([root - step[0], root + step[1]])
@@ -212,7 +212,7 @@ def _log_chernoff(tilt: float) -> float:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The nodes of a line: spacing ``h`` up to ``largest``."""
+    """The nodes of a line: multiples of ``h`` up to ``largest``."""
 
     tilt: float
     h: float
@@ -237,11 +237,11 @@ def draw(
 ) -> Line:
     """Draw a line with enough nodes for the counts (J,) near the point ``saddle``, or raise :class:`TooDear`.
 
-    ``accurate`` sums are in long doubles, or, if these are only doubles, with a sine for every pair of u and
-    l.  The error of the rule and of the nodes left out is to be about ``share`` of delta.
+    With ``accurate``, sums use long doubles.  If these are only doubles, sums use a sine for every pair of u
+    and l.  The trapezoid rule and the nodes left out should have an error of about ``share`` of delta.
 
-    The tilt is the saddle's, or less: if rare large losses make K explode just beyond the saddle, a smaller
-    tilt allows a wider spacing, at the price of some digits.
+    The tilt is that of the saddle, or smaller: if rare large losses make K explode just beyond the saddle, a
+    smaller tilt allows a wider spacing, but loses some digits.
     """
     layout = partial(_lay_out, terms, counts, saddle, share=share, accurate=accurate)
     best = layout(saddle.tilt)
@@ -286,7 +286,8 @@ def _spacing(
 ) -> tuple[float, tuple[tuple[float, Array], ...]]:
     """Find the widest h at which delta a period away, on either side, adds at most e^log_error to delta.
 
-    On the left e^{-cD} for the period D = 2 pi/h; on the right e^{-(c'-c)D} times Chernoff's bound at c'.
+    The bound is e^{-cD} on the left, for the period D = 2 pi/h, and e^{-(c'-c)D} times Chernoff's bound at c'
+    on the right.
     """
     period, further, least = -log_error / tilt, [], math.inf
     for factor in _FURTHER:
@@ -301,19 +302,19 @@ def _spacing(
 
 
 def _largest(counts: Array, decay: Array, log_error: float) -> float:
-    """Find the u beyond which the nodes left out are below e^log_error."""
+    """Find the u beyond which the nodes left out add less than e^log_error."""
     log_sup = np.maximum.accumulate((counts @ decay)[::-1])[::-1]
     enough = np.flatnonzero(log_sup - np.log(math.pi * EDGES) <= log_error)
     return float(EDGES[enough[0]]) if enough.size else math.inf
 
 
 def _short(x: float) -> float:
-    """Cut x to 24 bits, so that 1 + x and a node's n x are exact: tilts are above 2^-28, nodes below 2^28."""
+    """Round x to 24 bits, so that 1 + x and n x are exact: tilts are above 2^-28, nodes below 2^28."""
     return float(np.float32(x))
 
 
 def _value(term: Term, tilt: float, accurate: bool = False) -> tuple[float, float]:
-    """Compute K(c) and its error."""
+    """Compute K(c) and a bound on its error."""
     if isinstance(term, Plain):
         value = tilt * (tilt + 1.0) / 2.0
         return value, 4.0 * UNIT * value
@@ -327,7 +328,7 @@ def _tilted(term: Mixture, tilt: float, largest: float, accurate: bool) -> Tilte
 
 
 def _values_above(terms: tuple[Term, ...], tilt: float) -> Array:
-    """Bound K at a tilt from above; infinite if it is not available."""
+    """Bound K at a tilt from above, for each term; infinite if no bound is available."""
     return np.array([sum(_value(term, tilt)) for term in terms])
 
 

@@ -4,15 +4,15 @@ The saddle points are estimates.  The bounds hold for any contour, and are tight
 
 F and K are those of :mod:`tacit.accounting.pld.contour`.
 
-There is a proven bound on the characteristic function of a privacy loss, |phi(u)|, at every u.
-
-If a measure nu lies below the tilted law of the loss, then |phi(u)| <= 1 - nu(1) + |phi_nu(u)|.  Here nu has
-a piecewise constant density, so that its mass, moments and total variation V are known exactly, and
+The characteristic function phi of a privacy loss has a proven bound at every u.  If a measure nu lies below
+the tilted distribution of the loss, then |phi(u)| <= 1 - nu(1) + |phi_nu(u)|.  Here nu has a piecewise
+constant density, so that its mass, moments and total variation V are known exactly, and
 
     |phi_nu(u)|^2 <= nu(1)^2 - u^2 D2 / 2 + u^4 D4 / 24,   |phi_nu(u)| <= V / u,
 
-where Dk is the integral of (l - l')^k over nu x nu (cos t <= 1 - t^2/2 + t^4/24; integration by parts).
-Several nu are tried: the whole, and parts to the left and to the right of a cut.
+where Dk is the integral of (l - l')^k over nu x nu.  The first bound uses cos t <= 1 - t^2/2 + t^4/24, the
+second uses integration by parts.  Several nu are tried: the whole density, and its parts to the left and to
+the right of several cuts.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Term: TypeAlias = Mixture | Plain
 def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
     """Compute losses and log masses for an estimate of K near ``tilt``, by a coarse trapezoid rule.
 
-    With ``log_tail`` the law leaves out outcomes rarer than e^log_tail.  Its K does not explode from rare
-    large losses.
+    With ``log_tail``, outcomes rarer than e^log_tail are left out, so that rare large losses do not make K
+    explode.
     """
     if log_tail is None:
         low, high = term.reach(tilt, _LOG_ROUGH)
@@ -104,7 +104,7 @@ def estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> float:
 
 
 def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
-    """Find the saddle without outcomes rarer than a part of delta, which do not move epsilon.
+    """Find the saddle without outcomes that are rare relative to delta, which hardly change epsilon.
 
     Such outcomes could make K explode, and move the saddle.
     """
@@ -129,7 +129,7 @@ def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) ->
 
 
 def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
-    """Find the saddle at which ``excess``, increasing in the tilt, vanishes, or the nearest end of the range.
+    """Find the saddle at which ``excess``, which increases with the tilt, is 0, or the nearest possible one.
 
     The search begins at the tilt ``start`` and doubles its strides.
     """
@@ -174,7 +174,7 @@ def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = Fals
     variation = np.abs(heights[:, 1:] - heights[:, :-1]).sum(axis=1)
 
     size = variation[:, None] / EDGES
-    # of |phi_nu|^2: convex in u^2, so largest at an end of an interval
+    # bounds on |phi_nu|^2: convex in u^2, so the largest value is at an end of an interval
     curved = (mass * mass)[:, None] - np.multiply.outer(d2 / 2.0, _SQUARES) + np.outer(d4 / 24.0, _FOURTHS)
     near = np.sqrt(np.maximum(np.maximum(curved[:, :-1], curved[:, 1:]), 0.0))
     size[:, :-1] = np.fmin(size[:, :-1], near)
@@ -185,12 +185,15 @@ def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = Fals
 def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
     """Return intervals of the loss, and a lower bound on the tilted density in each.
 
-    With the powers a of m(x) and b of m(-x), and r = dL/dx = (sum of the posterior means of the sensitivity
-    at x, and at -x where it counts) / sigma^2, log density = -x^2/(2 sigma^2) + a log m(x) + b log m(-x) -
-    log r + constant as a function of x.  Let v be the variance of the sensitivity given x.  As -(log r)'' is
-    at most the largest v over sigma^4, for r is a sum of log-convex functions over those m, the second
-    derivative is at most (max(a, 0) + 1) v / sigma^4 - 1/sigma^2, which bounds how far it may fall below the
-    line between the ends of a panel.  log v changes by at most S/sigma^2 per unit of x.
+    Let a and b be the powers of m(x) and m(-x), and let r = dL/dx = (posterior mean of the sensitivity at x,
+    plus that at -x if b is not 0) / sigma^2.  As a function of x,
+
+        log density = -x^2/(2 sigma^2) + a log m(x) + b log m(-x) - log r + constant.
+
+    Let v be the variance of the sensitivity given x.  As r is a sum of log-convex functions divided by those
+    m, -(log r)'' is at most the largest v over sigma^4.  So the second derivative of log density is at most
+    (max(a, 0) + 1) v / sigma^4 - 1/sigma^2, which bounds how far log density may fall below its chord over a
+    panel.  log v changes by at most S/sigma^2 per unit of x.
     """
     low, high = base.reach(tilt, _LOG_TAIL)
     x = low + (high - low) / _PANELS * _COUNTED
@@ -214,7 +217,7 @@ def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array,
 
 
 def _parts(masses: Array, cuts: Array) -> Array:
-    """Return indicators of the whole, and of the parts on either side of each cut: (parts, panels)."""
+    """Return indicators (parts, panels) of all panels, and of those on either side of each cut."""
     total = np.cumsum(masses)
     ends = np.searchsorted(total, cuts * total[-1])
     ends = ends[(ends > 2) & (ends < masses.size - 2)]

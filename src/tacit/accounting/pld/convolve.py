@@ -1,12 +1,12 @@
-"""Composition of losses on a grid: an exponentially tilted FFT with its errors bounded.
+"""Compositions of losses on a grid, by an exponentially tilted FFT with bounded errors.
 
 With K(z) = sum_j T_j log E e^{z L_j} and the sum S of all losses,
 
     delta(eps) = E (1 - e^{eps - S})_+ = e^{K(theta) - theta eps} E_theta[g(S - eps)],
     g(u) = e^{-theta u} (1 - e^{-u}) for u > 0, else 0,
 
-where E_theta is the expectation in the measure tilted by e^{theta S}.  Tilted so that S has its mean near
-eps, the sum is computed to full *relative* accuracy however small delta is.
+where E_theta is the expectation in the measure tilted by e^{theta S}.  If the tilt moves the mean of S close
+to eps, delta has full *relative* accuracy, however small it is.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FAINT = 1e-290
 
 @dataclass(frozen=True)
 class Window:
-    """The window of the sum of losses, [low, high], after tilting by ``tilt``.
+    """The window [low, high] of the sum of losses, after tilting by ``tilt``.
 
-    ``down`` and ``up`` are the further tilts with which Chernoff's bound shows that little lies outside."""
+    With the further tilts ``down`` and ``up``, Chernoff's bound shows that little mass lies outside."""
 
     tilt: float
     low: float
@@ -40,13 +40,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Composition:
-    """The tilted distribution of the sum of all losses, and the allowances.
+    """The tilted distribution of the sum of all losses, with bounds on its errors.
 
-    ``masses[i]`` belongs to the loss ``origin + h * (first + i)``.  ``scale`` is K(tilt) of the losses less
-    the origin, which is also subtracted from epsilon.  In the tilted measure, ``rounding`` bounds the error
-    of E_theta g, and ``below`` and ``above`` bound the mass outside of the window, which wraps around and is
-    missing from its place.  ``beyond`` bounds P(S > window), ``infinite`` is P(S = infinity), and
-    ``relative`` bounds the relative error of all masses.
+    ``masses[i]`` is the mass of the loss ``origin + h * (first + i)``.  The origin is subtracted from the sum
+    and from epsilon, and ``scale`` is K(tilt) after that.  In the tilted measure, ``rounding`` bounds the
+    error of E_theta g.  ``below`` and ``above`` bound the mass on either side of the window, which is missing
+    there and wraps around into the window.  ``beyond`` bounds the P-mass above the window, ``infinite`` is
+    P(S = infinity), and ``relative`` bounds the relative error of all masses.
     """
 
     h: float
@@ -63,7 +63,7 @@ class Composition:
     origin: float
 
     def _expectation(self, epsilon: float) -> float:
-        """Compute E_theta g(S - eps) over the window, less a millionth of ``rounding``."""
+        """Compute E_theta g(S - eps) over the window, to within a millionth of ``rounding``."""
         start = max(math.floor(epsilon / self.h) + 1 - self.first, 0)
         if start >= self.masses.size:
             return 0.0
@@ -78,9 +78,9 @@ class Composition:
 
     @cached_property
     def _weights(self) -> tuple[Array, Array]:
-        """The weights e^{-theta h k}, and those times 1 - e^{-hk}, for k = 0, 1, ..."""
+        """The weights e^{-theta h k} and e^{-theta h k} (1 - e^{-hk}), for k = 0, 1, ..."""
         cells = float(self.masses.size)
-        if self.rounding > 0.0:  # further on, g is below a millionth of the allowance
+        if self.rounding > 0.0:  # beyond these cells, g is below a millionth of the allowance
             cells = min(-math.log(1e-6 * self.rounding) / (self.tilt * self.h), cells)
         above = self.h * np.arange(math.ceil(cells))
         decay = np.exp(-self.tilt * above)
@@ -91,7 +91,7 @@ class Composition:
         return math.exp(min(700.0, exponent + math.log(expectation))) if expectation > 0.0 else 0.0
 
     def upper(self, epsilon: float) -> float:
-        """Bound delta at ``epsilon`` of the composed grid from above."""
+        """Bound the delta of the composed grid at ``epsilon`` from above."""
         epsilon -= self.origin
         missing = _peak(self.tilt) * self.below if epsilon < self.h * self.first else 0.0
         expectation = self._expectation(epsilon) + (1.0 + 2e-6) * self.rounding + missing
@@ -99,14 +99,14 @@ class Composition:
         return inside + self.beyond + self.infinite
 
     def uppers(self, first: int, last: int) -> Array:
-        """Compute ``upper`` at the grid points ``first`` to ``last`` less one, made to decrease.
+        """Compute ``upper`` at the grid points ``first`` to ``last`` - 1, and make the values decrease.
 
-        The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) are
+        The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) satisfy
 
             a(x) = e^{-theta h} (mass(x+h) + a(x+h)),
-            E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)),
+            E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)).
 
-        which are sums of positive numbers after values that rounding made negative are raised to 0.
+        Masses that rounding made negative are raised to 0, so these are sums of positive numbers.
         """
         inside = np.maximum(self.masses[max(first + 1 - self.first, 0) :], 0.0)
         before = max(self.first - first - 1, 0)
@@ -124,7 +124,7 @@ class Composition:
         return decreasing
 
     def lower(self, epsilon: float) -> float:
-        """Bound delta at ``epsilon`` of the composed grid from below."""
+        """Bound the delta of the composed grid at ``epsilon`` from below."""
         epsilon -= self.origin
         inside = self._expectation(epsilon) - self.rounding - _peak(self.tilt) * (self.below + self.above)
         return self._scaled(epsilon, inside, -self._relative(epsilon)) + self.infinite
@@ -134,12 +134,12 @@ class Composition:
 
 
 def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Composition:
-    """Compose independent losses: ``count`` copies of each of ``parts``.
+    """Compose independent losses; ``parts`` has pairs of a loss and its number of copies.
 
     **Guarantee**
 
-    * ``Composition.upper`` is at least, ``Composition.lower`` at most delta of the composed grid, with
-      allowances for rounding and aliasing.
+    * ``Composition.upper`` is at least the delta of the composed grid, and ``Composition.lower`` is at most
+      that delta, with allowances for rounding and aliasing.
     """
     theta = window.tilt
     origin = sum(count * part.origin for part, count in parts)
@@ -182,10 +182,10 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
 
 
 def directly(part: Masses, count: int, h: float) -> Composition:
-    """Convolve ``count`` copies of one loss term by term: sums of positive numbers, which need no tilt.
+    """Convolve ``count`` copies of one loss directly, without a transform; this is for few points.
 
-    A tilt would also underflow losses 800 below the largest, and lose their P-mass.  This is for few points.
-    The guarantee is that of :func:`compose`.
+    The terms are positive, so no tilt is needed.  A tilt would even underflow losses that are 800 below the
+    largest, and lose their P-mass.  The guarantee is that of :func:`compose`.
     """
     masses, square, left, theta = np.ones(1), part.masses, count, 0.0
     while left:
@@ -220,19 +220,19 @@ def _tilted(part: Masses, h: float, theta: float) -> Array:
 
 
 def _decayed(values: Array, rate: float) -> Array:
-    """Sum e^{-rate (i-k)} values_i over i >= k, for every k; of positive values, to a few units.
+    """Sum e^{-rate (i-k)} values_i over i >= k, for every k.  Positive values are summed to a few units.
 
-    The sums double: one of 2n terms is that of the first n plus, decayed, that of the next n.
+    The spans double: the sum of 2n terms is that of the first n plus the decayed sum of the next n.
     """
     sums, span = values.copy(), 1
-    while span < sums.size and rate * span < 700.0:  # then less than FAINT
+    while span < sums.size and rate * span < 700.0:  # beyond, the decayed terms are below _FAINT
         sums[:-span] += math.exp(-rate * span) * sums[span:]
         span *= 2
     return sums
 
 
 def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
-    """Compute K(z) of the grid, for finite losses only."""
+    """Compute K(z) of the finite losses on the grid."""
     total = 0.0
     for part, count in parts:
         cells = np.flatnonzero(part.masses)
@@ -245,8 +245,8 @@ def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
 def _transform(masses: Array, size: int) -> tuple[NDArray[np.complex128], float]:
     """Transform a pmf wrapped around ``size`` points, and bound the error of each value.
 
-    It is a sum of nonnegative terms of total 1 through log2(size) butterflies, with errors of a few units
-    each (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
+    Each value is a sum of terms of total size 1.  It goes through log2(size) butterflies, each with an
+    error of a few units (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
     """
     if masses.size > size:
         masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
@@ -254,7 +254,7 @@ def _transform(masses: Array, size: int) -> tuple[NDArray[np.complex128], float]
 
 
 def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float) -> float:
-    """Bound |sum of error * g| <= ||error|| ||g|| over the window by Cauchy-Schwarz, the first by Parseval.
+    """Bound |sum of error * g| over the window by ||error|| ||g||, with ||error|| from Parseval's theorem.
 
     ||g||^2 <= (1/h) int g^2 + max g^2, and int g^2 = 1 / (2 theta (theta+1) (2 theta+1)).
     """
@@ -274,6 +274,6 @@ def _peak(theta: float) -> float:
 
 
 def _length(least: float) -> int:
-    """Return the next power of two, or three quarters of it."""
+    """Return the least power of two from ``least`` on, or three quarters of it if that is enough."""
     power = 1 << max(4, math.ceil(math.log2(least)))
     return 3 * power // 4 if 3 * power // 4 >= least else power

@@ -1,12 +1,12 @@
-"""The privacy loss on a grid, as a pair that dominates; :mod:`.grid_lower` makes one that is dominated.
+"""A dominating pair of a privacy loss on a grid; :mod:`.grid_lower` makes a dominated one.
 
 *Connect the dots* (Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022, 2207.04380).  The ratio
 X = P/Q of each outcome in a cell is spread over the two ends of the cell with the same mean under Q.
-E_Q (X - t)_+ can only grow, for one step and hence for any composition.
+This can only increase E_Q (X - t)_+, for one step and hence for any composition.
 
-Cells of little influence are several spacings wide, and only their ends, the *nodes*, have mass.  The last
-cell may have no end: its other node is infinite loss, and in the lower pair the mean of the losses in it.
-For thresholds below this cell, the losses in it make no difference.
+Cells that matter little are several spacings wide, and only their ends, the *nodes*, have mass.  The last
+cell may be unbounded.  Its upper node is then infinite loss or, in the dominated pair, the mean of the losses
+in the cell.  At thresholds below this cell it does not matter where in the cell the losses lie.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MASS_ERROR = 2.0**-44  # allowance for quadrature and rounding, relative, on eve
 
 _WIDEST_CELL = 300.0  # e^h must not overflow
 ROUNDED = 1e-12  # allowance on the mass at infinity, relative
-_NO_LOSS = 1 << 10  # times the tolerance of an atom on a grid point: all atoms would lie on finer grids
-_HEAVY = 48  # atoms for which a spacing is chosen
-_ONE_GROUP = 0.5  # of the mass: the mean of a group with more is the origin of the grid
-_REACH = 8.0  # cells to either side of it that may belong to the group
+_NO_LOSS = 1 << 10  # atoms within this multiple of the tolerance count as 0; else any fine grid would fit
+_HEAVY = 48  # number of heaviest atoms for which a spacing is chosen
+_ONE_GROUP = 0.5  # if a group has more of the mass than this, its mean becomes the origin of the grid
+_REACH = 8.0  # cells on either side of the origin that may belong to the group
 _SETTLED = 4
-_MOST_SPACINGS = 1 << 10  # in a cell
+_MOST_SPACINGS = 1 << 10  # in the widest cell
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
@@ -59,11 +59,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Cells:
-    """Outcomes, as losses less the origin and P-masses, with the place of each in its cell of the grid.
+    """Outcomes, as losses less the origin and P-masses, with the position of each in its cell of the grid.
 
-    ``nodes`` are the ends of the cells, in multiples of h.  ``endless`` says whether a last cell has no end.
-    ``exact`` marks outcomes on the lower end of their cell.  ``rest`` is the distance from it, ``width`` the
-    width of the cell, and ``share`` the part of P that goes to the upper end.
+    ``nodes`` are the ends of the cells, in multiples of h.  ``endless`` says whether the last cell is
+    unbounded.  ``exact`` marks outcomes on the lower end of their cell.  ``index`` is the cell of an outcome,
+    ``width`` that cell's width, ``rest`` the distance from its lower end, and ``share`` the share of the
+    outcome's P-mass that goes to its upper end.
     """
 
     origin: float
@@ -98,7 +99,7 @@ class Cells:
         return cls(origin, losses, masses, nodes, endless, exact, index, rest, width, share)
 
     def spread(self, left: Array, right: Array) -> Array:
-        """Sum over each cell, and add up the sums at its ends."""
+        """Sum ``left`` and ``right`` over each cell, and add the sums to its lower and upper end."""
         size = self.nodes.size + self.endless
         both = np.bincount(self.index, left, size).astype(np.float64)
         both[1:] += np.bincount(self.index, right, size)[:-1]
@@ -106,7 +107,7 @@ class Cells:
 
 
 def on_grid_points(nodes: Index, before: float, masses: Array) -> Array:
-    """Spread ``masses`` of the nodes, and of one point ``before`` the first, over all grid points."""
+    """Return an array of all grid points, with ``masses`` at the nodes and ``before`` one point below."""
     result = np.zeros(nodes[-1] - nodes[0] + 2)
     result[nodes - nodes[0] + 1], result[0] = masses, before
     return result
@@ -118,15 +119,15 @@ def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | 
     Losses below ``floor`` are raised to it, which saves cells.
 
     Args:
-        layout: the widths of the cells, h by default.
+        layout: the widths of the cells; by default all are h wide.
 
     **Guarantee**
 
-    * For every eps, composed any number of times with anything, delta is at least the exact one, up to a
-      relative error of ``MASS_ERROR`` on every mass, for which the composition allows.
+    * For every eps and every composition with other losses, delta is at least the exact one, up to a relative
+      error of ``MASS_ERROR`` on every mass.  The composition allows for this error.
     """
     cells = Cells.of(loss, h, floor, layout)
-    # the loss itself is off by a few units
+    # the loss itself has a rounding error of a few units
     slack = 4.0 * UNIT * (1.0 + np.abs(cells.losses)) / np.minimum(cells.width, 1.0)
     up = np.minimum(cells.share + slack, 1.0)
     dots = cells.spread(cells.masses * (1.0 - up), cells.masses * up) * (1.0 + loss.mass_error)
@@ -136,11 +137,11 @@ def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | 
 
 
 def _origin(loss: Loss, h: float) -> float:
-    """Return a grid point around which nearly all of the mass can be gathered in one group.
+    """Return an origin of the grid around which most of the mass can form one group.
 
-    Under tiny sampling rates most losses are in one cell, and their mean dominates the error of the grid.  If
-    there is no such group, or atoms need a separate grid, the origin is 0.  It is rounded down to 24 bits, so
-    that a count times the origin is exact.
+    Under tiny sampling rates most losses are in one cell, and their mean dominates the error of the grid.
+    The origin is 0 if there is no such group, or if there are atoms, which need another grid.  It is rounded
+    down to 24 bits, so that a count times the origin is exact.
     """
     if loss.atoms.size:
         return 0.0
@@ -157,7 +158,7 @@ def _origin(loss: Loss, h: float) -> float:
 
 
 def snapped(loss: Loss) -> float:
-    """Return the distance below a grid point up to which an atom counts as on it."""
+    """Return how far below a grid point an atom may be and still count as on it."""
     return _snap(float(np.abs(loss.atoms[:, 0]).max())) if loss.atoms.size else 0.0
 
 
@@ -171,7 +172,7 @@ def _on_grid(losses: Array, h: float) -> NDArray[np.bool_]:
 
 
 def lattice(loss: Loss) -> float:
-    """Find the widest spacing of a grid on which a loss without densities lies; 0 if none is found."""
+    """Find the widest spacing of a grid that holds all atoms of a loss without densities; 0 if none does."""
     sizes = np.abs(loss.atoms[:, 0])
     if loss.branches or sizes.size == 0:
         return 0.0
@@ -184,10 +185,10 @@ def lattice(loss: Loss) -> float:
 
 
 def aligned(h: float, atoms: Array) -> tuple[float, float]:
-    """Choose a spacing from about h/2 to h with the heaviest ``atoms`` on the grid, or not far above it.
+    """Choose a spacing between about h/2 and h that puts the heaviest ``atoms`` on or just above grid points.
 
-    ``atoms`` has rows (loss, weight).  Also return the cost of rounding them down, the sum of weight times
-    distance: a dominated pair has no other way for a single atom.
+    ``atoms`` has rows (loss, weight).  Also return the cost of rounding the atoms down, the sum of weight
+    times distance.  A dominated pair can only round a single atom down.
     """
     if atoms.size == 0:
         return h, 0.0
@@ -204,7 +205,7 @@ def aligned(h: float, atoms: Array) -> tuple[float, float]:
 
 
 def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | None) -> Index:
-    """Choose the ends of cells for all losses, in multiples of h above ``origin``; the last may have none."""
+    """Choose the nodes for all losses, in multiples of h above ``origin``; the last cell may be unbounded."""
     ends = [branch.value(branch.panels[[0, -1]]) for branch in loss.branches] + [loss.atoms[:, 0]]
     losses = (np.maximum(np.concatenate(ends), floor) - origin) / h
     low, high = math.floor(losses.min()) - 1, math.floor(losses.max()) + 2
@@ -214,7 +215,7 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
     top = math.floor(min((layout.cap - origin) / h, end))
     size, starts_of_cells = _MOST_SPACINGS, list[Index]()
     starts: Index = np.arange(low // size, top // size + 1) * size
-    while starts.size:  # halved, until they are narrow enough at either end
+    while starts.size:  # cells are halved until they are narrow enough at both ends
         limits = np.interp(origin + h * np.concatenate([starts, starts + size]), layout.losses, layout.widths)
         small = (
             limits.reshape(2, -1).min(axis=0) >= h * size if size > 1 else np.ones(starts.size, dtype=bool)
@@ -227,7 +228,7 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
 
 
 def _outcomes(loss: Loss, lines: Array, origin: float, floor: float) -> tuple[Array, Array]:
-    """Compute losses and P-masses of quadrature nodes between the ``lines``, then of the atoms."""
+    """Compute losses and P-masses of quadrature nodes between the grid ``lines``, then those of the atoms."""
     parts = [_between(branch, origin + lines, floor) for branch in loss.branches]
     parts.append((loss.atoms[:, 0], loss.atoms[:, 1]))
     return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
@@ -243,7 +244,7 @@ def _between(branch: Branch, lines: Array, floor: float) -> tuple[Array, Array]:
 
 
 def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
-    """Compute losses and P-masses of Gauss's nodes between the edges."""
+    """Compute losses and P-masses at Gauss-Legendre nodes between the edges."""
     half = np.diff(edges)[:, None] / 2.0
     x = (edges[:-1, None] + half + half * _NODES).ravel()
     return branch.value(x), (half * _WEIGHTS).ravel() * branch.density(x)

@@ -1,9 +1,9 @@
-"""The privacy loss on a grid, as a pair that is dominated.
+"""A dominated pair of a privacy loss on a grid.
 
-The shares by which :mod:`.grid` spreads the outcomes in a cell over its ends define overlapping groups of
-outcomes, one around each grid point.  Revealing only the group is post-processing, so its ratio
-P(group)/Q(group) gives a pair that is dominated.  A group with a mean below its grid point takes a share of
-its right neighbour, and one with a mean above it a share of the left one, until every mean is a grid point.
+:mod:`.grid` spreads the outcomes of a cell over its two ends.  The shares define overlapping groups of
+outcomes, one around each grid point.  Revealing only the group is post-processing, so the ratios
+P(group)/Q(group) give a dominated pair.  A group with a mean below its grid point takes a share of its right
+neighbour, and one with a mean above it takes a share of its left neighbour, until every mean is a grid point.
 If that fails, P-mass moves to a smaller loss, which can only lower delta.
 """
 
@@ -17,9 +17,9 @@ from tacit.accounting.pld.grid import ROUNDED, UNIT, Cells, Index, Layout, Masse
 from tacit.accounting.pld.pair import Loss
 from tacit.accounting.price import Array
 
-_NARROW = 1 << 10  # points up to which a law is gathered group by group
-_WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, either side, in cells
-_EDGE = 512  # grid points at either end that are searched for the groups there
+_NARROW = 1 << 10  # points up to which losses are also gathered group by group
+_WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, on either side, in cells
+_EDGE = 512  # grid points at either end that are searched for an edge group
 
 
 def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
@@ -27,13 +27,13 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
 
     **Guarantee**
 
-    * For every eps, composed any number of times with anything, delta is at most the exact one, up to a
-      relative error of ``MASS_ERROR`` on every mass, for losses that are ``snapped(loss)`` smaller.
+    * For every eps and every composition with other losses, delta is at most the exact one, up to a relative
+      error of ``MASS_ERROR`` on every mass, after all losses are lowered by ``snapped(loss)``.
     """
     cells = Cells.of(loss, h, layout=layout)
     atoms = np.where(cells.exact, cells.masses, 0.0)  # atoms that need no exchange
     masses, losses = cells.masses - atoms, cells.losses
-    share = np.where(cells.width < math.inf, cells.share, 1.0)  # there is one group in an endless cell
+    share = np.where(cells.width < math.inf, cells.share, 1.0)  # an unbounded cell has one group
     noise = 4.0 * UNIT * (1.0 + np.abs(losses))
     nodes = _nodes_below(cells, h)
     points = h * nodes.astype(np.float64)
@@ -53,7 +53,7 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
 
 
 def _nodes_below(cells: Cells, h: float) -> Index:
-    """Return ``nodes``, and the point below the mean of an endless cell."""
+    """Return the nodes, and for an unbounded last cell also the grid point below its mean."""
     if not cells.endless:
         return cells.nodes
     beyond = cells.index == cells.nodes.size - 1
@@ -64,10 +64,13 @@ def _nodes_below(cells: Cells, h: float) -> Index:
 def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[float, Array]:
     """Exchange shares between neighbouring groups until every group's mean is its grid point.
 
-    Group i keeps the share k_i of its own hat and takes the share k_i a_i of hat i+1 (if its mean is too
-    low) or k_i b_i of hat i-1 (if too high); conservation, k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1,
-    is a tridiagonal system.  A group with a solution k < 0 exchanges nothing, and is rounded down.  The
-    result is the mass of one grid point below the ``nodes``, and theirs.
+    A *hat* is the mass that :mod:`.grid` gives to one group.  Group i keeps the share k_i of its own hat.  It
+    takes the share k_i a_i of hat i+1 if its mean is too low, or k_i b_i of hat i-1 if it is too high.  The
+    shares of a hat add up to 1: k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1, which is a tridiagonal system.
+    A group with a solution k < 0 exchanges nothing, and is rounded down.
+
+    Returns:
+        The mass one grid point below the first of the ``nodes``, and the masses of the ``nodes``.
     """
     hats, excess, gathered = _gather_edges(hats, excess, nodes, endless)
     width = np.diff(nodes)
@@ -83,7 +86,7 @@ def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[flo
     masses = keep * hats
     masses[:-1] += (keep * from_right)[:-1] * hats[1:]
     masses[1:] += (keep * from_left)[1:] * hats[:-1]
-    # a group that is not balanced keeps its loss if its mean is above, else moves one point down
+    # a group that is not balanced keeps its grid point if its mean is above, else it moves one point down
     down = ~balanced & (excess < 0.0)
     fallen = np.where(down, masses, 0.0)
     result = masses - fallen + gathered
@@ -92,12 +95,12 @@ def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[flo
 
 
 def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
-    """Gather neighbours into groups, each with its mean at or just above a grid point.
+    """Gather neighbouring outcomes into groups, each with its mean at or just above a grid point.
 
-    One group is around 0, of the width with the largest mean of the losses, and the others follow on both
-    sides.
+    The first group lies around 0, and the others follow on both sides.  Of several widths of the first group,
+    the one with the largest mean loss is used.
 
-    The result begins at the grid point ``first``, like ``other``, which is returned if its mean is larger.
+    The result begins at the grid point ``first``, as does ``other``, which is returned if its mean is larger.
     """
     order = np.argsort(losses, kind="stable")
     losses, masses = losses[order], masses[order]
@@ -121,7 +124,7 @@ def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int
         excess = _excess(losses[here:], left[here:], target * h)
         total = np.cumsum(excess)
         enough = np.flatnonzero((total >= 0.0) & (excess > 0.0))
-        if enough.size == 0:  # too little is left to make up for them: down to the point below the mean
+        if enough.size == 0:  # too little is left above the grid point: round down below the mean
             result[_point_below(losses[here:], left[here:], h) - first] += float(left[here:].sum())
             break
         last = int(enough[0])
@@ -144,7 +147,7 @@ def _groups_around(losses: Array, masses: Array, h: float, first: int, size: int
 
 
 def _point_below(losses: Array, masses: Array, h: float) -> int:
-    """Return the grid point at or below log P/Q of all of these."""
+    """Return the grid point at or below log P/Q of all these outcomes together."""
     total = float(masses.sum())
     if total == 0.0:
         return math.floor(float(losses[0]) / h)
@@ -154,16 +157,18 @@ def _point_below(losses: Array, masses: Array, h: float) -> int:
 
 
 def _excess(losses: Array, masses: Array, point: float) -> Array:
-    """Bound P - t Q of each from below, t = e^point."""
+    """Bound P - t Q of each outcome from below, where t = e^point."""
     return masses * (-np.expm1(point - losses) - 4.0 * UNIT * (1.0 + np.abs(losses)))
 
 
 def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[Array, Array, Array]:
-    """Make one group at either end of the range, with its mean at a grid point near that end.
+    """Make one group at each end of the range, with its mean at a grid point near that end.
 
-    Nothing lies beyond the ends for balance, and under sampling much mass may lie close to one.  An endless
-    cell takes mass from below it, which does not matter for thresholds below that.  The result is the rest of
-    the hats and of their excesses, and the P-masses of the two groups.
+    An edge has no neighbour to exchange with, and under sampling much mass may lie close to one.  An
+    unbounded cell takes mass from below, which does not matter at thresholds below that mass.
+
+    Returns:
+        The hats and excesses that remain, and the P-masses of the two groups.
     """
     hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
     from_left = np.arange(min(_EDGE, hats.size // 2))
@@ -181,11 +186,11 @@ def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tu
 
 
 def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, float]:
-    """Find the cheapest group: its target, the last hat in it (none without a group) and that hat's share.
+    """Find the cheapest edge group: its target, its last hat (0 if there is no group) and that hat's share.
 
-    A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance it
-    removes.  The partial hat at its border costs its own imbalance (a whole cell if that is negative at the
-    right end, where it has to be rounded down).
+    A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance that it
+    removes.  The partial hat at its border costs its imbalance, or a whole cell if that is negative at the
+    right end, where it has to be rounded down.
     """
     rising, width = nodes[1] > nodes[0], np.abs(np.diff(nodes, append=nodes[-1]))
     leftover = np.append(
@@ -209,9 +214,9 @@ def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, flo
 
 
 def _end_group(hats: Array, excess: Array, nodes: Array, target: int = 0) -> tuple[int, int, float]:
-    """Gather all hats from the end on until P = t Q at the ``target``."""
+    """Gather all hats from the end on until P = t Q at the ``target``; the result is as in `_edge_group`."""
     scaled = hats - excess
-    with np.errstate(over="ignore", invalid="ignore"):  # nothing is taken of an infinite excess
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess takes no share of its hat
         beyond = hats - np.where(scaled == 0.0, 0.0, scaled * np.exp(nodes[target] - nodes))
     sums = np.cumsum(beyond)  # P - t Q of all hats from the end on
     crossed = np.flatnonzero(sums * np.sign(sums[0]) <= 0.0)

@@ -1,7 +1,7 @@
 """The price of a composition on a grid, for all mechanisms with a dominating pair.
 
-One epsilon, or one delta, gets a composition of its own.  Many share one composition for all that lie near
-one another (:mod:`tacit.accounting.pld.profile`).
+One epsilon, or one delta, gets a separate composition.  Of many, those that lie near one another share one
+composition (:mod:`tacit.accounting.pld.profile`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _INFINITE_SLACK = 1e-11  # allowance on the mass at infinity, relative
 
 @lru_cache(maxsize=128)
 def _profile(steps: Steps, way: Direction) -> tuple[Array, Array]:
-    """Return epsilons, increasing, and the deviation of the tilted sum of losses at the saddle of each."""
+    """Return increasing epsilons, and the standard deviation of the tilted sum of losses at each saddle."""
     points = curve_of(cumulant_of(steps, way, FAINT))
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
     return epsilons, np.sqrt([max(point.variance, 0.0) for point in points])
 
 
 def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
-    """Return the epsilon, less than a deviation below, of the composition that serves ``epsilon``."""
+    """Return the epsilon of the composition that serves ``epsilon``, within a standard deviation below it."""
     epsilons, deviations = _profile(steps, way)
     step = min(float(np.interp(epsilon, epsilons, deviations)), epsilon / 8.0)
     if step < 1e-12 * epsilon or step < FAINT:
@@ -56,7 +56,7 @@ def _around(
 ) -> Composition:
     """Make the composition around epsilon = ``anchor``, for deltas of at least ``negligible``.
 
-    The grid depends on delta.  If its first estimate is far off, the composition is made again."""
+    The grid depends on delta.  If the first estimate of delta is far off, the composition is made again."""
     tail, best, compositions = FAINT, 1.0, list[Composition]()
     while len(compositions) < _ROUNDS:
         saddle = find(
@@ -105,7 +105,7 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
 
 @dataclass(frozen=True)
 class PldPrice(Price):
-    """The price of ``steps`` in units of the adjacency, more than one of them, not only Gaussians."""
+    """The price of ``steps``, in units of the adjacency, by composition on a grid."""
 
     steps: Steps
     ways: tuple[Direction, ...]
@@ -122,7 +122,7 @@ class PldPrice(Price):
     def _largest(self, delta: float, one: Callable[[float, Direction], float]) -> float:
         """Return the largest of ``one`` over all directions.
 
-        For most second directions a coarse grid shows that they are less than the first."""
+        A coarse grid often shows that the second direction costs less than the first."""
         largest = 0.0
         for way in self.ways:
             tried = 0.0 < largest < math.inf or (largest == 0.0 and delta > 0.99 * self._variation(way))
@@ -168,12 +168,13 @@ class PldPrice(Price):
     def _crossings(
         self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float, rough: bool = False
     ) -> Iterator[tuple[float, float]]:
-        """Find the epsilons at which the bound crosses delta, again if the first estimate was far off.
+        """Yield brackets of the epsilon at which the bound crosses delta.
 
-        Coarse grids are used first, until the crossing is near their centre.
+        A grid is made around an estimate.  If the crossing is far from it, the next grid is made around the
+        crossing.  Coarse grids come first.
         """
         saddle, settled = saddle_at_delta(self.steps, way, delta - self.infinite(way)), False
-        if saddle.epsilon < 0.0:  # never needed
+        if saddle.epsilon < 0.0:  # a negative epsilon is never needed
             whole = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))
             saddle = replace(find(whole, lambda point: point.epsilon), epsilon=0.0, log_delta=math.log(delta))
         for _ in range(_ROUNDS):
@@ -214,7 +215,7 @@ class PldPrice(Price):
         return bounds
 
     def _near_epsilon(self, delta: float) -> float:
-        """Bound epsilon from above, by a composition that also serves others."""
+        """Bound epsilon from above, by a composition that also serves nearby deltas."""
         largest = 0.0
         for way in self.ways:
             if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
@@ -234,7 +235,7 @@ class PldPrice(Price):
 
     def _delta_of(self, epsilon: float, way: Direction, end: Literal[0, 1], negligible: float) -> float:
         infinite = self.infinite(way, end)
-        if infinite == 1.0 or epsilon >= self._supremum(way):  # of the finite losses
+        if infinite == 1.0 or epsilon >= self._supremum(way):  # no finite loss exceeds epsilon
             return min(1.0, infinite * (1.0 + (_INFINITE_SLACK if end == 1 else -_INFINITE_SLACK)))
         # coarse, so that neighbouring epsilons share a composition
         decades = 5.0 * math.floor(math.log10(max(negligible, 1e-9 * infinite)) / 5.0)
@@ -247,7 +248,7 @@ class PldPrice(Price):
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:
-        """Bound how far the sum of all losses may be below that on the lower grid."""
+        """Bound how far the true sum of losses may be below the sum on the lower grid."""
         return sum(count * snapped(loss_of(base, way, FAINT)) for base, count in self.steps)
 
     def _supremum(self, way: Direction) -> float:

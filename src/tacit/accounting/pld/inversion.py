@@ -1,7 +1,8 @@
 """The price of compositions of Gaussians, sampled or not, by inversion along a contour.
 
-Along a run, which repeats the same steps, :func:`bounds_along` uses one line for all counts near it, and the
-next step costs a fraction of a millisecond.  Every answer is certified separately.
+A *line* holds the transform at nodes along the contour (:class:`tacit.accounting.pld.contour.Line`).  For a
+run, which repeats the same steps, :func:`bounds_along` uses one line for many numbers of steps, so that one
+more takes a fraction of a millisecond.  Every result is certified separately.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, 
 def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: int) -> _Drawn:
     """Draw the best line for these counts.
 
-    If the estimate was far off, the line is drawn anew around the result of the first one, else with more
-    accurate sums.
+    If the bracket is too wide, the line is drawn again: around the first result if the estimate was far off,
+    else with more accurate sums.
     """
     row = np.array(counts)
     saddle, accurate = saddle_at_delta(terms, row, log_delta), False
@@ -120,8 +121,9 @@ def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: fl
 
 @dataclass(frozen=True)
 class ContourPrice(Price):
-    """The price by inversion, from terms by direction, ``ways``, and their ``counts`` (mu^2 for plain ones).
+    """The price by inversion, from the terms of each direction.
 
+    ``ways`` maps a direction to its terms, and ``counts`` holds their counts (mu^2 for plain Gaussians).
     ``grid`` prices the same event on a grid, for the few compositions with a transform that decays too
     slowly: a handful of steps, or tiny sampling rates.
     """
@@ -135,7 +137,7 @@ class ContourPrice(Price):
         return _both(bounds, self.grid.epsilon_bounds(delta)) if _wider(bounds, _NARROW) else bounds
 
     def _bounds(self, delta: float, most: int) -> Bounds:
-        """Bound the larger direction; (0, inf) if a line would take too long.
+        """Bound epsilon of the direction that costs more; (0, inf) if a line would take too long.
 
         A coarse line is enough to show that the second direction is below the first.
         """
@@ -159,8 +161,8 @@ class ContourPrice(Price):
         return min(bounds[1], self.grid.epsilon(delta)) if _wider(bounds, _NARROW) else bounds[1]
 
     def is_tight(self, delta: float) -> bool:
-        """Decide by the lines alone, as a lower end on the grid takes longer than any other accountant."""
-        return not _wider(self._bounds(delta, MANY_PRODUCTS), _TIGHT)  # the pair is attained
+        """Decide by the lines alone, as a lower bound on the grid takes longer than any other accountant."""
+        return not _wider(self._bounds(delta, MANY_PRODUCTS), _TIGHT)  # the mechanism attains the pair
 
     def tight_delta(self, epsilon: float) -> float | None:
         lower, upper = self._along_lines(epsilon)
@@ -182,12 +184,12 @@ class ContourPrice(Price):
             return self.grid.by_direction(delta)
 
     def delta_bounds(self, epsilon: float) -> Bounds:
-        """Bound the larger of the directions."""
+        """Bound the larger delta of the two directions."""
         bounds = self._along_lines(epsilon)
         return self.grid.delta_bounds(epsilon) if math.isnan(bounds[1]) else bounds
 
     def _along_lines(self, epsilon: float) -> Bounds:
-        """Bound the larger of the directions; NaN if a line would take too long."""
+        """Bound the larger delta of the two directions; NaN if a line would take too long."""
         lower, upper = 0.0, 0.0
         for terms in self.ways.values():
             below, above = (
@@ -203,7 +205,7 @@ class ContourPrice(Price):
         return self.grid.delta(epsilon) if math.isnan(upper) else upper
 
     def deltas(self, epsilons: Array) -> Array:
-        """Use lines, or, if one of them takes too long, the grid, on which one composition serves all."""
+        """Use lines.  If one takes too long, use the grid, on which one composition serves all epsilons."""
         upper = np.zeros(epsilons.shape)
         for terms in self.ways.values():
             above = _deltas(terms, np.array(self.counts), epsilons, _CHEAP)[1]
@@ -241,11 +243,11 @@ def _both(first: Bounds, second: Bounds) -> Bounds:
 
 
 def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
-    """Bound delta of one direction, with one line for several neighbours; all nan if a line is too dear."""
+    """Bound one direction's delta, with one line for several epsilons; all NaN if one is too costly."""
     lower, upper = np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
     open_points = np.ones(epsilons.shape, dtype=bool)
     order = np.argsort(epsilons)
-    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # so that TooDear comes early
+    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # if TooDear is raised, it is raised early
     for index in np.concatenate([*first, order]):
         if not open_points[index]:
             continue
@@ -278,7 +280,7 @@ def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
 
 
 def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:
-    """Bound by Chernoff a delta that need not be resolved, as epsilon is near or beyond the largest loss."""
+    """Bound by Chernoff's bound a delta too small to resolve, as epsilon is near the largest loss."""
     log_bounds = [0.0]
     for factor in (1.0, 0.1, 0.01, 1e-3):
         with suppress(TooDear):
@@ -287,9 +289,9 @@ def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float
 
 
 def epsilons_along(prices: Sequence[ContourPrice], delta: float) -> list[float]:
-    """Bound epsilon from above for many compositions of the same terms: a run after each of many steps.
+    """Bound epsilon from above for many compositions of the same terms, such as a run after each step.
 
-    One line serves all counts near those for which it was drawn, so that another takes some ten microseconds.
+    One line serves all counts near those for which it was drawn, so one more takes about ten microseconds.
     """
     counts = np.array([price.counts for price in prices])
     upper, lower = np.zeros(len(counts)), np.zeros(len(counts))

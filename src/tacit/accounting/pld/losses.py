@@ -1,7 +1,7 @@
 """The privacy loss of each base mechanism, from its dominating pair.
 
-``pair`` has the pairs of noise and the effect of sampling, ``pairs_mixture`` Gaussians of random sensitivity.
-A mechanism without a proven pair is refused by name.
+``pair`` has the pairs of noise mechanisms and the effect of sampling on them, ``pairs_mixture`` those of
+Gaussians of random sensitivity.  A mechanism without a proven pair is refused by name.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from tacit.events import (
     WithoutReplacement,
 )
 
-_LARGEST_SHIFT = 1 << 20  # outcomes of discrete noise
+_LARGEST_SHIFT = 1 << 20  # the most outcomes of discrete noise
 
 
 def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
-    """Return the loss of ``base``; mechanisms without sampling are already in units of the adjacency.
+    """Return the loss of ``base``.  Mechanisms without sampling are already in units of the adjacency.
 
     Args:
-        tail: P-mass that may be cut off on either side, if outcomes are unbounded.
+        tail: the P-mass that may be cut off on either side, if outcomes are unbounded.
 
     Raises:
         UnsupportedEvent: if there is no proven dominating pair.
@@ -129,7 +129,7 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
         case Laplace(scale) if direction == "replace":
             return laplace_replaced(rate, scale)
         case RandomizedResponse():
-            pair = None  # it shows everyone who does not report
+            pair = None  # who does not report is visible, so the sample is not secret
         case _:
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
@@ -142,7 +142,7 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
 
 
 def pair_of(base: Event, tail: float) -> Pair | None:
-    """Return the symmetric pair of a mechanism without sampling; None if there is none."""
+    """Return the symmetric pair of a mechanism without sampling; None if no pair is known."""
     match base:
         case Gaussian(sigma):
             _check_noise(base, base)

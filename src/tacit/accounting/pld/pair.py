@@ -1,7 +1,7 @@
 """A dominating pair, its privacy loss, and the effect of sampling on both.
 
-For neighbours with output densities P and Q the loss is L = log dP/dQ, drawn under P.  A pair is a number x
-on which the log ratio y(x) = log p/q increases, with smooth densities, and atoms.  With
+For neighbours with output densities P and Q the loss is L = log dP/dQ, drawn under P.  A pair here has a real
+outcome x with smooth densities p and q, on which the log ratio y(x) = log p/q increases, and atoms.  With
 
     m(y) = 1 - q + q e^y
 
@@ -12,7 +12,7 @@ Theorem 11; Balle, Barthe & Gaboardi 2018, 1807.01647):
     Poisson, add:          L = -log m(y),   the record may take part under Q, never under P
     without replacement:   L =  log m(y) where y > 0 and -log m(-y) where y < 0, the rest of the mass at 0
 
-This file also has the pairs of noise on a sum, and of claims: one a mechanism, in units of the adjacency.
+This file also has the pair of each noise mechanism and of each stated guarantee, in units of the adjacency.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from tacit.accounting.price import Array, Direction
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of a loss: L = ``value(x)``, increasing, with the inverse ``position(l)``.
+    """A part of a loss: L = ``value(x)``, an increasing function with the inverse ``position(l)``.
 
-    ``density(x)`` is that of x under P, smooth between neighbouring ``panels``, negligible outside."""
+    ``density(x)`` is that of x under P.  It is smooth between neighbouring ``panels``, and negligible outside
+    of them."""
 
     value: Callable[[Array], Array]
     position: Callable[[Array], Array]
@@ -49,10 +50,10 @@ class Branch:
 class Loss:
     """The privacy loss L under P: branches, atoms, and the mass ``infinite`` at infinite loss.
 
-    ``atoms`` of shape (n, 2) has rows (loss, mass).  ``tail`` bounds the P-mass that is in none of these, on
-    either side.  ``supremum`` bounds finite losses.  Masses have a relative error of ``mass_error``, on top
-    of rounding.  If the loss dominates the true one without being it, ``under`` makes one that the true one
-    dominates.
+    ``atoms`` of shape (n, 2) has rows (loss, mass).  ``tail`` bounds the P-mass, on either side, that is in
+    none of these.  ``supremum`` bounds finite losses.  Masses have a relative error of ``mass_error``, on top
+    of rounding.  If this loss dominates the true one without being equal to it, ``under`` makes a loss that
+    the true one dominates.
     """
 
     branches: tuple[Branch, ...]
@@ -65,7 +66,7 @@ class Loss:
 
     @cached_property
     def dominated(self) -> Loss | None:
-        """The loss that ``under`` makes, only when it is needed, as upper bounds need none."""
+        """The loss that ``under`` makes.  It is made on first use, as upper bounds do not need it."""
         return None if self.under is None else self.under()
 
 
@@ -73,9 +74,9 @@ class Loss:
 class Pair:
     """A pair P against Q: ``ratio(x)`` is log p/q, increasing, with the inverse ``position``.
 
-    ``p`` and ``q`` are the densities.  ``atoms`` of shape (n, 3) has rows (log ratio, P-mass, Q-mass), with
-    infinite ratios.  ``overlap`` is P(y < 0) + Q(y > 0) + P(y = 0), which is 1 less the total variation
-    distance.  ``tail`` bounds the mass that P and Q each have outside of the panels and the atoms.
+    ``p`` and ``q`` are the densities.  ``atoms`` of shape (n, 3) has rows (log ratio, P-mass, Q-mass), whose
+    ratios may be infinite.  ``overlap`` is P(y < 0) + Q(y > 0) + P(y = 0), which is 1 minus the total
+    variation distance.  ``tail`` bounds the mass that P and Q each have outside of the panels and the atoms.
     """
 
     ratio: Callable[[Array], Array]
@@ -90,7 +91,7 @@ class Pair:
 
     @staticmethod
     def of_atoms(atoms: Array, tail: float = 0.0) -> Pair:
-        """Make a pair without densities; infinite log ratios have a mass of 0 under P or Q."""
+        """Make a pair of atoms alone.  A row with an infinite log ratio has no mass under P or under Q."""
         y, p, q = atoms.T
         overlap = math.fsum(np.minimum(p, q))
         supremum = float(y[(p > 0.0) & np.isfinite(y)].max(initial=0.0))
@@ -102,7 +103,7 @@ def _same(x: Array) -> Array:
 
 
 def unsampled(pair: Pair) -> Loss:
-    """Return the loss of the pair itself."""
+    """Return the loss of the pair without sampling."""
     branch = Branch(pair.ratio, pair.position, pair.p, pair.panels)
     return _loss(pair, [branch], pair.atoms[:, 0], pair.atoms[:, 1], pair.supremum)
 
@@ -134,7 +135,8 @@ def poisson_sampled(pair: Pair, rate: float, direction: Direction) -> Loss:
 def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
     """Return the loss of replacing a record of a random subset, for a symmetric pair.
 
-    H_a is that of ((1-q) Q + q P, Q) for a >= 1 and that of (P, (1-q) P + q Q) for a < 1.
+    The hockey-stick divergence H_a is that of ((1-q) Q + q P, Q) for a >= 1, and that of (P, (1-q) P + q Q)
+    for a < 1.
     """
     middle = pair.position(np.zeros(1))
     above = np.concatenate([middle, pair.panels[pair.panels > middle]]) if pair.panels.size else pair.panels
@@ -215,7 +217,7 @@ def normal(x: Array, mean: float, sigma: float) -> Array:
 
 
 def gaussian_panels(low: float, high: float, sigma: float, largest: float = 1.0) -> Array:
-    """Make panels for four-point quadrature: narrow against sigma, and y changes by at most 0.1."""
+    """Make panels for four-point quadrature: narrow relative to sigma, and y changes by at most 0.1."""
     width = min(sigma / 40.0, sigma * sigma / (10.0 * largest))
     return np.linspace(low, high, 2 + math.ceil((high - low) / width))
 
@@ -237,7 +239,7 @@ def gaussian_pair(sigma: float, tail: float) -> Pair:
 
 
 def laplace_pair(scale: float) -> Pair:
-    """Return Lap(b) around 1 against around 0: the log ratio is in [-1/b, 1/b], with atoms at both ends."""
+    """Return the pair of Lap(b) around 1 and around 0: log ratios in [-1/b, 1/b], with atoms at both ends."""
     top, light = 1.0 / scale, 0.5 * math.exp(-1.0 / scale)
     return Pair(
         ratio=_same,
@@ -259,10 +261,10 @@ def bounded_range_pair(epsilon: float) -> Pair:
     1909.13830, Lemma 3.2), and H_{e^x} = (e^eps - e^t)(1 - e^{x-t}) / (e^eps - 1).  Its maximum over t is at
     t = (eps + x) / 2:
 
-        H_{e^x} = (e^{eps/2} - e^{x/2})^2 / (e^eps - 1),   |x| <= eps,
+        H_{e^x} = (e^{eps/2} - e^{x/2})^2 / (e^eps - 1),   |x| <= eps.
 
-    convex in e^x, so itself the curve of a pair (Zhu, Dong & Wang 2022, 2106.08567, Proposition 8): the
-    one with density e^{y/2} / (4 sinh(eps/2)) of the log ratio y under P.  It covers a different t in every
+    This is convex in e^x, so it is the curve of a pair (Zhu, Dong & Wang 2022, 2106.08567, Proposition 8).
+    Its log ratio y has density e^{y/2} / (4 sinh(eps/2)) under P.  The pair covers a different t in every
     step, and so every adaptive composition.  A composition with the same t in all steps costs a little less.
     """
     weight = -2.0 * math.expm1(-epsilon)
@@ -280,7 +282,9 @@ def bounded_range_pair(epsilon: float) -> Pair:
 
 
 def discrete_gaussian_pair(scale: float, shift: int, tail: float) -> Pair:
-    """Return discrete Gaussians around ``shift`` and 0: log ratio shift (2k - shift) / (2 scale^2) at k.
+    """Return the pair of discrete Gaussians around ``shift`` and 0.
+
+    The log ratio at k is shift (2k - shift) / (2 scale^2).
 
     The noise is log-concave, so a smaller shift is dominated by a larger one.
     """
@@ -295,7 +299,7 @@ def discrete_gaussian_pair(scale: float, shift: int, tail: float) -> Pair:
 
 
 def discrete_laplace_pair(scale: float, shift: int) -> Pair:
-    """Return geometric noise around ``shift`` and 0: log ratio (2j - shift) / scale for j = 0..shift."""
+    """Return geometric noise around ``shift`` and 0, with log ratios (2j - shift) / scale, j = 0..shift."""
     j = _integers(0, shift)
     ratio = math.exp(-1.0 / scale)
     y = (2.0 * j - shift) / scale

@@ -1,26 +1,27 @@
-"""The loss of one epoch of balls in bins: a sum of lognormals, by convex order.
+"""The loss of one epoch of balls in bins, a sum of lognormals, bounded in convex order.
 
 A record is in one of t bins, and step i adds Gaussian noise to the sum of bin i.  With x_i ~ N(0, sigma^2)
 under Q and one x_i shifted by 1 under P (Chua et al. 2024, 2412.16802),
 
     P = (1/t) sum_i N(e_i),  Q = N(0),  dP/dQ = S / t,  S = sum of t independent W = e^{(2x - 1)/(2 sigma^2)}.
 
-It dominates every adaptive run: step i really releases f + g 1[the record is in bin i] + noise with |g| <= 1.
-That is x_i after scaling and adding noise and f, and f and g are known by then.
+This pair dominates every adaptive run.  Step i releases f + g 1[the record is in bin i] + noise with |g| <=
+1, where f and g are known by then.  That is a post-processing of x_i: scale it, then add f and more noise.
 
 Delta depends on the pair only through E_Q (S/t - a)_+ for a >= 0, also in compositions, and this is convex
-and increasing in every W.  So W may be replaced by a law on a linear grid of spacing d:
+and increasing in every W.  So W may be replaced by a distribution on a linear grid of spacing d:
 
     upper:  each W is spread over its two neighbours with its mean kept, which raises every convex function;
-    lower:  a law whose E (W - a)_+ is at every a at most the true one: the interpolant of
+    lower:  a distribution with an E (W - a)_+ that is at most the true one at every a: the interpolant of
             E (W - x_i)_+ - c_i,  c_i = d^2/8 sup f between x_{i-1} and x_{i+1},
-            as a chord is above a convex function of second derivative f by d^2/8 sup f at most.
+            as a chord is at most d^2/8 sup f above a convex function with second derivative f.
 
 A lognormal spreads over decades, and no grid of one spacing fits them all.  So S is split by its largest W
-into *levels*, each with its own grid: given which W are above a level, they are still independent, and may be
-spread over any grid.  The level c_{k-1} < max W <= c_k is the sum of all W <= c_k less that of all
-W <= c_{k-1}, both on the grid of level k.  In the lower law of a later level, W <= c_{k-1} are replaced by
-their mean, which lowers every convex function, and larger ones are rounded down.
+into *levels*, each with a separate grid: given which W are above a level, they are still independent, and may
+be spread over any grid.  The distribution of S on the level c_{k-1} < max W <= c_k is that of sums with
+all W <= c_k less that of sums with all W <= c_{k-1}, both on the grid of level k.  For the lower bound on a
+later level, W <= c_{k-1} are replaced by their mean, which lowers every convex function, and larger ones are
+rounded down.
 """
 
 from __future__ import annotations
@@ -39,35 +40,35 @@ from tacit.accounting.price import Array
 LEAST_BIN_NOISE = 0.8
 """With less noise, a lognormal is too wide for a linear grid; method ``rdp`` has a bound."""
 
-_FINE = 1.0 / 60.0  # the grid relative to the spread of log W
+_FINE = 1.0 / 60.0  # spacing of the grid relative to the spread of log W
 _MOST_POINTS = 1 << 19
-_LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how much farther the next one reaches
+_LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how many times farther the next level reaches
 _LEVELS = 12
-_UNDER, _STEPS = 1 << 15, 1 << 10  # for the lower law: points of the first level, and later of W at its end
+_UNDER, _STEPS = 1 << 15, 1 << 10  # lower bound: points of the first level; later steps from mean to start
 _SUM = 1 << 14  # points of the sum on a level of small W
-_LEAST_TAIL = 1e-66  # for less, the bound by the Gaussian without bins is good enough
+_LEAST_TAIL = 1e-66  # for a smaller one, the bound by the Gaussian without bins is good enough
 _COARSER = 1e4  # the tail cut off, relative to the one that pld requests: still 1e-5 of delta
-_DECADES = 3.0  # to which tails are rounded down, so that losses recur
-_LOWER_TAIL = 1e1  # the mass that the lower law may leave out, relative to the upper
-_FARTHER = 1e-4  # the mass that may wrap around, relative to that: the largest losses are dropped for it
-_SHIFT = 1e-6  # of the divergence of a pass: what clipping W may add to a loss, if large W are good
-_SURE = 1e-12  # allowance for quadrature and rounding, relative, on the law of one W
-_LET_GO = 4  # points next to the cut
+_DECADES = 3.0  # decades by which tails are rounded down, so that losses can be reused
+_LOWER_TAIL = 1e1  # the mass that the lower bound may leave out, relative to the upper bound
+_FARTHER = 1e-4  # the mass that may wrap around, relative to that; as much of the top losses is dropped
+_SHIFT = 1e-6  # of the divergence of a pass: what clipping large W may add to a loss, when adding a record
+_SURE = 1e-12  # allowance for quadrature and rounding, relative, on the distribution of one W
+_LET_GO = 4  # points next to the cut that are dropped
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 
 def coarse_tail(tail: float) -> float:
-    """Round ``tail`` down to one of few values, or up to the least, as smaller tails cost nothing here."""
+    """Round ``tail`` down to one of a few values, or up to the least one, as smaller tails gain nothing."""
     return max(float(10.0 ** (_DECADES * math.floor(math.log10(tail) / _DECADES + 1e-9))), _LEAST_TAIL)
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
-    """Return the loss of removing (or adding) a record, with one that it dominates in ``dominated``.
+    """Return the loss of removing (or adding) a record; its ``dominated`` is a lower bound.
 
     **Guarantee**
 
     * The loss dominates that of every adaptive epoch, whatever ``tail``.
-    * ``dominated`` is dominated by that of the epoch in which every gradient has norm 1 in one direction.
+    * ``dominated`` is dominated by the loss of the epoch in which every gradient is the same unit vector.
     """
     law, rest = _Lognormal(sigma), tail * _COARSER
     if remove:
@@ -77,7 +78,7 @@ def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss
 
 @dataclass(frozen=True)
 class _Level:
-    """Sums whose largest W is in ``start`` < W/d <= ``points``, on a grid of spacing ``d``."""
+    """Sums whose largest W has ``start`` < W/d <= ``points``, on a grid of spacing ``d``."""
 
     d: float
     points: int
@@ -85,13 +86,13 @@ class _Level:
 
 
 def _spread(low: Array, high: Array) -> Array:
-    """Add up masses of cells, split between their ends, on the lines of the grid."""
+    """Return masses at the grid points, from the masses at the ``low`` and ``high`` ends of the cells."""
     lines: Array = np.append(low, 0.0) + np.append(0.0, high)
     return lines
 
 
 def _split(low: Array, high: Array, start: int) -> tuple[Array, Array]:
-    """Return the masses of the first ``start`` cells on the lines of the grid, and those of the others."""
+    """Return the masses at the grid points of the first ``start`` cells, and of the other cells."""
     head = _spread(low[:start], high[:start]) if start else np.empty(0)
     none = np.arange(low.size) < start
     return head, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
@@ -100,9 +101,9 @@ def _split(low: Array, high: Array, start: int) -> tuple[Array, Array]:
 def _first_grid(
     law: _Lognormal, bins: int, reach: float, most: int, rest: float
 ) -> tuple[float, int, Window]:
-    """Choose spacing, points of W and window of the first level: as fine as W needs, if affordable.
+    """Choose spacing, points of W and window of the first level, as fine as W needs if that is affordable.
 
-    ``reach`` is the largest W on it, up to ``most`` points.
+    ``reach`` is the largest W on this level, which has at most ``most`` points.
     """
     d = _FINE / law.sigma
     while True:
@@ -114,7 +115,7 @@ def _first_grid(
 
 
 def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
-    """Compute the loss of removing, for which large S count: levels go up until little is left out."""
+    """Compute the loss of removing a record.  Large S matter, so levels go up until little is left out."""
     cut = law.cut(rest / bins)
     d, points, _ = _first_grid(law, bins, cut, _LEVEL, rest)
     levels = [_Level(d, points, 0)]
@@ -139,7 +140,7 @@ def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 
 def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
-    """Compute the loss of adding, for which small S count: large W are clipped, and levels go down."""
+    """Compute the loss of adding a record.  Small S matter, so large W are clipped and levels go down."""
     cut = law.clip(bins)
     levels = _downwards(law, bins, cut, rest)
     share = rest / len(levels)
@@ -153,7 +154,7 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
             continue
         pmf, error, _ = sum_of(head, tail, bins, window, down=True)
         s, masses = window.values(), np.maximum(pmf, 0.0) + error
-        masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # outside the window S is larger: less cost
+        masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # outside the window S is larger and costs less
         missing += float(masses[s <= 0.0].sum())
         parts.append((s, masses))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -162,7 +163,7 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
 
 
 def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Level]:
-    """Make levels from W <= cut downwards, until all W are below the next one with less than ``rest``."""
+    """Make levels from ``cut`` down, until all W lie below the next one with much less than mass ``rest``."""
     d, _, _ = _first_grid(law, bins, cut, _MOST_POINTS, rest)
     levels: list[_Level] = []
     top = cut
@@ -205,14 +206,14 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
 def _part_under(
     head: Array, tail: Array, bins: int, window: Window, mean: float
 ) -> tuple[Array, Array, Array]:
-    """Compute S, masses and a bound on wrapped mass, of terms that are all less by ``mean`` than W."""
+    """Compute S, its masses, and a bound on the wrapped mass; ``mean`` was subtracted from every W."""
     pmf, error, wrapped = sum_of(head, tail, bins, window, down=False)
     return bins * mean + window.values(), np.maximum(pmf - error, 0.0), np.array([(1.0 + mean) * wrapped])
 
 
 @dataclass(frozen=True)
 class _Lognormal:
-    """W = e^{s z - s^2/2}, s = 1/sigma, z standard normal: of mean 1, or e^{s^2} if weighted by size."""
+    """W = e^{s z - s^2/2} with s = 1/sigma, z standard normal.  It has mean 1, or e^{s^2} weighted by W."""
 
     sigma: float
 
@@ -222,15 +223,15 @@ class _Lognormal:
         return math.exp(s * s / 2.0 - s * float(ndtri(share)))
 
     def above(self, cut: float) -> float:
-        """Return E (W + 1) 1[W > cut]: t times it is above both P and Q of any W > cut."""
+        """Return E (W + 1) 1[W > cut].  Times t, it bounds both P and Q of the event that some W > cut."""
         s, log_cut = 1.0 / self.sigma, math.log(cut)
         return float(ndtr(s / 2.0 - log_cut / s) + ndtr(-s / 2.0 - log_cut / s))
 
     def clip(self, bins: int) -> float:
-        """Return where W may be clipped, if large W are good.
+        """Return where W may be clipped when adding a record, where large W mean small losses.
 
-        A loss grows by E (W - clip)_+ / t in the mean, or by about P(W > clip) at most, and a pass diverges
-        by about (e^{s^2} - 1) / 2t."""
+        Clipping adds E (W - clip)_+ / t to the mean loss, or at most about P(W > clip).  The divergence of a
+        pass is about (e^{s^2} - 1) / 2t."""
         s = 1.0 / self.sigma
         diverges = math.expm1(s * s)
         often = _SHIFT * min(1.0, diverges / bins)
@@ -273,11 +274,11 @@ class _Lognormal:
         return low.astype(np.float64), high.astype(np.float64)
 
     def below(self, cells: Array, spread: Array, d: float) -> Array:
-        """Return masses at 0, d, 2d, ... of a law that is below W in increasing convex order.
+        """Return masses at 0, d, 2d, ... of a distribution that is below W in increasing convex order.
 
-        The second differences of the chords are ``spread``, from which those of c are subtracted.  Next to 0,
+        ``spread`` holds the second differences of the chords, from which those of c are subtracted.  Near 0,
         where W has too little mass for that, c is constant, so that the mean is c below 1.  At the cut, a few
-        points are dropped, with more mass than c has there.  On too coarse a grid W is rounded down.
+        points are dropped, with more mass than c has there.  If the grid is too coarse, W is rounded down.
         """
         x: Array = d * np.arange(-1.0, spread.size + 1.0)
         f = self.density(x)
@@ -297,7 +298,7 @@ class _Lognormal:
 
 
 def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
-    """Make the loss of these atoms, in order, with the P-mass ``outside`` at infinite loss."""
+    """Make the loss of these atoms, sorted; ``outside`` bounds the P-mass that is in none of them."""
     positive = np.flatnonzero(masses > 0.0)
     positive = positive[np.argsort(ratios[positive], kind="stable")]
     atoms = np.stack([ratios[positive], masses[positive]], axis=1)

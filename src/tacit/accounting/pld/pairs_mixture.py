@@ -1,13 +1,14 @@
-"""Losses of Gaussians of random sensitivity: samples, groups, truncated batches.
+"""Losses of Gaussians of random sensitivity: samples, groups and truncated batches.
 
-All use one inequality.  Let S be any set, a = N(0)(S), with noise of scale sigma in any dimension.  By the
-lemma of Neyman and Pearson, a shift by a vector of length at most s changes the mass of S to a number
-between Phi(Phi^{-1}(a) - s/sigma) and Phi(Phi^{-1}(a) + s/sigma), and a half space attains both ends, for all
-s at once, if the shifts lie on one line.  So
+All use one inequality.  Let S be any set of outcomes and a = N(0)(S) its probability, with noise of scale
+sigma in any dimension.  By the lemma of Neyman and Pearson, a shift by a vector of length at most s changes
+the probability to a number between Phi(Phi^{-1}(a) - s/sigma) and Phi(Phi^{-1}(a) + s/sigma).  If the shifts
+lie on one line, a half space attains both ends for all s at once.  So
 
     sum_i w_i N(u_i) (S) - e^eps sum_i w_i N(v_i) (S),   |u_i|, |v_i| <= s_i,
 
-is largest on the line, for u_i = s_i and v_i = -s_i (replace-one), or v_i = 0 (remove), or u_i = 0 (add).
+is largest if all lie on one line, with u_i = s_i and v_i = -s_i (replace-one), v_i = 0 (remove), or u_i = 0
+(add).
 The same holds for Laplace noise, as its likelihood ratios are also monotone.
 """
 
@@ -29,11 +30,11 @@ _MOST_PANELS = 1_000_000
 _LARGEST_EXPONENT = 700.0
 _BLOCK = 2**13
 COUNTED = 1e-11  # relative error of binomial probabilities
-_COUNTED_EACH = 4e-15  # relative error of a tail, for each record
+_COUNTED_EACH = 4e-15  # further relative error of a binomial tail, for each record
 
 
 def gaussian_replaced(rate: float, sigma: float, tail: float) -> Loss:
-    """Return (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1): L(x) = log m(y(x)) - log m(y(-x)), odd."""
+    """Return the loss of (1-q) N(0) + q N(1) against its mirror image: log m(y(x)) - log m(y(-x)) at x."""
     reach = -float(ndtri(tail)) * sigma
     variance = sigma * sigma
     log_k = math.log1p(-rate) - math.log(rate) + 1.0 / (2.0 * variance)
@@ -64,7 +65,7 @@ def _replaced_ratio(loss: Array, log_k: float) -> Array:
 
 
 def laplace_replaced(rate: float, scale: float) -> Loss:
-    """Return (1-q) Lap(0) + q Lap(1) against (1-q) Lap(0) + q Lap(-1), of scale b; the noise itself is x.
+    """Return the loss of (1-q) Lap(0) + q Lap(1) against its mirror image, at noise x of scale b.
 
     The loss is constant for |x| >= 1, and smooth and increasing on either side of 0.
     """
@@ -97,7 +98,7 @@ def laplace_replaced(rate: float, scale: float) -> Loss:
 def gaussian_mixture(
     sigma: float, shifts: tuple[float, ...], shares: tuple[float, ...], direction: Direction, tail: float
 ) -> Loss:
-    """Return sum_i w_i N(s_i) against N(0), or against sum_i w_i N(-s_i) under replacement.
+    """Return the loss of sum_i w_i N(s_i) against N(0), or, under replace-one, against sum_i w_i N(-s_i).
 
     See Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
     """
@@ -141,7 +142,7 @@ def gaussian_mixture(
 
 
 def _log_of_sum(terms: Iterable[Array]) -> Array:
-    """Compute log of sum of e^terms, for exponentials that do not overflow: three times as fast."""
+    """Compute the log of the sum of e^terms if these do not overflow; three times as fast as `_log_sum`."""
     total: Array = reduce(np.add, map(np.exp, terms))
     return np.log(total)
 
@@ -162,7 +163,7 @@ def _in_blocks(function: Callable[[Array], Array], x: Array) -> Array:
 
 
 def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array], Array]:
-    """Invert an increasing function by regula falsi inside of the panel, with the Illinois rule."""
+    """Invert an increasing function by regula falsi within a panel, with the Illinois rule."""
     losses = value(panels)
 
     def position(loss: Array) -> Array:
@@ -184,22 +185,22 @@ def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array]
 
 
 def counted(records: int) -> float:
-    """Bound the relative error of ``bdtrc``, a tail of a Binomial(records, q).
+    """Bound the relative error of ``bdtrc`` as a tail of Binomial(records, q).
 
-    It is 2 to 10 times the errors measured against 40 digits, for up to 1e9 records."""
+    The bound is 2 to 10 times the error measured against 40-digit arithmetic, for up to 1e9 records."""
     return COUNTED + _COUNTED_EACH * records
 
 
 def truncated(
     rate: float, records: int, largest: int, sigma: float, step: Callable[[float, float], Loss], tail: float
 ) -> Loss:
-    """Return the loss of batches cut at ``largest``; ``step(q, sigma)`` is that of a Poisson sample.
+    """Return the loss of batches cut at ``largest``; ``step(q, sigma)`` returns that of a Poisson sample.
 
-    Let m ~ Binomial(n - 1, q) of the others be sampled; whether m >= B depends on them alone, so it may be
-    revealed.  If m < B nothing is cut.  Else the batch without the record is a random B-subset of the
-    others, and with it, with probability p = q B E[1 / (m + 1) | m >= B], the same with one member exchanged
-    for the record: a change of norm at most 2 (Chua et al. 2024, 2411.04205, section 3.2; where a zeroed
-    record keeps its place, the two means are at most 2 from the common one, as under replace-one).
+    Of the others, m ~ Binomial(n - 1, q) are sampled.  Whether m >= B depends on them alone, so it may be
+    revealed.  If m < B nothing is cut.  Otherwise the batch without the record is a random B-subset of the
+    others.  With the record it is the same, except that with probability p = q B E[1 / (m + 1) | m >= B] the
+    record replaces one member: a change of norm at most 2 (Chua et al. 2024, 2411.04205, section 3.2).  Where
+    a zeroed record keeps its place, both means are at most 2 from the common one, as under replace-one.
     """
     off = counted(records)
     cut = float(bdtrc(largest - 1, records - 1, rate)) if records > largest else 0.0

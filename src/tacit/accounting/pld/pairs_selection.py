@@ -13,7 +13,7 @@ and g decreases, so that with L the loss of one run, for every epsilon >= 0,
 
 H is convex and decreasing, H(0) = f'(1) = E K.  If H is piecewise linear with kinks at z_i, it is a sum of
 w_i (1 - z / z_i)_+, and so delta(epsilon) <= sum_i w_i d(epsilon - log z_i).  Koskela, Redberg & Wang 2024
-(2402.06701) have one kink, at a bound on the ratio g(v) / g(v') for all v together: E K d(epsilon - log z).
+(2402.06701) use one kink z, a bound on g(v) / g(v') for all v together: E K d(epsilon - log z).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tacit.accounting.roots import brent
 from tacit.events import Event, PrivateSelection
 
 NOTHING = Loss((), np.array([[0.0, 1.0]]), 0.0, 0.0, 0.0)
-"""The loss of an output that does not depend on the records, which every loss dominates."""
+"""The loss of an output that does not depend on the records; every loss dominates it."""
 
 _UP, UNIT = 1.0 + 1e-12, 2.0**-53
-_LEVELS = np.geomspace(1e-24, 0.5, 48)  # of delta: the curve is evaluated to the first that a run attains
-_POINTS, _PLACES, _FINER = 1024, 1500, 2  # of epsilon on the curve; of v; and on the curve of the selection
+_LEVELS = np.geomspace(1e-24, 0.5, 48)  # of delta: the curve ends at the first one with a finite epsilon
+_POINTS, _PLACES, _FINER = 1024, 1500, 2  # epsilons of a run; values of v; times as many of the selection
 _LEAST_PLACE = 1e-8  # of v, times E K
-_FARTHEST = 300.0  # nats, of a run and of the addition by selection
+_FARTHEST = 300.0  # the largest epsilon of a run, and the most that selection adds to it, in nats
 
 
 @dataclass(frozen=True, eq=False)
 class KnownCurve(Event):
-    """A mechanism of which only the curve is known, the same in both directions."""
+    """A mechanism of which only the curve is known, which is the same in both directions."""
 
     name: str
     loss: Loss
@@ -54,8 +54,8 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
 
     **Guarantee**
 
-    * The loss dominates that of the selection, for all outcomes, and all orders of them, that the curve of a
-      run allows.
+    * The loss dominates that of the selection, for any outcomes and any order of them with which a run has
+      its curve.
     """
     reach = next((e for level in _LEVELS if (e := run.epsilon(float(level))) < math.inf), 0.0) + 1e-9
     epsilons = np.linspace(0.0, min(reach, _FARTHEST), _POINTS)
@@ -76,8 +76,8 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
 def _lines(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, Array]:
     """Return a and b with H(z) <= max_j (a_j - b_j z)_+.
 
-    Between two v, g lies below its chord, and g(V), which is convex as V is concave, above its tangent in
-    the middle; the difference is linear, and so no more than at one of the ends.
+    Between two values of v, g lies below its chord.  g(V), which is convex as V is concave, lies above its
+    tangent in the middle.  The difference of these two lines is linear, so it is largest at an end.
     """
     ends = np.concatenate([[0.0], np.geomspace(_LEAST_PLACE / max(event.mean, 1.0), 1.0, _PLACES)])
     middles = (ends[1:] + ends[:-1]) / 2.0
@@ -102,18 +102,18 @@ def _weight(event: PrivateSelection, v: Array) -> tuple[Array, Array]:
 
 
 def _kinks(a: Array, b: Array, z: Array) -> tuple[Array, float]:
-    """Return weights w_i of a function above H, linear between 0 and the points ``z``, and H at the last."""
+    """Return weights w_i of a piecewise linear function above H with kinks at ``z``, and its last value."""
     values = np.array([max(0.0, float((a - b * each).max())) for each in z])
     slopes = np.diff(values, prepend=a.max()) / np.diff(z, prepend=0.0)
     return np.maximum(np.diff(slopes, append=0.0), 0.0) * z, float(values[-1])
 
 
 def _loss(epsilons: Array, deltas: Array) -> Loss:
-    """Make a symmetric pair with at least ``deltas`` at ``epsilons``, which increase from 0.
+    """Make the loss of a symmetric pair with at least ``deltas`` at ``epsilons``, which increase from 0.
 
-    delta is convex in x = e^epsilon, and linear between atoms, falling there by the Q-mass of all larger
-    losses.  Of all chords from a point to its mirror image, at 1/x and 1 - (1 - delta) / x, the lowest is the
-    first; they fall by (1 - delta) / (1 + x).
+    delta is convex in x = e^epsilon, and linear between atoms, where its slope is minus the Q-mass of all
+    larger losses.  The mirror image of a point (x, delta) is (1/x, 1 - (1 - delta) / x), and the chord
+    between both has the slope -(1 - delta) / (1 + x).  The lowest of all these chords comes first.
     """
     x = np.exp(epsilons)
     first = int((deltas + (1.0 - deltas) * np.tanh(epsilons / 2.0)).argmin())
@@ -128,14 +128,15 @@ def _loss(epsilons: Array, deltas: Array) -> Loss:
 def log_one_over_gamma(mean: float, shape: float) -> float:
     """Compute log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up.
 
-    E K = eta (1 - gamma) / (gamma (1 - gamma^eta)), for eta = 0: (1/gamma - 1) / log(1/gamma) (Definition 1).
+    E K is eta (1 - gamma) / (gamma (1 - gamma^eta)), or, at eta = 0, (1/gamma - 1) / log(1/gamma)
+    (Definition 1).
 
     >>> round(log_one_over_gamma(10.0, 1.0), 6)  # geometric: E K = 1/gamma
     2.302585
     """
 
     def excess(cost: float) -> float:
-        """Compute log E K - log mean, increasing in log(1/gamma)."""
+        """Compute log E K - log mean, which increases with ``cost`` = log(1/gamma)."""
         grown = cost + math.log(-math.expm1(-cost))  # log(1/gamma - 1)
         if abs(shape) * cost < 1e-8:
             return grown - math.log(cost) - math.log(mean)

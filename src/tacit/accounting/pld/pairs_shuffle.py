@@ -1,7 +1,7 @@
-"""The loss of reports that are shuffled: of any local randomiser, and of k-ary randomised response.
+"""The loss of shuffled reports, of any local randomiser or of k-ary randomised response.
 
 n people send one report each, of an e-DP randomiser R, and only the multiset of reports is seen.  One person
-has the value 0 or 1; the values of the others are known.
+has the value 0 or 1.  The values of the others are known.
 
 * Any R (Feldman, McMillan & Talwar 2021, 2012.12803, Theorem 3.1): R(0) = a Q_0 + b Q_1, R(1) = b Q_0 + a Q_1
   with a / b = e^e, a + b = 1, and each of the others sends, with probability e^{-e}, a report from Q_0 or
@@ -15,10 +15,11 @@ There remain m reports that are 0 or 1, n_0 of them 0, and r others.  m and r re
 
     P / Q = (e^e n_0 + n_1 + r) / (n_0 + e^e n_1 + r),
 
-as each report is equally likely to be that of the person.  So it is among the m with a probability w.  Then
-n_0 is a coin of probability a / (a + b) plus m - 1 even ones, and else m even coins.  A smaller w is
-post-processing (sometimes even coins replace all), and so is a larger m (one more even coin).  Hence a block
-of (m, r) is dominated by its least m with its largest w, and dominates its largest m with its least w.
+as each report is equally likely to be that of the person.  With a probability w, that report is among the m.
+Then n_0 is the sum of a coin of probability a / (a + b) and m - 1 fair coins, else the sum of m fair coins.
+A smaller w is post-processing (sometimes all coins are replaced by fair ones), and so is a larger m (one more
+fair coin).  Hence a block of (m, r) is dominated by its least m with its largest w, and dominates its largest
+m with its least w.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.price import Array
 
 _DEVIATIONS = 13.0
-_RARE = math.exp(-(_DEVIATIONS**2) / 2.0)  # so far from the mean: 2e-37
-_BLOCKS, _OTHERS = 64, (16, 100)  # of m, and of r for each of them: from, to
-_OUTCOMES = 1e5  # of the coins, over all blocks of r
+_RARE = math.exp(-(_DEVIATIONS**2) / 2.0)  # probability of values so far from the mean: 2e-37
+_BLOCKS, _OTHERS = 64, (16, 100)  # blocks of m; fewest and most blocks of r for each of them
+_OUTCOMES = 1e5  # outcomes of the coins, over all blocks of r
 _CELLS = 4096  # of the losses on either side of 0
 _UP = 1.0 + 1e-12
 _EXACT = 2.0**-48  # relative error of masses, per unit of a log-factorial
@@ -45,14 +46,14 @@ _EXACT = 2.0**-48  # relative error of masses, per unit of a log-factorial
 _Cell: TypeAlias = tuple[int, list[tuple[float, float]]]  # m, and pairs of w and the mass
 
 
-@lru_cache(maxsize=16)  # for any tail
+@lru_cache(maxsize=16)  # one entry serves any tail
 def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Loss:
     """Return the symmetric loss of one person's value.
 
     **Guarantee**
 
-    * The loss dominates that of the shuffle, whatever the values of the others; ``dominated`` is dominated by
-      that of the pair above.
+    * The loss dominates that of the shuffle, whatever the values of the others.
+    * ``dominated`` is dominated by the loss of the pair above.
     """
     share = 1.0 / (math.exp(epsilon) + (categories or 2) - 1.0)
     rate = math.exp(-epsilon) if categories is None else 2.0 * share
@@ -76,15 +77,16 @@ def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Lo
 
 
 def _chance(m: int, r: int, epsilon: float) -> float:
-    """Return w, the probability that the report of the person is among ``m``, with ``r`` others."""
+    """Return w, the probability that the person's report is among ``m`` reports rather than ``r`` others."""
     among = m * (math.exp(epsilon) + 1.0) / 2.0
     return among / (among + r) if among > 0.0 else 0.0
 
 
 def _binomial(count: int, rate: float) -> tuple[int, Array]:
-    """Return the first outcome and the probabilities from there on, with less than ``_RARE`` cut a side.
+    """Return the first outcome and the probabilities from there on; each side loses less than ``_RARE``.
 
-    The cuts are by Okamoto's bound for rates up to 1/2 and Hoeffding's below, and by Bernstein's above.
+    The lower cut is by Okamoto's bound for rates up to 1/2, else by Hoeffding's; the upper one by
+    Bernstein's.
     """
     mean, deviation = count * rate, math.sqrt(count * rate * max(1.0 - rate, 0.5))
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
@@ -95,7 +97,7 @@ def _binomial(count: int, rate: float) -> tuple[int, Array]:
 
 
 def _blocks(first: int, masses: Array, most: int, number: int) -> list[tuple[int, int, float]]:
-    """Return (least, largest, mass) of about ``number`` blocks, and of the outcomes below and above them."""
+    """Return (least, largest, mass) of about ``number`` blocks, and of the outcomes below and above."""
     x = np.linspace(-1.0, 1.0, number + 1)
     edges = np.unique(
         np.rint((1.0 + x * np.abs(x)) / 2.0 * masses.size).astype(np.int64)
@@ -124,7 +126,7 @@ def _laws(cells: list[_Cell], epsilon: float) -> tuple[list[tuple[Array, Array]]
 
 
 def _spread(cells: list[_Cell], epsilon: float) -> Loss:
-    """Move each loss to the ends of its cell, with P and Q kept, and rare ones to that of a seen report."""
+    """Move each loss to the ends of its cell, with P and Q kept, and rare ones to that of an open report."""
     (laws, h), masses = _laws(cells, epsilon), np.zeros(2 * _CELLS + 1)
     losses: Array = h * np.arange(-_CELLS, _CELLS + 1.0)
     nodes = np.exp(losses)
@@ -139,7 +141,7 @@ def _spread(cells: list[_Cell], epsilon: float) -> Loss:
 
 
 def _merged(cells: list[_Cell], epsilon: float) -> Loss:
-    """Merge all losses in a cell of the lattice, which is post-processing."""
+    """Merge the losses of each cell of the lattice, which is post-processing."""
     (laws, h), p, q = _laws(cells, epsilon), np.zeros(2 * _CELLS + 3), np.zeros(2 * _CELLS + 3)
     for ratios, each in laws:
         place = np.floor(np.log(ratios) / h).astype(np.int64) + _CELLS + 1

@@ -1,7 +1,7 @@
 """Upper bounds on many deltas of one composition, on all points of a grid at once.
 
-delta is convex in e^eps, so the chord between two upper bounds is one.  A composition serves all epsilons of
-its *rung*: those on either side of its saddle point at which rounding is negligible against delta.
+delta is convex in e^eps, so the chord between two upper bounds is an upper bound.  A composition serves a
+*rung*: all epsilons on either side of its saddle point at which rounding is negligible relative to delta.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ UNIT = 2.0**-53
 _ROUNDED = 1e-7  # of delta, at the ends of a rung
 _WIDEST = 8.0  # nats by which the curve may fall below its tangent
 _NEAR = 1e-25  # the least delta of practical interest
-_HALVINGS, _STRIDE = 6, 3.0  # of steps between tilts, in nats of delta
+_HALVINGS, _STRIDE = 6, 3.0  # halvings of steps between tilts; largest such step, in nats of delta
 _DEEPEST = 24.0  # nats by which delta may fall on a rung
-_DECADES = 5.0  # to which tails are rounded, so that grids recur
+_DECADES = 5.0  # decades by which tails are rounded, so that grids can be reused
 _UP = 1.0 + 1e-13
 
 
@@ -45,7 +45,7 @@ class Profile:
     deltas: Array
 
     def delta(self, epsilons: Array) -> Array:
-        """Bound delta from above at each of ``epsilons``; by 1 below the first."""
+        """Bound delta from above at each of ``epsilons``; the bound is 1 below ``first``."""
         place = (epsilons - self.first) / self.h
         left = np.clip(np.floor(place).astype(np.int64), 0, self.deltas.size - 2)
         slack = 8.0 * UNIT * (1.0 + np.abs(epsilons)) / self.h
@@ -85,7 +85,7 @@ class _Rung:
 
 @dataclass(frozen=True)
 class _Ladder:
-    """The curve by its saddle points, and the rungs, from epsilon 0 on."""
+    """The curve at its saddle points, and the rungs from epsilon 0 on."""
 
     epsilons: Array
     log_deltas: Array
@@ -96,7 +96,7 @@ class _Ladder:
         return np.interp(-np.log(np.maximum(deltas, FAINT)), -self.log_deltas, self.epsilons)
 
     def rungs_of(self, epsilons: Array) -> NDArray[np.int64]:
-        """Return the number of the rung of each of ``epsilons``."""
+        """Return the index of the rung of each of ``epsilons``."""
         edges = [rung.high for rung in self.rungs[:-1]]
         return np.searchsorted(edges, epsilons, side="right").astype(np.int64)
 
@@ -111,7 +111,7 @@ def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
     log_deltas = np.minimum.accumulate([min(point.log_delta, 0.0) for point in points])
     tangents = log_deltas + tilts * epsilons  # at epsilon 0
-    # against delta, the rounding of a tilted sum grows as the curve falls below its tangent at the tilt
+    # relative to delta, the rounding of a tilted sum grows as the curve falls below its tangent at the tilt
     room = math.log(max(_ROUNDED / (3e-14 * sum(count for _, count in steps)), 10.0))
     room = min(room, _WIDEST)
     last, rungs = epsilons.size - 1, list[_Rung]()
@@ -148,7 +148,7 @@ def _saddles(steps: Steps, way: Direction, tail: float) -> list[Saddle]:
 
 @lru_cache(maxsize=16)
 def _profiles(steps: Steps, way: Direction, rung: _Rung) -> tuple[Profile, ...]:
-    """Make the profile for all epsilons of a rung, or two, each of which is tighter somewhere.
+    """Make one profile for all epsilons of a rung, or two profiles, each of which is tighter somewhere.
 
     With rare large losses and a narrow bulk (tiny sampling rates), the saddle makes the large losses common,
     and the grid is too coarse for the bulk.  Then a second profile, without them, serves the low end.
@@ -175,7 +175,7 @@ def _coarse_tail(steps: Steps, log_delta: float) -> float:
 
 
 def _ladders(steps: Steps, way: Direction) -> tuple[_Ladder, _Ladder]:
-    """Make a ladder for deltas down to ``_NEAR``, and one for all."""
+    """Make a ladder for deltas down to ``_NEAR``, and one for all deltas."""
     return _ladder(steps, way, max(_NEAR * tail_of(steps, 0.0), FAINT)), _ladder(steps, way, FAINT)
 
 

@@ -36,7 +36,7 @@ _MANY_ATOMS = 4000
 class Cumulant:
     """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count).
 
-    Gaussians without sampling add mu^2 z (z+1) / 2, by their total mu^2."""
+    Gaussians without sampling add mu^2 z (z+1) / 2, with their total mu^2 in ``plain``."""
 
     parts: tuple[tuple[Array, Array, float], ...]
     plain: float = 0.0
@@ -57,7 +57,7 @@ class Cumulant:
 
 @lru_cache(maxsize=64)
 def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array]:
-    """Compute losses and log masses of ``base`` for the estimates, by midpoints."""
+    """Compute losses and log masses of ``base`` for the estimates, by the midpoint rule."""
     loss = loss_of(base, direction, tail)
     parts = [_midpoints(branch) for branch in loss.branches] + [_thinned(*loss.atoms.T)]
     losses, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -65,7 +65,7 @@ def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array
 
 
 def _thinned(losses: Array, masses: Array) -> tuple[Array, Array]:
-    """Merge neighbouring atoms at their mean, down to at most some thousand."""
+    """Merge neighbouring atoms at their mean, so that at most a few thousand remain."""
     if losses.size <= _MANY_ATOMS:
         return losses, masses
     place = ((losses - losses.min()) / float(np.ptp(losses)) * _MANY_ATOMS).astype(np.int64)
@@ -83,7 +83,7 @@ def _midpoints(branch: Branch) -> tuple[Array, Array]:
 def cumulant_of(steps: Steps, direction: Direction, tail: float, cap: float = math.inf) -> Cumulant:
     """Make K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss.
 
-    All losses above ``cap`` are at their mean."""
+    All losses above ``cap`` are replaced by their mean."""
     parts = [(*samples(base, direction, tail), count) for base, count in steps]
     return Cumulant(tuple((_capped(losses, logs, cap), logs, count) for losses, logs, count in parts))
 
@@ -98,7 +98,7 @@ def _capped(losses: Array, logs: Array, cap: float) -> Array:
 
 
 def tail_of(steps: Steps, log_delta: float) -> float:
-    """Return the P-mass to cut off at either end of a loss: a billionth of delta in all, rounded to recur."""
+    """Return the P-mass to cut off at each end of a loss: a billionth of delta in all, rounded for caches."""
     log_tail = log_delta - math.log(1e9 * sum(count for _, count in steps))
     return float(10.0 ** math.floor(max(log_tail, math.log(FAINT)) / math.log(10.0)))
 
@@ -125,12 +125,12 @@ def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
 
 
 def curve_of(cumulant: Cumulant) -> list[Saddle]:
-    """Return the points at increasing tilts, all that matter."""
+    """Return the points of the curve at increasing tilts, over the whole range that matters."""
     return [saddle_at(cumulant, float(tilt)) for tilt in np.geomspace(1e-3, 1e7, 121)]
 
 
 def find(cumulant: Cumulant, excess: Callable[[Saddle], float]) -> Saddle:
-    """Find the saddle at which ``excess``, increasing in the tilt, vanishes, or the nearest end."""
+    """Find the saddle at which ``excess``, which increases with the tilt, is 0, or the nearest end."""
     low, high = math.log(1e-3), math.log(1e7)
 
     def at(log_tilt: float) -> float:
@@ -164,7 +164,7 @@ def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
 
 
 def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-7) -> Window:
-    """Choose the tilt, at or below the saddle's, with the window of the fewest points.
+    """Choose the tilt, at most the saddle's, with the window of the fewest points.
 
     With rare large losses and a narrow bulk (tiny sampling rates), the saddle's tilt makes the large losses
     common and the window wide.  A smaller tilt is used as long as rounding, about 3e-14 a step, stays below
@@ -177,7 +177,7 @@ def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-
     top = saddle.tilt
     usual = 8.0 / math.sqrt(max(cumulant(0.0)[2], 1e-300))
     while top > usual and top * top * cumulant(top)[2] < 0.25 and rounding(top / 2.0) < math.log(1e-8):
-        top /= 2.0  # all of the mass is in one point, so that such a tilt gains nothing
+        top /= 2.0  # all of the mass is at one point, so that such a tilt gains nothing
     best = _window(cumulant, top)
     for tilt in top * 0.7 ** np.arange(1.0, 9.0):
         if rounding(float(tilt)) > math.log(share):

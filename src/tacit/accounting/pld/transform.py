@@ -31,7 +31,7 @@ Complex: TypeAlias = NDArray[np.complex128]
 
 UNIT = 2.0**-53
 EXTENDED: bool = np.finfo(np.longdouble).nmant in (63, 112)
-"""Whether numpy's long double has more digits than a double: 64 or 113 bits, and IEEE's rounding."""
+"""Whether numpy's long double is longer than a double (64 or 113 bits) and rounds as IEEE prescribes."""
 _LOG_TAIL = math.log(1e-22)  # mass cut off at either end in x, relative
 _LOG_QUADRATURE = math.log(1e-22)  # target of the trapezoid rule's error, relative
 _PANELS = 128  # of the bound on the integrand off the real line
@@ -76,12 +76,12 @@ class Mixture:
 
     @cached_property
     def terms(self) -> tuple[tuple[float, float, float], ...]:
-        """Sensitivities above 0, their probabilities, and the logs of these."""
+        """Sensitivities above 0, their probabilities, and the logs of the probabilities."""
         return tuple((s, w, math.log(w)) for s, w in zip(self.shifts[1:], self.shares[1:], strict=True))
 
     @cached_property
     def log_never(self) -> float:
-        """The lower bound log w_0 of log m."""
+        """log w_0, which is a lower bound on log m."""
         rest = math.fsum(self.shares[1:])
         return math.log1p(-rest) if rest < 0.5 else math.log(self.shares[0])
 
@@ -92,13 +92,13 @@ class Mixture:
         return 1.0 + tilt, -tilt if self.direction == "replace" else 0.0
 
     def y(self, x: Array, shift: float) -> Array:
-        """Compute the log ratio of the mechanism at the sensitivity ``shift`` to that without the record."""
+        """Compute the log ratio of the mechanism at sensitivity ``shift`` to that without the record."""
         sigma, s = x.dtype.type(self.sigma), x.dtype.type(shift)
         ratio: Array = s * (2.0 * x - s) / (2.0 * sigma * sigma)
         return ratio
 
     def log_m(self, x: Array) -> Array:
-        """Compute log m at real x, increasing or decreasing; from m - 1 if that is small."""
+        """Compute log m at real x, which may be sorted either way; from m - 1 if that is small."""
         last = x[[0, -1]].max(keepdims=True)
         largest = max(float(self.y(last, s)[0]) for s in self.shifts[1:])
         if self.shares[0] >= 0.5 and largest <= 30.0:
@@ -117,7 +117,7 @@ class Mixture:
         return np.where(near, np.log1p(np.where(near, less_one, 0.0)), top + np.log(total))
 
     def _top(self, x: Array) -> Array:
-        """Return the largest y, or 0."""
+        """Return the largest y, at least 0."""
         top = np.zeros_like(x)
         for s in self.shifts[1:]:
             np.maximum(top, self.y(x, s), out=top)
@@ -152,7 +152,7 @@ class Mixture:
     def reach(self, tilt: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
         """Return [low, high] with less than e^{log_tail} of E m(x)^a m(-x)^b outside, at either end.
 
-        The value is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
+        That mean is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
         m >= 1; and m >= w_0.  On the right m <= k e^{y_S} with k = sum of w e^{y - y_S} at ``high``, which
         leaves k^a e^{a (a-1) S^2 / (2 sigma^2)} Phi((aS - high)/sigma) of m^a.
         """
@@ -177,8 +177,8 @@ class Mixture:
     def tilted(self, tilt: float, largest: float, *, extended: bool = False) -> Tilted:
         """Make the quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
 
-        ``extended`` uses long doubles if 1 + tilt is exact, the shares but the first add up to at most 1/2
-        and long doubles are longer than doubles.
+        ``extended`` uses long doubles if 1 + tilt is exact, all shares except the first add up to at most
+        1/2, and long doubles are longer than doubles.
         """
         low, high = self.reach(tilt)
         step = self._spacing(tilt, largest)
@@ -250,7 +250,7 @@ class Mixture:
         return best
 
     def rounded(self, x: Array, log_m: Array) -> Array:
-        """Bound the error of ``log_m`` at x, from units of it, of y and of m - 1, and the error of shares."""
+        """Bound the error of ``log_m`` at x, from rounding of log m, y and m - 1 and from the shares."""
         unit, count = float(np.finfo(x.dtype).eps) / 2.0, len(self.terms) - 1
         error = unit * 8.0 * np.abs(log_m)
         for s, w, log_w in self.terms:
@@ -274,7 +274,7 @@ def _log_sum(logs: Array) -> np.floating:
 
 @dataclass(frozen=True)
 class Tilted:
-    """Quadrature under the measure tilted by e^{cL}: ``losses`` and ``weights`` (of sum 1).
+    """Quadrature under the measure tilted by e^{cL}: ``losses``, and ``weights`` that add up to 1.
 
     ``log_value`` is K(c) = log E_P e^{cL}, with absolute error at most ``log_error``.
     The error of phi(u) is at most ``fixed + min(bound, slope u) + drift u``.
@@ -294,7 +294,8 @@ class Tilted:
         """Normalise the weights, and bound their rounding errors.
 
         A weight e^{a+b} is off by |a| + |b| units, pairwise sums by a few dozen (Higham, Accuracy and
-        Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2); l as :meth:`Mixture.rounded` says.
+        Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2), and losses as in
+        :meth:`Mixture.rounded`.
         """
         unit = float(np.finfo(x.dtype).eps) / 2.0
         exponents, losses = np.zeros_like(x), np.zeros_like(x)

@@ -1,28 +1,28 @@
-"""The price of Poisson batches cut at L records, which is a little above that of uncut ones if a cut is rare.
+"""The price of Poisson batches cut at L records, which is a little above that of uncut ones if cuts are rare.
 
 The pair of one step (:func:`tacit.accounting.pld.pairs_mixture.truncated`) reveals whether at least L others
-are sampled, which has probability c.  A change with the same probability on both sides may also be revealed,
-so one of three things is known of each step:
+are sampled, which has probability c.  An event with the same probability under both neighbours may also be
+revealed, so each step is known to be one of three cases:
 
 * with probability 1 - c: Poisson's pair;
 * with probability a = c p = L/N P[Bin(N, q) > L]: the pair of the record itself among those kept;
 * with probability c (1 - p): the same distribution on both sides.
 
-The weights are those of both sides, and the hockey-stick divergence is jointly convex.  If the second case
-occurs in none of the T steps, which has probability (1 - a)^T, the steps cost at most T Poisson steps.
-Otherwise the divergence is at most 1:
+The weights are the same under both neighbours, and the hockey-stick divergence is jointly convex.  If the
+second case occurs in none of the T steps, which has probability (1 - a)^T, these cost at most T Poisson
+steps.  Otherwise the divergence is at most 1:
 
     delta(eps) <= (1 - A) delta_Poisson(eps) + A,    A = 1 - (1 - a)^T.
 
 The pair shows which batches were cut, so its divergence is a sum over these patterns, and one term is that of
 no cut at all: delta(eps) >= (1 - c)^T delta_Poisson(eps).
 
-Both also hold for compositions, with products over their steps instead of powers.  They need only a binomial
-tail, whereas a bound by total variation has a factor 1 + e^eps.
+Both bounds also hold for compositions, with products over their steps instead of powers.  They need only a
+binomial tail, whereas a bound by total variation has a factor 1 + e^eps.
 
-A does not depend on the noise, so that a plan needs no price of truncated samples: their noise is that of
-whole ones, at a smaller delta (:func:`left_for_poisson`).  If A is above a tenth of delta, the accountant's
-grid has a better bound, which takes seconds.
+A does not depend on the noise.  So a plan need not price truncated samples: their noise is that of whole
+samples at a smaller delta (:func:`left_for_poisson`).  If A is above a tenth of delta, the accountant's grid
+has a better bound, which takes seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tacit.events import Gaussian, PoissonSampled, TruncatedPoissonSampled
 
 _MOST = 0.1  # of delta: the share that a plan may spend on cut batches
 _ENOUGH = 0.01  # of delta: the share that the truncation may add
-_LEAST = 1e-300  # a tail that is too small for a float is less
+_LEAST = 1e-300  # a tail that is too small for a float is below this
 _ROUNDED = 1e-14
 
 
@@ -82,7 +82,7 @@ class TruncatedPrice(Price):
 
     @cached_property
     def cut(self) -> float:
-        """The probability 1 - (1 - c)^T that a batch of the others is ever full, rounded up."""
+        """The probability 1 - (1 - c)^T that the others ever fill a batch, rounded up."""
         return _ever(self.steps, lambda base: tail_of_batch(base.largest_batch - 1, base, others=True))
 
     def is_enough(self, delta: float) -> bool:

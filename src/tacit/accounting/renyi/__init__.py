@@ -6,5 +6,5 @@
 * ``laws``: dominating pairs as lists of outcomes.
 * ``conversion``: from Renyi divergences to (epsilon, delta).
 * ``moments``: the moments accountant of 2016, as published.
-* ``zcdp``: zero-concentrated differential privacy, one number rho.
+* ``zcdp``: zero-concentrated differential privacy, which has one number, rho.
 """

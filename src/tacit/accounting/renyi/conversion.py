@@ -5,15 +5,15 @@ bit, "L > eps", with probability p under P and q under Q (Asoodeh et al. 2020, 2
 
     f(p, q) = p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha) <= e^{(alpha-1) gamma},   delta = p - e^eps q.
 
-The largest p - e^eps q under this constraint is a delta, and the least that gamma alone implies.  f is
-jointly convex, so {f <= f(p, q)} lies on one side of its tangent at (p, q): *every* point (p, q), q < p, with
-f(p, q) >= e^{(alpha-1) gamma} proves
+The largest p - e^eps q under this constraint is a valid delta, and the least that gamma alone implies.  f is
+jointly convex, so {f <= f(p, q)} lies on one side of its tangent at (p, q).  Hence *every* point (p, q) with
+q < p and f(p, q) >= e^{(alpha-1) gamma} proves
 
     e^eps = -(df/dq) / (df/dp),   delta = p - e^eps q.                                            (tangent)
 
 Without the second summand of f the optimum is the closed form of Canonne, Kamath & Steinke 2020 (2004.00010,
 Proposition 12), at which the search starts.  The second summand is about 1.  It matters if
-e^{(alpha-1) gamma} is not much larger, as for few steps at a small sampling rate.
+e^{(alpha-1) gamma} is not much larger than 1, as for few steps at a small sampling rate.
 
 Legend: a = alpha - 1, u = log p, l = log(p/q), m = log((1-q)/(1-p)), w = l + m.
 """
@@ -28,15 +28,17 @@ from numpy.typing import NDArray
 
 from tacit.accounting.price import Array
 
-_ROUNDS = 12  # of the secant method; five are usual
-_MARGIN = 1e-9  # distance of a point inside its target
-_FAINT = -670.0  # the least log p: p and 1/p stay finite
-_LEAST_GAP = 1e-12  # of w: a smaller w has a large relative rounding error; epsilon moves by less
+_ROUNDS = 12  # of the secant method; five are usually enough
+_MARGIN = 1e-9  # the secant method aims this far below its target
+_FAINT = -670.0  # the least log p, so that p and 1/p stay finite
+_LEAST_GAP = 1e-12  # the least w: rounding of a smaller w is relatively large; epsilon moves by less
 _UNIT = 2.0**-53
 
 
 def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
-    """Compute an epsilon for ``delta`` at every order alone, in the shape of ``orders``; negative means 0.
+    """Compute an epsilon for ``delta`` from each order alone, in the shape of ``orders``.
+
+    A negative result means that epsilon is 0.
 
     Args:
         orders: alpha > 1.
@@ -45,8 +47,8 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
 
     **Guarantee**
 
-    * It is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the closed
-      form.
+    * The result is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the
+      closed form.
 
     >>> np.round(epsilon_at_orders(np.array([8.0]), np.array([0.5]), 1e-5), 4).tolist()
     [1.7097]
@@ -67,7 +69,7 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
 
 
 def log_delta_at_orders(orders: Array, renyi: Array, epsilon: float) -> Array:
-    """Compute log delta for ``epsilon`` >= 0 at every order alone; positive means delta = 1.
+    """Compute log delta for ``epsilon`` >= 0 from each order alone.  A positive result means delta = 1.
 
     >>> np.round(log_delta_at_orders(np.array([8.0]), np.array([0.5]), 1.7097), 3).tolist()
     [-11.513]
@@ -88,13 +90,13 @@ def log_delta_at_orders(orders: Array, renyi: Array, epsilon: float) -> Array:
 
 
 def _second_summand_matters(orders: Array, renyi: Array) -> NDArray[np.bool_]:
-    """Return where the second summand gains more than 1e-8 / alpha in epsilon, and more than rounding."""
+    """Return where the second summand lowers epsilon by more than 1e-8 / alpha, and by more than rounding."""
     exponent = (orders - 1.0) * renyi
     return np.asarray((exponent < 18.0) & (exponent > 1e-200) & (orders < 1e6))
 
 
 def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
-    """Compute the (epsilon, log delta) that the point p = e^u of the curve f(p, q) = e^{a gamma} proves.
+    """Compute the (epsilon, log delta) that a point of the curve f(p, q) = e^{a gamma} proves; p = e^u.
 
     e^eps = (a/alpha) e^l (1 - e^{-alpha w}) / (1 - e^{-a w}), and
     delta = p (1 - e^{eps - l}) = p (1 - e^{-a w} (1 + a (1 - e^{-w}))) / (alpha (1 - e^{-a w})).
@@ -112,7 +114,7 @@ def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
 
 
 def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
-    """Find l with f(p, p e^{-l}) = e^{a gamma} by Newton from above, as f is convex in l."""
+    """Find l with f(p, p e^{-l}) = e^{a gamma} by Newton's method from above, as f is convex in l."""
     p, total = np.exp(u), np.expm1(a * gamma)
     total = total + 16.0 * _UNIT * (total + (a + 1.0) * p)  # the rounding error of f - 1
     log_kept = (a + 1.0) * np.log1p(-p)
@@ -130,10 +132,10 @@ def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
 
 
 def _least(excess: Callable[[Array], tuple[Array, Array]], start: Array, slope: Array) -> Array:
-    """Search for the root in u of an excess, and return the least answer found with excess <= 0.
+    """Search for the root in u of an excess, and return the least answer at points with excess <= 0.
 
-    ``excess(u)`` gives the excess and the answer.  The secant method aims ``_MARGIN`` below 0.  The result is
-    infinite if no such point is found, as for an excess without a root with p < 1.
+    ``excess(u)`` returns the excess and the answer.  The secant method aims ``_MARGIN`` below 0.  The result
+    is infinite if no such point is found, for instance if the excess has no root with p < 1.
     """
     u = np.clip(start, _FAINT, math.log(0.9))
     value, answer = excess(u)

@@ -2,8 +2,8 @@
 
 eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1).
 
-The best of a random number of runs (Papernot & Steinke 2022, 2110.03620): a run costs eps(alpha), K runs are
-made, with K random and secret, and only the best outcome is released.
+For the best of a random number of runs (Papernot & Steinke 2022, 2110.03620), one run costs eps(alpha).  The
+number of runs K is random and secret, and only the best outcome is released:
 
 * Poisson, mean mu (Theorem 6): eps(alpha) + mu delta' + log(mu) / (alpha - 1), if a run is
   (log(1 + 1/(alpha - 1)), delta')-DP.
@@ -57,8 +57,8 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
     """Compute eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
 
     The result covers both directions of add-remove.  As the noise is symmetric, the loss of P against Q and
-    that of Q against P have one law.  Then sampling costs most in the direction of removal (Mironov, Talwar &
-    Zhang 2019, 1908.10530, Theorem 5).
+    that of Q against P have one distribution.  Then sampling costs most in the direction of removal (Mironov,
+    Talwar & Zhang 2019, 1908.10530, Theorem 5).
 
     Raises:
         UnsupportedEvent: if there is no proven bound.
@@ -106,7 +106,7 @@ def _laplace(top: float, orders: Array) -> Array:
     """Compute log(a/(2a-1) e^{(a-1)/b} + (a-1)/(2a-1) e^{-a/b}) / (a-1) (Mironov 2017, Proposition 6)."""
     first = np.log(orders / (2.0 * orders - 1.0)) + (orders - 1.0) * top
     second = np.log((orders - 1.0) / (2.0 * orders - 1.0)) - orders * top
-    total = np.logaddexp(first, second) + 2.0**-50  # of the logarithms, near 0
+    total = np.logaddexp(first, second) + 2.0**-50  # the rounding error of the logarithms, near 0
     return np.asarray(np.minimum(np.maximum(0.0, total) / (orders - 1.0), top) * _UP)
 
 
@@ -137,8 +137,8 @@ _law = lru_cache(maxsize=64)(law_of)
 def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Array:
     """Compute the divergences of a Gaussian of random sensitivity, in units of the largest one.
 
-    The pairs on a line dominate those in the plane, for adding, for removing, and for an exchange, which has
-    the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
+    For adding, removing and exchanging a record, the pairs on a line dominate those in the plane.  An
+    exchange has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
     """
     largest = max(base.sensitivities)
     if largest == 0.0:
@@ -154,9 +154,10 @@ def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Arra
 def _bounded_range(epsilon: float, orders: Array) -> Array:
     """Maximise log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps].
 
-    The worst pairs have losses t and t - eps, p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers 2020,
-    1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a B); A and
-    B are divided by e^eps / (e^eps - 1) here.  The result is at most alpha eps^2 / 8 (Cesar & Rogers 2021).
+    The worst pairs have losses t and t - eps, with p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers
+    2020, 1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a B).
+    Here A and B are divided by e^eps / (e^eps - 1).  The result is at most alpha eps^2 / 8 (Cesar & Rogers
+    2021).
     """
     a = orders - 1.0
     log_c = -a * epsilon - epsilon
@@ -170,7 +171,7 @@ def _bounded_range(epsilon: float, orders: Array) -> Array:
 
 
 def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute 3^c eps(2^c alpha) for a group of 2^c, alpha >= 2 (Mironov 2017, Proposition 2)."""
+    """Compute 3^c eps(2^c alpha) for a group of 2^c records and alpha >= 2 (Mironov 2017, Proposition 2)."""
     doublings = (size - 1).bit_length()
     units = in_units_of(adjacency, ((inner, 1),))
     return 3.0**doublings * summed(units, 2.0**doublings * np.maximum(orders, 2.0), adjacency)
@@ -191,12 +192,12 @@ def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> 
 
 @lru_cache(maxsize=4096)
 def _cached(base: Base, orders: bytes, adjacency: Adjacency) -> Array:
-    """Cache :func:`renyi`, as events with one more step or another delta need the same orders of a base."""
+    """Cache :func:`renyi`: events with one more step or another delta use the same orders of a mechanism."""
     return renyi(base, np.frombuffer(orders, dtype=np.float64), adjacency)
 
 
 def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute eps_RDP of a composition of ``units``, in units of ``adjacency`` (Mironov 2017, Proposition 1).
+    """Compute eps_RDP of the composition of ``units``, in units of ``adjacency`` (Mironov 2017, Prop. 1).
 
     >>> summed(((Gaussian(2.0), 3),), np.array([2.0]), Adjacency.ADD_REMOVE).round(9).tolist()
     [0.75]
@@ -242,7 +243,7 @@ def _affordable(points: Callable[[float], float]) -> float:
 
 
 def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, grid: Array) -> Array:
-    """Apply Theorem 6; ``grid`` holds increasing orders at which a run is accounted for, to find delta'.
+    """Apply Theorem 6; ``grid`` holds increasing orders, from which delta' of a run is computed.
 
     >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
     [0.1251]
@@ -258,7 +259,7 @@ def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, grid: 
 def of_negative_binomial(
     run: Callable[[Array], Array], mean: float, shape: float, orders: Array, grid: Array
 ) -> Array:
-    """Apply Theorem 2; ``grid`` holds the beta that are tried first after 1, log-spaced in beta - 1.
+    """Apply Theorem 2; ``grid`` holds the values of beta to try after 1, log-spaced in beta - 1.
 
     >>> order, other = np.array([50.0]), np.array([15.0])
     >>> of_negative_binomial(lambda a: 0.01 * a, 10.0, 1.0, order, other).round(4).tolist()

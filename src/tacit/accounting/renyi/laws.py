@@ -1,9 +1,9 @@
 """Dominating pairs as lists of outcomes, for Renyi divergences.
 
-A law is the log ratio y = log dP/dQ of every outcome and its mass under Q.  Every pair here is symmetric: y
-under Q and -y under P have one law.  A continuous pair is cut into cells, and the mass of a cell is moved to
-its two ends without changing its P-mass and Q-mass ("connect the dots").  The true pair is a post-processing
-of the result, so that every divergence goes up, relatively by about (cell width)^2.
+A ``Law`` holds the log ratio y = log dP/dQ of every outcome and its mass under Q.  Every pair here is
+symmetric: y under Q and -y under P have the same distribution.  A continuous pair is cut into cells, and the
+mass of a cell is moved to its two ends without changing its P-mass and Q-mass ("connect the dots").  The true
+pair is a post-processing of the result, so every divergence goes up, relatively by about (cell width)^2.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tacit.events import (
 )
 
 _UNIT = 2.0**-53
-_DEVIATIONS = 12.0  # from the mode of any integrand; outcomes further out weigh less than e^{-72}
+_DEVIATIONS = 12.0  # from the mode of any integrand; outcomes farther away weigh less than e^{-72}
 _CELLS = 4000
 _MOST_OUTCOMES = 200_000
 
 
 @dataclass(frozen=True)
 class Law:
-    """A pair as ``log_ratios`` y and ``log_masses`` under Q, of one shape (outcomes,)."""
+    """A pair as ``log_ratios`` y and ``log_masses`` under Q, both of shape (outcomes,)."""
 
     log_ratios: Array
     log_masses: Array
 
 
 def law_of(base: Base, adjacency: Adjacency, largest: float) -> Law | None:
-    """Return the law of ``base``, in units of ``adjacency``, for orders up to ``largest``; None if unknown.
+    """Return the ``Law`` of ``base``, in units of ``adjacency``, for orders up to ``largest``; None if none.
 
     >>> law = law_of(RandomizedResponse(0.5, 2), Adjacency.REPLACE_ONE, 2.0)
     >>> np.exp(law.log_masses).round(3).tolist(), np.exp(law.log_ratios).round(3).tolist()
@@ -65,13 +65,13 @@ def law_of(base: Base, adjacency: Adjacency, largest: float) -> Law | None:
 
 
 def _coin(epsilon: float) -> Law:
-    """Return the law that post-processes to every epsilon-DP pair (Kairouz et al. 2015, Theorem 3.2)."""
+    """Return the pair that post-processes to every epsilon-DP pair (Kairouz et al. 2015, Theorem 3.2)."""
     light = -epsilon - math.log1p(math.exp(-epsilon))
     return Law(np.array([epsilon, -epsilon]), np.array([light, light + epsilon]))
 
 
 def _discrete_laplace(scale: float, sensitivity: int) -> Law:
-    """Return Q(k) prop. to e^{-|k|/s}, P the same around D, on k <= 0, every k between, and k >= D."""
+    """Return the pair Q(k) prop. to e^{-|k|/s} and P, the same around D; k <= 0 and k >= D are merged."""
     rest = -math.log1p(math.exp(-1.0 / scale))  # Q(k <= 0) = 1 / (1 + r)
     k = np.arange(sensitivity + 1.0)
     masses = rest + math.log(-math.expm1(-1.0 / scale)) - k / scale
@@ -80,7 +80,7 @@ def _discrete_laplace(scale: float, sensitivity: int) -> Law:
 
 
 def _discrete_gaussian(scale: float, sensitivity: int, largest: float) -> Law | None:
-    """Return Q(k) prop. to e^{-k^2/(2 s^2)}, P the same around D; integrands peak in [0, largest * D]."""
+    """Return Q(k) prop. to e^{-k^2/(2 s^2)} and P, the same around D; integrands peak in [0, largest * D]."""
     low, high = math.ceil(_DEVIATIONS * scale) + 1, math.ceil(largest * sensitivity + _DEVIATIONS * scale) + 1
     if low + high > _MOST_OUTCOMES:
         return None
@@ -91,9 +91,9 @@ def _discrete_gaussian(scale: float, sensitivity: int, largest: float) -> Law | 
 
 
 def _laplace(top: float) -> Law:
-    """Return y with atoms at both ends of [-1/b, 1/b] and Q-density e^{-(1/b + y)/2} / 4 between.
+    """Return y with atoms at both ends of [-1/b, 1/b] and Q-density e^{-(1/b + y)/2} / 4 in between.
 
-    In a cell of width h from y, Q has mass w = e^{-(1/b + y)/2} (1 - e^{-h/2}) / 2 and P has e^{y + h/2} w.
+    In the cell [y, y + h], Q has mass w = e^{-(1/b + y)/2} (1 - e^{-h/2}) / 2 and P has mass e^{y + h/2} w.
     """
     edges = np.linspace(-top, top, _CELLS + 1)
     half = top / _CELLS  # h/2
@@ -105,7 +105,7 @@ def _laplace(top: float) -> Law:
 
 
 def _gaussian(sigma: float, largest: float) -> Law:
-    """Return N(0, sigma^2) and N(1, sigma^2) on outcomes with ratio at least 1, as no others are used."""
+    """Return N(0, sigma^2) and N(1, sigma^2) on outcomes with ratio at least 1; no others are used."""
     x = np.linspace(0.5, largest + _DEVIATIONS * sigma, _CELLS + 1)
     y = (x - 0.5) / (sigma * sigma)
     q, p = _log_cells(x / sigma), _log_cells((x - 1.0) / sigma)
@@ -121,7 +121,7 @@ def _log_cells(z: Array) -> Array:
 
 
 def log_moments_of_law(law: Law, rate: float, orders: Array, *, exchanged: bool = False) -> Array:
-    """Compute log E_Q m^alpha with m = 1 - q + q e^y, at every order (shape (S,)), rounded up.
+    """Compute log E_Q m^alpha, rounded up, at every order (shape (S,)), with m = 1 - q + q e^y.
 
     As E m = 1, it is log(1 + E g_alpha(m)) with g_s(m) = m^s - 1 - s (m - 1) >= 0.
 

@@ -24,7 +24,7 @@ from tacit.errors import UnsupportedEvent
 from tacit.events import Adjacency, Gaussian, PoissonSampled
 
 ORDERS = np.arange(1.0, 33.0)
-"""The orders l that the paper computes: "usually sufficient to compute alpha(l) for l <= 32"."""
+"""The orders l that the paper uses: it is "usually sufficient to compute alpha(l) for l <= 32"."""
 
 
 def log_moments(base: Base) -> Array:
@@ -44,7 +44,7 @@ def log_moments(base: Base) -> Array:
 
 @dataclass(frozen=True)
 class MomentsPrice(Price):
-    """The price from alpha(l) of the whole event, for every order."""
+    """The price from alpha(l) of the whole event, for every l in ``ORDERS``."""
 
     alpha: Array
 
@@ -58,12 +58,12 @@ class MomentsPrice(Price):
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price as in the paper: integer orders up to 32, Markov's inequality for the tail.
+    """Price as the paper does, with integer orders up to 32 and Markov's inequality for the tail.
 
     **Guarantee**
 
-    * ``epsilon`` and ``delta`` are upper bounds, under add-remove and zero-out, for Gaussians with or
-      without Poisson sampling.  Under replace-one they are for Gaussians without sampling only.
+    * ``epsilon`` and ``delta`` are upper bounds.  Under add-remove and zero-out they hold for Gaussians with
+      or without Poisson sampling, under replace-one only for Gaussians without sampling.
     * Everything else is refused by name.
     """
     refuse_sampled_replacement(steps, adjacency, "moments")

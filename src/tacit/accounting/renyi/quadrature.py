@@ -1,16 +1,16 @@
-"""Moments by integrals with a proven error bound, for samples and for an epoch of balls in bins.
+"""Moments by integrals with a proven error bound, for Poisson samples and for an epoch of balls in bins.
 
 Moments of the Poisson-sampled Gaussian, by the trapezoid rule:
 
     log E_{x ~ N(0, sigma^2)} m(x)^s,   m(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)},   any real s
 
-(Mironov, Talwar & Zhang 2019, 1908.10530, equation (3)).  Three errors, all allowed for:
+(Mironov, Talwar & Zhang 2019, 1908.10530, equation (3)).  The result allows for three errors:
 
 * **Spacing.**  The integrand phi m^s is analytic for |Im x| < pi sigma^2, where m vanishes first.  For
   0 < b < pi sigma^2 and t = b / sigma^2, on the line Im x = b: |phi| = phi(Re x) e^{b^2 / (2 sigma^2)} and
   m cos(t/2) <= |m(x + ib)| <= m, as |u + v e^{it}| >= (u + v) cos(t/2).  So the rule with spacing h is off by
   a factor within 1 +- 2 e^{b^2 / (2 sigma^2)} cos(t/2)^{min(0, s)} / (e^{2 pi b / h} - 1)
-  (Trefethen & Weideman 2014, Theorem 5.1).  h makes that 1 +- e^{-42}.
+  (Trefethen & Weideman 2014, Theorem 5.1).  h is chosen so that this factor is within 1 +- e^{-42}.
 * **Tails.**  The slope of log(phi m^s) is (s r - x) / sigma^2 for some r(x) in [0, 1].  Beyond
   max(s, 1) + k sigma the integrand thus falls at least like a normal density k deviations out, and the tail
   is below (sigma / k) times its value at the end.  The same holds on the left.
@@ -21,13 +21,13 @@ Renyi divergence of one epoch of balls in bins, with any noise (Feldman & Shenfe
 As in ``pld.pairs_bins``, P/Q = S/t, S the sum of t independent W, E_Q W^n = e^{n (n - 1) / (2 sigma^2)}, and
 
     remove:  E_Q (S/t)^n = n! t^{-n} [x^n] (sum_j E W^j x^j / j!)^t  for whole n; its logarithm is convex in n
-             (Holder), so that the chord is above it in between;
+             (Holder), so that a chord is above it between whole n;
     add:     E_Q S^{-b} = int u^{b - 1} phi(u)^t du / Gamma(b), b = alpha - 1, with phi(u) = E_Q e^{-u W}.
 
 phi is convex in u, and so is phi^t, so that chords are above it.  e^{-u w} is convex in w, so that W may be
 spread over the ends of cells with its mean kept.  In log u, log phi is concave (a convolution of two
-log-concave functions), so that phi falls at least as fast beyond any u as before it, where phi(u) >= e^{-u}.
-No divergence is more than alpha / (2 sigma^2), that with a known bin.
+log-concave functions).  So beyond any u phi falls at least as fast as before it, where phi(u) >= e^{-u}.
+No divergence is more than alpha / (2 sigma^2), the divergence if the bin is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tacit.accounting.price import Array
 LARGEST_ORDER = 128
 _ORDERS = np.arange(LARGEST_ORDER + 1.0)
 _FARTHEST, _POINTS = 12.0, 2048  # deviations of log W, and points of W and of u
-_FIRST, _LAST = -20.0, 14.0  # of log u, before the corrections for the bins and the spread of W
+_FIRST, _LAST = -20.0, 14.0  # range of log u, before corrections for the number of bins and the spread of W
 _SURE = 1e-8  # allowance for rounding, on logarithms
 _ROUNDED = 2.0**-46  # relative to the terms of the logarithms
 
@@ -55,7 +55,7 @@ _DEVIATIONS = 10.0
 
 
 def _spacing(sigma: float, power: float) -> float:
-    """Return h such that 2 pi b / h - b^2 / (2 sigma^2) + min(0, s) log cos(t/2) >= 42 for some height b."""
+    """Return the h with 2 pi b / h - b^2 / (2 sigma^2) + min(0, s) log cos(t/2) >= 42 for some height b."""
     b = min(sigma * math.sqrt(2.0 * _SPACING_ERROR), 0.98 * math.pi * sigma * sigma) * np.linspace(
         0.2, 1.0, 9
     )
@@ -65,22 +65,22 @@ def _spacing(sigma: float, power: float) -> float:
 
 
 def points_needed(sigma: float, power: float) -> float:
-    """Return the number of points that the rule takes for ``power``."""
+    """Return the number of points that the trapezoid rule takes for ``power``."""
     return (abs(power) + 1.0 + 2.0 * _DEVIATIONS * sigma) / _spacing(sigma, power)
 
 
 def log_moments(rate: float, sigma: float, powers: Array) -> Array:
-    """Compute log E m^s at every s of ``powers`` (shape (S,)) on one grid, rounded up.
+    """Compute log E m^s, rounded up, for every s in ``powers`` (shape (S,)) on one grid.
 
     Args:
         rate: q in (0, 1).
-        sigma: > 0, the noise divided by the sensitivity.
+        sigma: the noise divided by the sensitivity, > 0.
 
     **Guarantee**
 
     * The result is never below the exact value.
-    * Small values keep their relative accuracy: as E m = 1, the mean of the nonnegative
-      m^s - 1 - s (m - 1), s outside of (0, 1), is E m^s - 1.
+    * Small values keep their relative accuracy: as E m = 1, E m^s - 1 is the mean of m^s - 1 - s (m - 1),
+      which is nonnegative for s outside of (0, 1).
 
     >>> log_moments(0.5, 1.0, np.array([2.0])).round(9).tolist()  # log(1 + q^2 (e - 1))
     [0.35737402]
@@ -93,7 +93,7 @@ def log_moments_of_mixture(
 ) -> Array:
     """Compute log E m^s of a mixture m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, s_i in [0, 1].
 
-    The bounds above hold without change, as all summands of m(x + ib) have phases in [0, t].
+    The error bounds of this file also hold here, as all summands of m(x + ib) have phases in [0, t].
 
     >>> log_moments_of_mixture((0.5, 0.5), (0.0, 1.0), 1.0, np.array([2.0])).round(9).tolist()
     [0.35737402]
@@ -104,9 +104,9 @@ def log_moments_of_mixture(
 def log_moments_exchanged(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, orders: Array
 ) -> Array:
-    """Compute log E_Q (P/Q)^alpha, P of density phi(x) m(x), Q its mirror image phi(x) m(-x), alpha > 1.
+    """Compute log E_Q (P/Q)^alpha for alpha > 1, with P of density phi(x) m(x) and Q its mirror image.
 
-    For phi m(x)^alpha m(-x)^{1-alpha} the bounds above hold, except that the slope of its log is
+    For phi m(x)^alpha m(-x)^{1-alpha} the error bounds of this file hold, except that the slope of its log is
     (r - x) / sigma^2 with r in [0, 2 alpha - 1].
 
     >>> log_moments_exchanged((0.0, 1.0), (0.0, 1.0), 2.0, np.array([3.0])).round(9).tolist()
@@ -180,24 +180,24 @@ def _log1p_sum(
     grown = _weighted_expm1(weights, log_weights, exponents)
     at_ends = np.exp(
         np.minimum(log_weights[[0, -1]] + exponents[:, [0, -1]], 700.0)
-    )  # of m^s, then 1 and s m
+    )  # the ends of m^s, to which those of 1 and s m are added
     of_m = np.exp(np.minimum(log_weights[[0, -1]] + log_m[[0, -1]], 700.0))
     at_ends += weights[[0, -1]] * (1.0 + np.abs(powers)) + np.abs(powers) * of_m
     tails = sigma_over_h / _DEVIATIONS * at_ends.sum(axis=1)
     rounding = 8.0 * _UNIT * (np.abs(grown) + np.abs(linear)).sum(axis=1)
-    spacing = (3.0 + np.abs(powers[:, 0])) * math.exp(-_SPACING_ERROR)  # of m^s, of 1 and of s m, each
+    spacing = (3.0 + np.abs(powers[:, 0])) * math.exp(-_SPACING_ERROR)  # errors for m^s, for 1 and for s m
     excess = np.maximum(grown - linear, 0.0).sum(axis=1)
     return np.asarray(np.log1p(excess + tails + rounding + spacing) * (1.0 + 1e-13))
 
 
 def _weighted_expm1(weights: Array, log_weights: Array, exponents: Array) -> Array:
-    """Compute w (e^t - 1) for t with an e^t that may overflow."""
+    """Compute w (e^t - 1), where e^t may overflow."""
     near = weights * np.expm1(np.minimum(exponents, 1.0))
     return np.where(exponents > 1.0, np.exp(np.minimum(log_weights + exponents, 700.0)) - weights, near)
 
 
 def balls_in_bins(bins: int, sigma: float, orders: Array) -> Array:
-    """Compute the divergence of the larger direction, at ``orders`` > 1.
+    """Compute the Renyi divergence of the direction that costs more, at ``orders`` > 1.
 
     >>> balls_in_bins(100, 0.5, np.array([2.0, 4.0])).round(3).tolist()
     [0.429, 3.396]
@@ -212,10 +212,10 @@ def _log_inverse(bins: int, sigma: float, b: float) -> float:
     """Compute log E_Q (S/t)^{-b}, rounded up; infinite if the integral is not bounded."""
     y, log_psi = _laplace_transform(bins, sigma)
     step = float(y[1] - y[0])
-    fall = (-bins - log_psi[-1]) / y[-1] - b  # least fall of log u^b phi^t from u = 1 on, per nat
+    fall = (-bins - log_psi[-1]) / y[-1] - b  # the least fall per nat of log u^b phi^t, from u = 1 on
     if not fall > 0.0:
         return math.inf
-    # the mean of u in a cell, under u^{b-1}, as the share of its upper end; the same in every cell
+    # the mean of u in a cell, under u^{b-1}, as the share of its upper end; it is the same in every cell
     mean = b / (b + 1.0) * math.expm1((b + 1.0) * step) / math.expm1(b * step)
     share = (mean - 1.0) / math.expm1(step)
     chords = np.logaddexp(log_psi[:-1] + math.log1p(-share), log_psi[1:] + math.log(share))
@@ -242,7 +242,7 @@ def _laplace_transform(bins: int, sigma: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def _log_moments_of_bins(bins: int, sigma: float) -> Array:
-    """Compute log E_Q (S/t)^n for n = 0, 1, ..., rounded up; 0 for the first two."""
+    """Compute log E_Q (S/t)^n, rounded up, for n = 0, 1, ...; it is 0 for the first two."""
     w = _ORDERS * (_ORDERS - 1.0) / (2.0 * sigma**2)
     power, total = w - gammaln(_ORDERS + 1.0), np.where(_ORDERS == 0.0, 0.0, -math.inf)
     for bit in reversed(f"{bins:b}"):

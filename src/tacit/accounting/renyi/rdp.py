@@ -1,7 +1,7 @@
-"""Renyi differential privacy, at any real order, with the best conversion.
+"""Renyi differential privacy, at any real order, with the best conversion to (epsilon, delta).
 
 For alpha > 1, eps_RDP(alpha) = log E_Q (P/Q)^alpha / (alpha - 1) = log E_P e^{(alpha-1) L} / (alpha - 1)
-(Mironov 2017, 1702.07476, Definition 4); it adds up over steps (Proposition 1).
+(Mironov 2017, 1702.07476, Definition 4).  It adds up over steps (Proposition 1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.accounting.renyi.divergences import largest_order, renyi, summed
 from tacit.events import Adjacency
 
 _UP = 1.0 + 1e-12  # rounding, relative
-_LEAST, _STRIDE, _BLOCK = 1e-3, 0.3, 12  # alpha - 1: the first, log of the ratio, number at once
+_LEAST, _STRIDE, _BLOCK = 1e-3, 0.3, 12  # of alpha - 1: the first, the step in its log, the number in a block
 _CLOSER = 4
 
 
@@ -28,8 +28,8 @@ _CLOSER = 4
 class RenyiPrice(Price):
     """The best conversion over all orders of a Renyi curve.  Every order gives a valid bound.
 
-    ``total(orders)`` is eps_RDP of the whole event, in the shape of ``orders``.  ``largest`` is the last
-    order - 1.
+    ``total(orders)`` is eps_RDP of the whole event, in the shape of ``orders``.  ``largest`` is the largest
+    alpha - 1.
     """
 
     total: Callable[[Array], Array]
@@ -43,7 +43,7 @@ class RenyiPrice(Price):
         return math.exp(min(0.0, log_delta)) * _UP
 
     def _least(self, convert: Callable[[Array, Array], Array]) -> float:
-        """Minimise ``convert`` over the orders: blocks upwards until one brings nothing, then closer."""
+        """Minimise ``convert`` over the orders: in blocks upwards until one gains nothing, then locally."""
         least, log_a = math.inf, math.log(_LEAST)
         for block in _blocks(self.largest):
             values = self._values(block, convert)
@@ -80,16 +80,16 @@ def _blocks(largest: float) -> tuple[Array, ...]:
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by Renyi divergences, and refuse by name mechanisms without a proven one.
+    """Price by Renyi divergences, and refuse, by name, mechanisms without a proven one.
 
     **Guarantee**
 
-    * ``epsilon`` and ``delta`` are upper bounds: every order gives one, and the least is used.
+    * ``epsilon`` and ``delta`` are upper bounds.  Every order gives one, and the least is used.
     * Both directions of add-remove are covered at every order.
     """
     units = in_units_of(adjacency, steps)
-    least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # refuses others
-    if any(math.isinf(float(divergence[0])) for divergence in least):  # then also at all larger orders
+    least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # raises if none is known
+    if any(math.isinf(float(divergence[0])) for divergence in least):  # then it is at larger orders, too
         return RenyiPrice(lambda orders: np.full_like(orders, math.inf), 1.0)
     return RenyiPrice(
         lambda orders: summed(units, orders, adjacency),

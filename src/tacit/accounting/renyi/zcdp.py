@@ -1,8 +1,7 @@
-"""Zero-concentrated differential privacy: one number rho, which adds up (Bun & Steinke 2016, 1605.02065).
+"""Zero-concentrated differential privacy: one number rho that adds up (Bun & Steinke 2016, 1605.02065).
 
 rho-zCDP means eps_RDP(alpha) <= rho alpha at every order alpha > 1 (Definition 1.1).  It composes by addition
-(Lemma 1.7), and is converted to (epsilon, delta) at the best order, by the best conversion
-of one order.
+(Lemma 1.7).  The conversion to (epsilon, delta) uses the best order, and the best conversion of one order.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def rho(base: Base, adjacency: Adjacency) -> float:
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by zero-concentrated differential privacy; sampling is refused, except of pure mechanisms.
+    """Price by zero-concentrated differential privacy.  Of sampled mechanisms only pure ones are supported.
 
     **Guarantee**
 
