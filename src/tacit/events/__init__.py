@@ -1,7 +1,7 @@
 """Events: frozen data classes that describe what a run does to the data.
 
-Training performs events, accounting computes their cost, audits test them, reports print them.  The class is
-the definition of the mechanism.  A part that does not know an event refuses it by name.
+Training performs events, accounting computes their cost, audits test them and reports print them.  The class
+is the definition of the mechanism.  Code that does not support an event refuses it and names it.
 
 One convention for sensitivity holds throughout.  A mechanism releases ``sum_i f(x_i) + noise``, and one
 record contributes a vector of norm at most Delta.  ``noise_multiplier`` is the scale of the noise divided

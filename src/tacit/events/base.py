@@ -1,4 +1,4 @@
-"""The base of all events: their interface, the adjacency, and the check of each field by its name."""
+"""The base of all events: their interface, the adjacency, and a check for each field name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tacit.errors import (
 
 
 class Adjacency(StrEnum):
-    """The relation between neighbouring data sets, which the guarantee makes hard to tell apart.
+    """The relation between neighbouring data sets, which a private output makes hard to tell apart.
 
     * ``add-remove``: one data set has one record more than the other.  The number of records is secret.
     * ``replace-one``: one record is exchanged for another.  The number of records is public.
-    * ``zero-out``: one record's contribution is replaced by zero, and its place stays.  The number of
+    * ``zero-out``: one record's contribution is replaced by zero, but its place remains.  The number of
       records is public (Kairouz et al., 2103.00039, section 2).
     """
 
@@ -50,7 +50,7 @@ class Event:
     """The base class of all events, without fields or behaviour.
 
     Every event is a final frozen dataclass of public facts, which its constructor checks.  Training performs
-    it, accounting computes its cost, and a part that does not know the class refuses it by name.
+    events, and accounting computes their cost.  Code that does not support an event refuses it and names it.
 
     >>> from tacit.events import Gaussian
     >>> isinstance(Gaussian(1.0), Event)
@@ -113,4 +113,5 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "coefficients": partial(_reals, low=-math.inf),
     "distribution": partial(check_in, allowed=("poisson", "negative-binomial")),
 }
-"""The check of each field, by its name.  Defaults are not checked, several fields by their class."""
+"""The check of each field, by its name.  Defaults are not checked, and rules about several fields are
+checked by their class."""

@@ -41,7 +41,7 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event`` for neighbours that differ in a group of ``size`` records.
+    """``event``, accounted for neighbours that differ in a group of ``size`` records.
 
     Under add-remove and zero-out, one data set has all records of the group and the other has none.  Under
     replace-one, all of them are exchanged.  Every record of the group is sampled independently.
@@ -60,9 +60,10 @@ class PrivateSelection(Event):
     """The best outcome of a random, secret number of runs of ``event``.
 
     Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  Each selection draws its number
-    of runs.  ``distribution`` is ``poisson``, with mean ``mean`` > 0 (0 runs release a fixed outcome), or
-    ``negative-binomial``, conditioned on at least 1 run, with conditional mean ``mean`` > 1 and
-    ``shape`` > -1: shape 1 is the geometric distribution, shape 0 the logarithmic one.
+    of runs.  If ``distribution`` is ``poisson``, the number has the mean ``mean`` > 0, and 0 runs release a
+    fixed outcome.  If it is ``negative-binomial``, the number is conditioned on at least 1 run, with the
+    conditional mean ``mean`` > 1 and ``shape`` > -1.  Shape 1 is the geometric distribution, and shape 0 the
+    logarithmic one.
 
     >>> from tacit.events import Gaussian
     >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)

@@ -1,8 +1,8 @@
 """Events with noise that is correlated over steps: tree aggregation and matrix factorization.
 
 A record takes part in at most ``participations`` of the steps, and any two of these are at least
-``separation`` apart.  Its steps depend only on its public name (see ``Partitioned``), not on the value of
-any record.  In each of them it contributes a vector of l2 norm at most Delta.
+``separation`` apart.  Which steps these are depends only on the record's public name (see ``Partitioned``),
+not on the value of any record.  In each of them it contributes a vector of l2 norm at most Delta.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class MatrixFactorization(Event):
     """``C g + Z`` for the ``steps`` sums g of a run.
 
     Z has independent entries N(0, (noise_multiplier Delta)^2).  C is the lower triangular Toeplitz matrix
-    with first column ``coefficients``, then zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
+    whose first column is ``coefficients`` followed by zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
     Choquette-Choo et al. 2023, 2306.08153).  The run uses g + C^{-1} Z, a function of this event's output.
-    The noise multiplier is that of Z.  The norm of C's columns is not normalised: it is part of the cost.
+    The noise multiplier is that of Z.  C's columns are not normalised, so their norm is part of the cost.
 
     >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
     1

@@ -1,4 +1,4 @@
-"""Events that are base mechanisms: noise on a sum, a randomised answer, a proven guarantee.
+"""Events that are base mechanisms: noise on a sum, randomised answers, and stated guarantees.
 
 One record contributes a vector (or number) of norm at most Delta to the sum that a mechanism releases.
 """
@@ -71,7 +71,7 @@ class RandomizedResponse(Event):
     """Randomised response: each record reports one of ``categories``.
 
     The report is a uniformly random category (possibly the true one) with probability ``noise``, and the
-    true one otherwise (Warner 1965; k-ary: Kairouz et al. 2014).  The number of reports is public.
+    true category otherwise (Warner 1965; k-ary: Kairouz et al. 2014).  The number of reports is public.
 
     >>> from tacit.accounting import account
     >>> round(account(RandomizedResponse(0.5, 2), adjacency="replace-one").epsilon(1e-9), 3)
@@ -87,9 +87,9 @@ class ShuffledReports(Event):
     """Shuffled reports of ``records`` people, each from an ``epsilon``-DP local randomiser.
 
     The shuffler removes the senders, so that only the multiset of reports is seen (Feldman, McMillan & Talwar
-    2021, 2012.12803).  With ``categories`` the randomiser is randomised response of that ``epsilon`` among
-    this number of answers, which costs less.  The number of people is public: a person without a value
-    randomises an empty answer.
+    2021, 2012.12803).  With ``categories``, the randomiser is randomised response with that number of
+    possible answers and this ``epsilon``, which costs less.  The number of people is public: a person without
+    a value randomises an empty answer.
 
     >>> from tacit.accounting import account
     >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)
@@ -107,7 +107,7 @@ class ShuffledReports(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency that is accounted for.
+    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency used in accounting.
 
     >>> ApproximateDP(epsilon=1.0)  # pure: delta is 0
     ApproximateDP(epsilon=1.0, delta=0.0)
@@ -119,7 +119,7 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True)
 class ZeroConcentratedDP(Event):
-    """Any mechanism proven rho-zCDP under the adjacency that is accounted for.
+    """Any mechanism proven rho-zCDP under the adjacency used in accounting.
 
     For every order a > 1 the Renyi divergence between neighbours is at most rho a (Bun & Steinke 2016,
     1605.02065, Definition 1.1).
@@ -138,7 +138,7 @@ class ExponentialMechanism(Event):
 
     The event stands for any mechanism with ``epsilon``-bounded range: for any two neighbours the log ratio
     of the probabilities of an outcome varies by at most epsilon over the outcomes (Durfee & Rogers 2019,
-    1905.04273, Definition 5).  ``epsilon`` is the range under the adjacency that is accounted for.
+    1905.04273, Definition 5).  ``epsilon`` is the range under the adjacency used in accounting.
     Report-noisy-max with Gumbel noise is the same mechanism.
 
     >>> from tacit.accounting import account
@@ -155,12 +155,13 @@ class ExponentialMechanism(Event):
 
 @dataclass(frozen=True)
 class SparseVector(Event):
-    """The sparse vector technique: "above" or "below" for each query, until ``hits`` times "above".
+    """The sparse vector technique, which answers each query with "above" or "below" a threshold.
 
-    The threshold gets the noise Lap(Delta / epsilon_threshold) once.  Every query gets fresh noise
-    Lap(2 hits Delta / epsilon_queries), or Lap(hits Delta / epsilon_queries) if ``monotonic``: adding a
-    record never makes one query's answer larger and another's smaller.  One record changes each query by at
-    most Delta.  No numbers are released (Lyu, Su & Li 2017, 1603.01699, Algorithm 7).
+    It stops after ``hits`` answers "above".  The threshold gets the noise Lap(Delta / epsilon_threshold)
+    once.  Every query gets fresh noise Lap(2 hits Delta / epsilon_queries), or Lap(hits Delta /
+    epsilon_queries) if ``monotonic``: then one record never increases one query's answer and decreases
+    another's.  One record changes each query by at most Delta.  No numbers are released (Lyu, Su & Li 2017,
+    1603.01699, Algorithm 7).
 
     >>> SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3)
     SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3, monotonic=False)

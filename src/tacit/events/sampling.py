@@ -1,6 +1,6 @@
 """Events that are mechanisms on a sample of the records.
 
-The sample stays secret.  ``event`` is performed on the sampled records: its Delta bounds one record's
+The sample stays secret.  ``event`` is performed on the sampled records, and its Delta bounds one record's
 contribution to the sum over the sample.
 """
 
@@ -35,8 +35,8 @@ class TruncatedPoissonSampled(Event):
     """``event`` on a Poisson sample of ``records`` at ``sampling_rate``, cut to ``largest_batch``.
 
     A larger sample is replaced by a uniformly random subset of ``largest_batch`` of its records (Chua et al.
-    2024, 2411.04205).  ``records`` is the public number of records, under add-remove that of the larger of
-    two neighbours.
+    2024, 2411.04205).  ``records`` is the public number of records.  Under add-remove it is the number in the
+    larger of two neighbours.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -93,12 +93,13 @@ class BallsInBins(Event):
 
     Every record is put into one of the bins, independently of the others, and step i is ``event`` on bin i
     (Chua et al. 2024, 2412.16802).  With ``passes`` > 1 the run goes through the same bins that many times.
-    New bins for every epoch are ``Repeat(BallsInBins(bins, event), epochs)``.
+    If every epoch draws new bins, use ``Repeat(BallsInBins(bins, event), epochs)``.
 
     This is random allocation of one step out of ``bins``.  For k random steps out of t, account for
-    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): one
-    step of each of k random parts of t // k steps gives k random steps, and the event also releases the
-    parts.  Method ``pld`` needs a noise of at least 0.8.  Below that, ``rdp`` has a bound.
+    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202).  It
+    divides the steps into k random parts of t // k steps and draws one step in each, which gives k random
+    steps, and it also releases the parts.  Method ``pld`` needs a noise of at least 0.8.  Below that, ``rdp``
+    has a bound.
     """
 
     bins: int
@@ -111,8 +112,8 @@ class Partitioned(Event):
     """One epoch of ``batches`` steps of ``event`` on disjoint batches that do not depend on other records.
 
     The batch of a record depends only on a name that neighbours share: its row number in a file in which
-    rows are blanked but never removed, or a hash of its public identifier.  One record's presence or value
-    therefore changes one batch, under every adjacency.
+    rows are blanked but never removed, or a hash of its public identifier.  Under every adjacency, one
+    record's presence or value therefore changes only one batch.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -127,11 +128,11 @@ class Partitioned(Event):
 
 @dataclass(frozen=True)
 class Shuffled(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from an order.
+    """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from an ordering.
 
-    The order, random or not, is of a public number of records.  Nothing holds under add-remove, as one more
-    record would move the others between batches.  No amplification is claimed for a random and secret order,
-    as no tight one is proven.
+    The ordering, random or not, has a public number of records.  There is no guarantee under add-remove, as
+    one more record would move the others between batches.  If the ordering is random and secret, no
+    amplification is claimed, as no tight bound is proven.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -152,7 +153,7 @@ class CyclicPoissonSampled(Event):
     Step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate`` (Choquette-Choo
     et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the ``MatrixFactorization`` that is performed, with
     at most ``cycle`` coefficients.  Its fields ``participations`` and ``separation`` stay 1, as this event
-    already states the participation.
+    already determines when a record takes part.
 
     >>> from tacit.accounting import account
     >>> noise = MatrixFactorization(noise_multiplier=2.0, steps=100, coefficients=(1.0, 0.5))

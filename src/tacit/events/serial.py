@@ -1,7 +1,7 @@
-"""Events as JSON, which is read back exactly.
+"""Events as JSON, which can be read back exactly.
 
-An event is an object with its class under ``event``, its fields by their names, and the event or events
-that it consists of under ``of``.
+An event is a JSON object.  It has the class name under ``event``, the fields under their names, and the event
+or events that it consists of under ``of``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAMILY = Family(
 )
 
 EVENTS: MappingProxyType[str, type[Any]] = MappingProxyType({event.__name__: event for event in FAMILY.kinds})
-"""All events, by name: the classes of the files of this package."""
+"""All events by class name; they are defined in the files of this package."""
 
 
 def event_to_json(event: Event) -> str:
@@ -42,7 +42,7 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(text: str) -> Event:
-    """Read an event written by :func:`event_to_json`, and refuse unknown events by name.
+    """Read an event that :func:`event_to_json` wrote.  Unknown events are refused by name.
 
     >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
     Gaussian(noise_multiplier=2.0)
