@@ -1,9 +1,10 @@
-"""A comparison of the forms of correlated noise that one budget allows (no torch).
+"""A comparison of the correlations of noise that one budget allows (no torch).
 
-All ways release T noisy sums of B expected records.  Training adds up many steps' sums, so the ways are
-compared by the noise of prefix sums: sigma times the prefix error of the form (:mod:`tacit.correlation`),
-over B.  Sampling amplifies privacy, and allows only banded noise, with a cycle of as many steps as there are
-bands.  Whole parts in a fixed order, and streams, give no amplification and allow any form.
+All options release T noisy sums of B expected records.  Training adds up the sums of many steps, so the
+options are compared by the noise of prefix sums: sigma times the prefix error of the correlation
+(:mod:`tacit.correlation`), divided by B.  Sampling amplifies privacy, but allows only banded noise, with a
+cycle of as many steps as there are bands.  Whole parts of the records in a fixed order, and streams, have no
+amplification, but allow any correlation.
 
 Symbols: N records, B batch size, T steps, b bands or buffers, sigma noise multiplier.
 """
@@ -31,25 +32,27 @@ _KINDS: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
     "inverse": BandedInverse,
     "blt": BLT,
 }
-_NO_GAIN = 0.97  # a smaller gain is not worth another sampler
+_NO_GAIN = 0.97  # at a larger share of the noise, another sampler is not worth it
 
 
 @dataclass(frozen=True)
 class InTime:
-    """One way to add noise in time.
+    """One option to add noise: a correlation and a sampler.
 
     Attributes:
         noise: "independent", "banded", "inverse", "blt" or "tree", as in ``[privacy] correlation``.
-        size: b: bands, draws of a step, buffers, or steps of one tree; 1 for independent noise.
+        size: b, the number of bands, draws per step, buffers, or steps of one tree; 1 for independent noise.
         batches: "poisson", "cyclic", "parts" (each step takes a whole part of the records) or "full".
         cycle: the number of parts; 1 if there are none.
         noise_multiplier: sigma, the smallest that keeps the promise.
-        noise_of_sums: sigma times prefix error over B, in clipping norms: the root mean square, over all
-            steps, of the noise of sums of mean gradients.
-        relative: noise_of_sums over that of independent noise on Poisson samples.
-        memory: the noise stored between steps, in multiples of the trained weights; ``kept`` in JSON.
-
+        noise_of_sums: sigma times prefix error divided by B, in clipping norms.  It is the root mean square,
+            over all steps, of the noise on the sum of the mean gradients so far.
+        relative: ``noise_of_sums`` divided by that of independent noise on Poisson samples.
         memory: the noise stored between steps, in multiples of the trained weights (``kept`` in JSON).
+
+    >>> option = InTime("banded", 8, "poisson", 1, noise_multiplier=1.2, noise_of_sums=0.1, relative=0.8,
+    ...                 memory=8)
+    >>> option.noise
     'banded'
     """
 
@@ -65,13 +68,13 @@ class InTime:
 
 @dataclass(frozen=True)
 class Ways:
-    """All ways, ordered from the least noise to the most.
+    """All options, ordered from the least noise to the most.
 
     Attributes:
         batch_size: B.
         steps: T.
-        samples: ways that draw the records of a step at random; one has independent noise.
-        parts: ways that take the records in a fixed order, as a stream must.
+        samples: options that draw the records of a step at random; one has independent noise.
+        parts: options that take the records in a fixed order, as a stream must.
 
     >>> question = PlanRequest(
     ...     records=3_000, unit="row", epsilon=4, delta=1e-6, adjacency="add-remove", steps=4)
@@ -93,7 +96,7 @@ class Ways:
         return data
 
     def in_words(self) -> str:
-        """Say which way has the least noise, with random draws and with a fixed order of records."""
+        """Recommend the option with the least noise, for random draws and for a fixed order of records."""
         sampled, ordered = self.samples[0], self.parts[0]
         least = min(sampled, ordered, key=lambda way: way.relative)
         base = next(way for way in self.samples if way.noise == "independent")
@@ -108,7 +111,7 @@ class Ways:
         )
 
     def as_toml(self, *, stream: bool = False) -> str:
-        """Return the lines of ``[privacy]`` for the way with the least noise."""
+        """Return the lines of ``[privacy]`` for the option with the least noise."""
         way = self.parts[0] if stream else min(self.samples[0], self.parts[0], key=lambda w: w.relative)
         lines = ["[privacy]"]
         if way.batches in ("cyclic", "parts"):
@@ -143,10 +146,10 @@ def _phrase(way: InTime) -> str:
 def compare_in_time(
     question: PlanRequest, batch_size: int, progress: Callable[[str, int, int], None] | None = None
 ) -> Ways:
-    """Compare ways to correlate the noise of a run, at the same promise, batch and steps.
+    """Compare correlations of the noise of a run, at the same promise, batch size and number of steps.
 
     Args:
-        question: the budget; it has no preparation.
+        question: the budget and the number of steps, epochs or gradients.
         batch_size: B, at most N.
         progress: called with (title, done, total).
 
@@ -176,7 +179,7 @@ def compare_in_time(
 
 
 def _ways(records: int, B: int, T: int) -> Iterator[tuple[str, int, Sampling]]:
-    """Yield the ways to compare, first independent noise on Poisson samples."""
+    """Yield the options to compare, with independent noise on Poisson samples first."""
     cycle = max(1, round(records / B))
     whole: Sampling = CyclicPoissonSampling(1.0, cycle) if cycle > 1 else FullBatch()
     if records > B:

@@ -1,9 +1,9 @@
 """Buffered noise: coefficients that are sums of powers, so that a few buffers hold all earlier noise.
 
-The coefficients of C are c_0 = 1 and c_i = sum_j scales[j] * decays[j]^(i-1). Each step subtracts a sum over
-the noise of all earlier steps, which one buffer for each decay holds: a buffer decays, and adds the noise of
-every step (buffered linear Toeplitz matrices: Dvijotham et al., 2404.16706; several participations: McMahan
-et al., 2408.08868).
+The coefficients of C are c_0 = 1 and c_i = sum_j scales[j] * decays[j]^(i-1). Each step subtracts a weighted
+sum of the noise of all earlier steps. Buffers, one for each decay, hold these sums: in every step a
+buffer is multiplied by its decay, and the step's noise is added (buffered linear Toeplitz matrices: Dvijotham
+et al., 2404.16706; several participations: McMahan et al., 2408.08868).
 
 Letters: T steps; d buffers; p and q the decays of C and of its inverse, which has the same form.
 """
@@ -26,25 +26,25 @@ from tacit.rounding import significant
 
 _Array = NDArray[np.float64]
 
-_MOST = 15  # buffers: rounding spoils the fit of more, and nothing is gained
+_MOST = 15  # buffers: with more, rounding spoils the fit, and nothing is gained
 
-_NONE = 1e3  # the cost of parameters that give no matrix
+_NONE = 1e3  # the cost of parameters that do not give a valid matrix
 
 _WINS_NOTHING = 1e-6
-"""The difference in the logarithm of the cost below which a buffer is not worth it."""
+"""A buffer is not worth it if it lowers the logarithm of the cost by less than this."""
 _DIGITS, _EXACT = 4, 12
-"""Significant digits of the rates, and of the numbers that are computed from them. The cost is flat at the
-best rates, so that rounding adds a hundred-millionth to it. Processors round the last digits of the computed
-numbers differently."""
+"""Significant digits of the fitted rates, and of the numbers that are computed from them. The cost is flat at
+the best rates, so that rounding adds a hundred-millionth to it. The computed numbers are rounded too, as
+processors differ in their last digits."""
 
 _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0, 4.0)]
-"""The slowest rate, in units of 1 / T, and the fastest rate of each start of a fit; not all find the best."""
+"""Starts of the fit: the slowest rate, in units of 1 / T, and the fastest. Not every start finds the best."""
 
 
 @final
 @dataclass(frozen=True)
 class BLT(Correlation, Toeplitz):
-    """A matrix C with coefficients 1, then sums of ``scales`` times powers of ``decays``, a buffer for each.
+    """C with the coefficients 1, then sums of ``scales`` times powers of ``decays``; one buffer per decay.
 
     Three or four buffers are about as good as any coefficients. :meth:`optimised` finds them.
 
@@ -68,21 +68,21 @@ class BLT(Correlation, Toeplitz):
 
     @classmethod
     def optimised(cls, buffers: int, steps: int, *, participations: int = 1, separation: int = 1) -> BLT:
-        """Find the buffers with the least noise in prefix sums at a fixed privacy cost, in a few seconds.
+        """Find the buffers with the least noise in prefix sums at a fixed privacy cost.
 
-        The result has fewer buffers if one more would gain less than a millionth. Its numbers are rounded to
-        a few digits, so that every processor makes the same plan from the same settings.
+        This takes a few seconds. The result has fewer buffers if one more would gain less than a millionth.
+        Its numbers are rounded, so that every processor makes the same plan from the same settings.
 
         Args:
             buffers: the largest number of buffers.
             steps: T.
-            participations: the largest number of times that a record takes part in the run.
-            separation: the least distance between these steps.
+            participations: the largest number of steps in which a record takes part.
+            separation: the least distance between two of these steps.
         """
         check_integer("buffers", buffers, low=1, high=_MOST)
         check_integer("steps", steps, low=1)
         best = fitted(buffers, np.arange(steps, 0, -1) / steps, participations, separation)
-        independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best if a record is in each step
+        independent = cls((0.0,) * buffers, (0.0,) * buffers)  # the best if a record takes part in all steps
 
         def cost(form: BLT) -> float:
             event = form.event(1.0, steps, participations=participations, separation=separation)
@@ -121,16 +121,16 @@ class BLT(Correlation, Toeplitz):
 
 @lru_cache(maxsize=8)
 def _column(decays: tuple[float, ...], scales: tuple[float, ...], steps: int) -> tuple[float, ...]:
-    """Compute the first column of C, each power directly, with a relative error of an ulp or two."""
+    """Compute the first column of C. Powers are computed directly, with a relative error of an ulp or two."""
     both = list(zip(decays, scales, strict=True))
     later = (math.fsum(scale * decay**i for decay, scale in both) for i in range(steps - 1))
     return (1.0, *later)
 
 
 def fitted(buffers: int, weights: _Array, participations: int, separation: int) -> BLT:
-    """Fit at most ``buffers`` buffers with the least noise; see :func:`_fitted` for the arguments.
+    """Fit at most ``buffers`` buffers for the least noise; see :func:`_fitted` for the arguments.
 
-    Buffers that gain nothing are left out: rounding would decide their decays.
+    Buffers that gain nothing are left out, as rounding alone would decide their decays.
     """
     best, cost = _fitted(buffers, weights, participations, separation)
     while len(best.decays) > 1:
@@ -144,14 +144,14 @@ def fitted(buffers: int, weights: _Array, participations: int, separation: int) 
 def _fitted(buffers: int, weights: _Array, participations: int, separation: int) -> tuple[BLT, float]:
     """Fit buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, for the least noise.
 
-    The noise is that of prefix sums at a fixed privacy cost. In this order of decays, all coefficients of C
-    are positive and decrease, and those of its inverse are negative after the first (McMahan & Pillutla,
-    2504.21413). So steps only subtract earlier noise, and the privacy cost is exact.
+    The fit minimises the noise of prefix sums at a fixed privacy cost. With decays in this order, all
+    coefficients of C are positive and decrease, and those of its inverse are negative after the first
+    (McMahan & Pillutla, 2504.21413). So steps only subtract earlier noise, and the privacy cost is exact.
 
     Args:
         buffers: the number of buffers.
-        weights: (T,) the weight of the square of the sum of the first t + 1 coefficients of the inverse:
-            1 for the noise of the last prefix sum, (T - t) / T for the mean over all prefix sums.
+        weights: (T,) the weights of the squared sums of the first t + 1 coefficients of the inverse: 1 for
+            the noise of the last prefix sum, (T - t) / T for the mean over all prefix sums.
         participations, separation: as for :meth:`BLT.optimised`.
 
     Returns:

@@ -1,11 +1,11 @@
-"""The forms of noise that is correlated in time: bands, bands of the inverse, a tree.
+"""The forms of noise that is correlated in time: bands of C, bands of its inverse, a binary tree.
 
-The noise w_t of step t is a sum of draws z. A draw has an address and can be drawn again, so that little
-noise is stored::
+The noise w_t of step t is a sum of draws z. A draw has an address, by which it can be drawn again instead of
+being stored::
 
     w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
 
-The stored noise is that of the steps before, kept_j(t) = w_{t-1-j}; or buffers, with
+The stored noise is that of earlier steps, kept_j(t) = w_{t-1-j}, or that of buffers, with
 kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
 
 Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
@@ -28,29 +28,29 @@ from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 from tacit.rounding import significant
 
 BLOCK = 8
-"""The number of steps whose sums are computed together, for more than twice as many bands."""
+"""The number of steps whose sums are computed together, if there are more than twice as many bands."""
 
-_NONE = 1e3  # the cost of coefficients with noise beyond all floats
+_NONE = 1e3  # the cost of coefficients that give infinite noise
 
-_LEVEL_BITS = 33  # an address is a level and a node below 2^33: a run has fewer steps
+_LEVEL_BITS = 33  # an address is a level and a node below 2^33, which is more than the steps of any run
 
 
 class Correlation(ABC):
-    """The correlation of the noise of the steps; a frozen dataclass of public facts.
+    """The correlation of noise between steps, as a frozen dataclass of public facts.
 
     >>> isinstance(Banded((1.0, 0.5)), Correlation), Banded((1.0, 0.5)).kept
     (True, 2)
     """
 
     feedback: tuple[float, ...] = ()
-    """The factors of the stored noise that a step subtracts."""
+    """The factors with which a step subtracts the stored noise."""
 
     kept_share: tuple[float, ...] = ()
     """The decay of each buffer from step to step; empty if the noise of single steps is stored."""
 
     @property
     def kept(self) -> int:
-        """The memory for stored noise, with that of the last step, in multiples of the trained weights."""
+        """The memory for stored noise and that of the last step, in multiples of the trained weights."""
         ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
         return len(self.feedback) + 1 + ahead if self.feedback else 0
 
@@ -60,11 +60,11 @@ class Correlation(ABC):
 
     @abstractmethod
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of ``steps`` steps, with the participations of a record and their distance."""
+        """Return the event of ``steps`` steps; the last two arguments are as in ``MatrixFactorization``."""
 
 
 class Toeplitz(ABC):
-    """A form in which all steps subtract earlier noise with the same coefficients."""
+    """A correlation in which all steps subtract earlier noise with the same coefficients."""
 
     @abstractmethod
     def inverse(self, steps: int) -> tuple[float, ...]:
@@ -74,7 +74,7 @@ class Toeplitz(ABC):
 def prefix_error(correlation: Toeplitz, steps: int) -> float:
     """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
 
-    Times the noise multiplier it is the noise at a sensitivity of 1 for one step.
+    Multiplied by the noise multiplier, it is the noise if one step has a sensitivity of 1.
 
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
@@ -84,14 +84,14 @@ def prefix_error(correlation: Toeplitz, steps: int) -> float:
 
 
 _DIGITS, _EXACT = 4, 12
-"""Significant digits of fitted coefficients, at whose best values the cost is flat, and of computed ones. So
-every processor makes the same plan from the same settings."""
+"""Significant digits of fitted coefficients, where the cost is flat, and of numbers computed from them.
+Rounding lets every processor make the same plan from the same settings."""
 
 
 def _best(
     kind: type[Bands], bands: int, steps: int, participations: int, separation: int
 ) -> tuple[float, ...]:
-    """Fit the coefficients of the least prefix error times sensitivity, starting from the square root."""
+    """Fit the coefficients with the least prefix error times sensitivity, starting from the square root."""
     from scipy.optimize import minimize  # its import is slow
 
     def cost(further: NDArray[np.float64]) -> float:
@@ -115,7 +115,7 @@ def _best(
 
 
 def coefficients(name: str, values: object, example: str) -> tuple[float, ...]:
-    """Return ``values`` as numbers, at least one."""
+    """Return ``values`` as a non-empty tuple of floats, or raise."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise InvalidInput(f"{name} must be a list of numbers, such as {example}; got {values!r}.")
     return tuple(check_real(f"{name}[{i}]", value) for i, value in enumerate(values))
@@ -134,11 +134,11 @@ def _inverse(column: Sequence[float], length: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Bands(Correlation, Toeplitz):
-    """A few coefficients on the diagonals of C or of its inverse, the main diagonal first."""
+    """A correlation with a few coefficients on the diagonals of C or of its inverse, main diagonal first."""
 
     coefficients: tuple[float, ...]
     _half: ClassVar[int]
-    """The square root's coefficients are those of (1 - x)^(_half / 2)."""
+    """The coefficients of :meth:`square_root` are those of the power series of (1 - x)^(_half / 2)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -152,8 +152,10 @@ class Bands(Correlation, Toeplitz):
 
     @classmethod
     def square_root(cls, bands: int) -> Self:
-        """Return the first coefficients of the square root of the matrix of prefix sums, or of its inverse
-        (2202.11205)."""
+        """Return the first coefficients of the square root of the matrix of prefix sums (2202.11205).
+
+        For :class:`BandedInverse` they are those of the inverse of this square root.
+        """
         values = [1.0]
         for k in range(1, check_integer("bands", bands, low=1)):
             values.append(values[-1] * (2 * k - 2 - cls._half) / (2 * k))
@@ -168,18 +170,19 @@ class Bands(Correlation, Toeplitz):
         Args:
             bands: the number of coefficients.
             steps: T.
-            participations: the largest number of times that a record takes part in the run; 1 for cyclic
-                samples, whose privacy cost counts each time separately.
-            separation: the least distance between these steps.
+            participations: the largest number of steps in which a record takes part; 1 for cyclic samples,
+                whose privacy cost counts each participation separately.
+            separation: the least distance between two of these steps.
         """
         return cls(_best(cls, bands, steps, participations, separation))
 
 
 @final
 class Banded(Bands):
-    """Coefficients on the diagonals of C, the main diagonal first. The noise of as many steps is stored.
+    """Coefficients on the diagonals of C, the main diagonal first.
 
-    With :class:`tacit.sampling.CyclicPoissonSampling`, there are at most as many as the steps of a cycle.
+    The noise of one step is stored for each coefficient. With
+    :class:`tacit.sampling.CyclicPoissonSampling`, there are at most as many coefficients as steps in a cycle.
 
     >>> Banded.square_root(3).coefficients
     (1.0, 0.5, 0.375)
@@ -206,8 +209,8 @@ class Banded(Bands):
 class BandedInverse(Bands):
     """Coefficients on the diagonals of the inverse of C (Kalinin et al., 2505.12128).
 
-    The noise of a step is a sum of one draw for each coefficient, and nothing is stored. Four optimised draws
-    per step are as good as 64 bands of the square root.
+    The noise of a step is the weighted sum of one draw for each coefficient, and nothing is stored. Four
+    draws per step with optimised coefficients are as good as 64 bands of the square root.
 
     >>> BandedInverse.square_root(3).coefficients
     (1.0, -0.5, -0.125)
@@ -229,11 +232,11 @@ class BandedInverse(Bands):
 @final
 @dataclass(frozen=True)
 class Tree(Correlation):
-    """The binary tree of DP-FTRL: the sum of the first t steps has the noise of the nodes that make it up.
+    """The binary tree of DP-FTRL: the sum of the first t steps has the noise of the tree nodes that cover it.
 
     Nothing is stored, and step t draws at most about 2 log2 t nodes. A new tree begins after
-    ``restart_every`` steps, such as those of a pass: a record that takes part once in each pass is then only
-    once in each tree.
+    ``restart_every`` steps, such as the steps of a pass. A record that takes part once in each pass then
+    takes part only once in each tree.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
@@ -253,23 +256,23 @@ class Tree(Correlation):
         ]
 
     def _nodes(self, tree: int, count: int) -> list[int]:
-        """Return the addresses of the nodes that make up the first ``count`` steps of a tree."""
+        """Return the addresses of the nodes that cover the first ``count`` steps of a tree."""
         nodes, start = [], 0
         for level in range(count.bit_length() - 1, -1, -1):
             if count >> level & 1:
-                offset = tree * ((self.restart_every or 0) >> level)  # this level's nodes in the trees before
+                offset = tree * ((self.restart_every or 0) >> level)  # nodes of this level in earlier trees
                 nodes.append((level << _LEVEL_BITS) | (offset + (start >> level)))
                 start += 1 << level
         return nodes
 
     def prefix_error(self, steps: int) -> float:
-        """Compute the figure of :func:`prefix_error` from the number of nodes in each sum."""
+        """Compute the result of :func:`prefix_error` from the number of nodes in each sum."""
         each = self.restart_every or steps
         nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
         return math.sqrt(sum(nodes) / steps)
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of one tree after another, with a record in as many trees as possible."""
+        """Return the event of successive trees, with a record in as many of them as possible."""
         each = min(self.restart_every or steps, steps)
         trees = min(-(-steps // each), participations)
         times = min(participations, -(-each // separation))
@@ -280,7 +283,7 @@ class Tree(Correlation):
 def noise_of_sums(form: Correlation | None, steps: int) -> float:
     """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
 
-    For independent noise, which has no form, it is sqrt((T + 1) / 2).
+    For independent noise (``form`` is None), it is sqrt((T + 1) / 2).
 
     >>> round(noise_of_sums(None, 7), 3), round(noise_of_sums(Tree(), 7), 3)
     (2.0, 1.309)
@@ -294,7 +297,7 @@ def noise_of_sums(form: Correlation | None, steps: int) -> float:
 
 
 def noise_of_step(form: Correlation | None, steps: int) -> float:
-    """Compute the noise of one of T steps, in draws: the last, which subtracts most; for trees, the mean.
+    """Compute the noise of one step, in draws: of the last, which subtracts most, or the mean for trees.
 
     >>> noise_of_step(None, 7), round(noise_of_step(Banded((1.0, 0.5)), 7), 3)
     (1.0, 1.155)
