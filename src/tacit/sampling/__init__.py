@@ -1,4 +1,4 @@
-"""Samplers, which draw the records of each step and name the event that they perform."""
+"""Samplers, which draw the records of each step and return the event that describes the draws."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Batches that are not random samples: all records, batches of a shuffled order, the records of a date.
+"""Batches that are not random samples: all records, parts of a shuffled order, or the records of a date.
 
-They amplify no privacy: they cost as much as the steps in which one record takes part.
+They do not amplify privacy.  A run costs as much as the steps in which one record takes part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.sampling.base import Indices, Sampling
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Every record in every step: the composition of unsampled mechanisms.
+    """All records in every step, which is a composition of unsampled mechanisms.
 
     >>> from tacit.noise.generator import Generator
     >>> FullBatch().indices(Generator.from_os(), step=0, records=3).tolist()
@@ -42,20 +42,20 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class ShuffledBatches(Sampling):
-    """A new permutation each epoch, cut into batches of ``batch_size``.  A last partial batch is left out.
+    """A new permutation in each epoch, cut into batches of ``batch_size``.  A last partial batch is left out.
 
     ``records`` is the public number of records.
 
-    In an epoch every record is in at most one batch.  Whatever the permutation, one epoch is therefore one
-    unsampled mechanism on any single record, by parallel composition.  The steps of an epoch together cost as
-    much as one step.  This sampler claims no amplification by shuffling, as no tight one is proven.
-    Accounting for such batches as if they were Poisson samples is the best known false claim of the field
-    (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
+    In an epoch every record is in at most one batch.  So, for any single record, an epoch is one unsampled
+    mechanism, whatever the permutation, and all steps of an epoch together cost as much as one (parallel
+    composition).  This sampler claims no amplification by shuffling, as no tight bound is proven.  Accounting
+    for such batches as if they were Poisson samples is the best-known false claim of the field (Chua et al.,
+    ICML 2024, "How private are DP-SGD implementations?").
 
     **Guarantee**
 
     * Under ``replace-one`` and ``zero-out``, T steps cost ``ceil(T / steps per epoch)`` unsampled mechanisms.
-    * Under ``add-remove`` the sampler is refused: one more record moves all others between batches.
+    * Under ``add-remove`` the sampler is refused, as one more record would move the others between batches.
 
     >>> from tacit.events import Adjacency, Gaussian
     >>> ShuffledBatches(batch_size=10, records=100).event(Gaussian(1.0), 15, Adjacency.REPLACE_ONE)
@@ -74,7 +74,7 @@ class ShuffledBatches(Sampling):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass over the records."""
+        """The number of whole batches in one pass over the records."""
         return self.records // self.batch_size
 
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
@@ -111,22 +111,22 @@ class ShuffledBatches(Sampling):
 
 @dataclass(frozen=True)
 class ByDate(Sampling):
-    """Batches by date: step t takes the records of its days.
+    """Batches by date: step t takes the records of the days that belong to it.
 
     :class:`tacit.training.DatedRecords` assigns the days to the steps.
 
     Args:
-        participations: the largest number of steps in which one record takes part: 1 for a row, and the
-            declared number for a person with rows of several dates.
-        separation: the least distance between any two of them, in steps.
+        participations: the largest number of steps in which one record takes part: 1 if a record is a row,
+            and the declared number if it is a person with rows of several dates.
+        separation: the least distance between two of these steps, in steps.
 
     **Guarantee**
 
     * The steps of a record depend on its dates alone, not on other records.
     * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
-      steps apart.  The session refuses other data (:class:`tacit.training.DatedRecords`).
-    * Under ``replace-one`` and ``zero-out`` the sampler is refused: there the number of records is public and
-      known beforehand, and that of a stream is not.
+      steps apart.  The session refuses data that break this (:class:`tacit.training.DatedRecords`).
+    * Under ``replace-one`` and ``zero-out`` the sampler is refused.  They need a number of records that is
+      public beforehand, and that of a stream is not.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))

@@ -1,6 +1,6 @@
 """Poisson samplers, which draw each record independently: plain, truncated and cyclic.
 
-The amplification theorems of the moments accountant and of privacy loss distributions are about such samples
+The amplification theorems of the moments accountant and of privacy loss distributions assume such samples
 (Abadi et al., CCS 2016, section 3.1; Zhu, Dong and Wang, AISTATS 2022).
 """
 
@@ -34,9 +34,9 @@ class PoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 separate random bits decide each record's participation: probability ``floor(q 2^64) / 2^64``,
-      at most q, independent over records and steps.
-    * The batch has a random size, possibly zero, and is never cut, filled up or skipped.
+    * 64 separate random bits decide each record's participation.  Its probability is
+      ``floor(q 2^64) / 2^64``, at most q, independently over records and steps.
+    * The batch has a random size, possibly zero.  It is never cut, filled up or skipped.
 
     >>> from tacit.noise.generator import Generator
     >>> len(PoissonSampling(1.0).indices(Generator.from_os(), step=0, records=5))
@@ -71,23 +71,23 @@ class PoissonSampling(Sampling):
 class TruncatedPoissonSampling(Sampling):
     """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
 
-    With at most L records a batch, memory and shapes are known before the run.  That costs almost no privacy
-    if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
+    As a batch has at most L records, memory and shapes are known before the run.  This costs almost no
+    privacy if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
 
     ``records`` is the public number of records.  There may be fewer, but not more.  The sampler draws from N
-    slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw and are
-    left out of the batch.  If it drew from fewer than N records alone, each would be kept more often than the
-    accounting assumes: at L = 1 and q = 1/2, a single record is kept with probability 1/2, and one of 100
-    with 1/100.
+    slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw, but are
+    left out of the batch.  If the sampler drew from the true records alone and these were fewer than N, each
+    would be kept more often than the accounting assumes.  For instance, with L = 1 and q = 1/2 a single
+    record is kept with probability 1/2, but one of 100 records with about 1/100.
 
     **Guarantee**
 
-    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``: 64 separate random
-      bits decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  If more than L slots
-      are sampled, the L with the least second 64 bits are kept, so that every set of L slots is equally
-      likely.
-    * More than N records are refused before any is read.
-    * Two slots have equal second bits with probability below ``N^2 / 2^65``; then the first one is kept.
+    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``.  64 separate random
+      bits decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Each slot also draws
+      64 bits for its order.  If more than L slots are sampled, the L with the least order are kept, so that
+      every set of L slots is equally likely.
+    * If there are more than N records, they are refused before any is read.
+    * Two slots draw the same order with probability below ``N^2 / 2^65``.  Then the first one is kept.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
@@ -111,7 +111,7 @@ class TruncatedPoissonSampling(Sampling):
         return Repeat(step, steps)
 
     def check_records(self, records: int) -> None:
-        """Refuse more ``records`` than the plan assumes.  Their true number is secret, and not printed."""
+        """Refuse more ``records`` than the plan assumes.  The message omits their true number, a secret."""
         if records > self.records:
             raise PrivacyRefusal(
                 f"there are more records than the plan's public number, {self.records}: truncated Poisson "
@@ -141,7 +141,7 @@ class TruncatedPoissonSampling(Sampling):
 class CyclicPoissonSampling(Sampling):
     """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
 
-    The rate q is in (0, 1].  At q = 1 the parts are the batches, and no amplification is claimed.  A record
+    The rate q is in (0, 1].  At q = 1 each batch is a whole part, and no amplification is claimed.  A record
     takes part at most once in a cycle, at steps that do not depend on other records.  Noise correlated over
     several steps needs this (Choquette-Choo et al., 2306.08153).
 
@@ -150,7 +150,7 @@ class CyclicPoissonSampling(Sampling):
     * 64 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
       equally likely within 2^-64.
     * In a step, 64 further bits decide whether a record of the part takes part, with probability
-      ``floor(q 2^64) / 2^64``; at q = 1 all of them do.
+      ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part take part.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
