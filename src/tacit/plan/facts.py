@@ -1,7 +1,7 @@
-"""The public facts of a private run, and the checks that refuse what has no guarantee.
+"""The public facts of a private run, and checks that refuse runs without a guarantee.
 
 Everything that decides the guarantee is a field of :class:`Mechanism`.  A mechanism that cannot be accounted
-for is refused on construction, before any data is read.
+for is refused when it is constructed, before any data is read.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
 
 @dataclass(frozen=True)
 class LossReport:
-    """A release of a noisy mean loss in every step; the plan's cost includes it.
+    """A noisy mean loss that is released in every step; the plan's cost includes it.
 
     A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2].  The sum over the batch gets
     noise of standard deviation s_l = ``relative_noise * z``.  It is one more coordinate of the step's
-    Gaussian: the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the
+    Gaussian, so the noise on the gradients grows from z to z_g with ``z^-2 = z_g^-2 + (2 s_l)^-2 + ...`` (the
     joint release of Andrew et al., 1905.03871, theorem 1).  At the default, z_g is 0.5 % above z.
 
     >>> from tacit.plan import Plan
@@ -67,9 +67,10 @@ class LossReport:
 class ScoreReport:
     """One noisy release of the model's score on held-out records; the plan's cost includes it.
 
-    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so one record more or less
-    changes the two by at most 1 (in the l2 norm).  Both get Gaussian noise of standard deviation ``noise``,
-    in records.  Training uses other records of the data set, but the two costs are added all the same.
+    Each record adds its score v in [0, 1] to one sum and 1 - v to another, so adding or removing a record
+    changes the pair of sums by at most 1 (in the l2 norm).  Both sums get Gaussian noise of standard
+    deviation ``noise``, in records.  The two costs are added, although training uses other records of the
+    data set.
 
     >>> ScoreReport(noise=20.0).event
     Gaussian(noise_multiplier=20.0)
@@ -82,7 +83,7 @@ class ScoreReport:
 
     @property
     def event(self) -> Event:
-        """The release of the two noisy sums."""
+        """The event that releases the two noisy sums."""
         return Gaussian(self.noise)
 
 
@@ -91,8 +92,8 @@ class Mechanism:
     """The facts of a :class:`~tacit.plan.Plan`, without its cost; ``Plan`` documents each attribute.
 
     Raises:
-        InvalidInput: a value is out of range, or two facts contradict each other.
-        PrivacyRefusal: a part, or a combination of parts, has no proven guarantee.
+        InvalidInput: if a value is out of range, or two facts contradict each other.
+        PrivacyRefusal: if a part, or a combination of parts, has no proven guarantee.
     """
 
     unit: str
@@ -135,7 +136,7 @@ class Mechanism:
         self._check_delta()
 
     def _check_kinds(self) -> None:
-        """Refuse values of the wrong type, on which the checks of values would fail with no clear error."""
+        """Refuse values of the wrong type, for which later checks would fail with an unclear error."""
         for name, value, kind, words in (
             ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
             ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
@@ -148,7 +149,7 @@ class Mechanism:
             check_event("each item of preparation", event)
 
     def _check_parts(self) -> None:
-        """Refuse parts of other classes: a subclass could name another event than it performs."""
+        """Refuse parts of unknown classes: a subclass could return another event than it performs."""
         for name, part, classes in (
             ("sampling", self.sampling, SAMPLERS),
             ("clipping", self.clipping, RULES),
@@ -189,7 +190,7 @@ class Mechanism:
             )
 
     def _check_users(self) -> None:
-        """Refuse users with several rows where no proven bound covers all rows of a user."""
+        """Refuse several rows per user where no proven bound covers all rows of a user."""
         if self.rows_per_user is None:
             return
         if self.preparation:
@@ -212,7 +213,7 @@ class Mechanism:
             )
 
     def _check_correlation(self) -> None:
-        """Refuse what has no proven cost with noise that is correlated in time."""
+        """Refuse facts that have no proven cost with correlated noise."""
         if self.correlation is None:
             return
         if self.sampling.participations_in(self.steps) is None:

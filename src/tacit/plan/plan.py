@@ -39,22 +39,22 @@ class Plan(Mechanism):
     """The mechanism of a private run, and its cost; make one with :meth:`calibrate` or :meth:`with_noise`.
 
     Attributes:
-        unit: a word for one record: "image", "patient", "row"; the guarantee names it.
+        unit: a word for one record: "image", "patient", "row".  The guarantee names it.
         adjacency: which data sets are neighbours.
         delta: the delta of the guarantee.
         records: the public number of records.  Under add-remove the true number is secret, and this is
-            a public estimate; it is never read from the data.
-        sampling, clipping, steps, noise_multiplier: the mechanism of T steps.
-        expected_batch_size: B, the public divisor of every noisy sum.
+            a public estimate.  It is never read from the data.
+        sampling, clipping, steps, noise_multiplier: the mechanism, which has T steps.
+        expected_batch_size: B, the public number by which every noisy sum is divided.
         preparation: other releases about the same records before training, such as DP-PCA.
-        views: K, augmented views per record, averaged before one clip.
+        views: K, the number of augmented views per record.  Their gradients are averaged, then clipped once.
         rows_per_user: None if each record is one unit.  Otherwise records are rows, and this is the most
             rows of one unit.  Each row is drawn and clipped separately; the cost covers all rows of a unit.
         correlation: how the noise of the steps is correlated (:mod:`tacit.correlation`); None for independent
             noise.
         loss_report: release a noisy training loss per step, or None.
         score_report: release one noisy score of the model on records of the data set, or None.
-        epsilon_budget: the plan is refused if it costs more.
+        epsilon_budget: refuse the plan if it costs more than this epsilon.
 
     **Guarantee**
 
@@ -63,8 +63,8 @@ class Plan(Mechanism):
     * ``epsilon`` is an upper bound on the cost of ``event`` at ``delta`` under ``adjacency``.
 
     Raises:
-        BudgetExceeded: the plan costs more than ``epsilon_budget``; the message names the steps that fit.
-        PrivacyRefusal: the sampler or the score has no guarantee under this adjacency, or delta is 1/N or
+        BudgetExceeded: if the plan costs more than ``epsilon_budget``.  The message has the steps that fit.
+        PrivacyRefusal: if the sampler or the score has no guarantee under this adjacency, or delta is 1/N or
             more and ``allow_large_delta`` is not set.
 
     >>> plan = Plan.calibrate(
@@ -81,7 +81,7 @@ class Plan(Mechanism):
         self._check_budget()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the facts without cached costs, which cannot be pickled and are computed again."""
+        """Return the facts without the cached costs, which cannot be pickled and can be computed again."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
@@ -93,7 +93,7 @@ class Plan(Mechanism):
 
         Args:
             noise_multiplier: z.
-            epsilon_budget: refuse the plan if it costs more.
+            epsilon_budget: refuse the plan if it costs more than this epsilon.
             settings: the keywords of :class:`PlanSettings`.
         """
         return cls(noise_multiplier=noise_multiplier, epsilon_budget=epsilon_budget, **facts_of(**settings))
@@ -112,16 +112,16 @@ class Plan(Mechanism):
         """Make the plan with the least noise that stays within a budget.
 
         Give exactly one of three budgets: ``epsilon``, ``advantage``, or the two rates.  The budget covers
-        ``preparation`` and ``score_report``, too.  The noise multiplier is rounded up to six significant
+        ``preparation`` and ``score_report`` too.  The noise multiplier is rounded up to six significant
         digits, so that the plan is the same on every processor.
 
         Args:
             epsilon: the budget ``(epsilon, delta)``.
             advantage: the most by which the true positive rate of any membership test may exceed its false
                 positive rate, in (0, 1).
-            true_positive_rate, false_positive_rate: the largest true positive rate of any membership test
-                with that false positive rate.  These risks do not depend on ``delta``, which is only used to
-                state the guarantee.
+            true_positive_rate, false_positive_rate: the first is the largest true positive rate of any
+                membership test with the second.  A budget of rates, or of ``advantage``, does not depend on
+                ``delta``, which is then only used to state the guarantee.
             settings: the keywords of :class:`PlanSettings`.
 
         >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
@@ -140,12 +140,12 @@ class Plan(Mechanism):
         noise = accounting.calibrate(
             whole.event_with, **goal, adjacency=whole.adjacency, method="best", digits=NOISE_DIGITS
         )
-        warn_if_weak(epsilon, stacklevel=3)  # 2 is the check of the listed settings
+        warn_if_weak(epsilon, stacklevel=3)  # level 2 is the decorator that checks the settings
         rule = rule_of(settings["clipping"])
         return replace(whole, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 
     def to_json(self) -> str:
-        """Return all facts as JSON, which :meth:`from_json` reads exactly.
+        """Return all facts as JSON, which :meth:`from_json` reads back exactly.
 
         >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
         ...     clipping=1.0, adjacency="add-remove", unit="patient")
@@ -159,8 +159,8 @@ class Plan(Mechanism):
         """Read a plan that :meth:`to_json` wrote.
 
         Raises:
-            InvalidInput: the text is no such plan; the message names unknown kinds and fields.
-            TacitError: as the constructor.
+            InvalidInput: if the text is not such a plan.  The message names unknown kinds and fields.
+            TacitError: as the constructor does.
         """
         plan = from_json(text, _FAMILIES)
         if not isinstance(plan, cls):
@@ -168,7 +168,7 @@ class Plan(Mechanism):
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
-        """Return the event of the whole run with another noise multiplier."""
+        """Return the event of the whole run if it had this noise multiplier."""
         return self._event(noise_multiplier, self.steps)
 
     @cached_property
@@ -177,7 +177,7 @@ class Plan(Mechanism):
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """Return the event of the first ``steps`` steps and of the releases in addition to them."""
+        """Return the event of the first ``steps`` steps and of the other releases (:attr:`Plan.beside`)."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
             return Compose(self.beside)
@@ -185,7 +185,7 @@ class Plan(Mechanism):
 
     @property
     def beside(self) -> tuple[Event, ...]:
-        """The releases in addition to the steps: preparation, then the score report."""
+        """The releases other than the steps: preparation, then the score report."""
         return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property
@@ -200,11 +200,11 @@ class Plan(Mechanism):
     def event_between(self, first: int, stop: int) -> Event:
         """Return the event of the steps ``first``, ..., ``stop - 1``.
 
-        If ``first`` is 0, it includes the releases in addition to the steps.  The parts of a run that is cut
-        at multiples of :attr:`charging_unit` compose to the event of the whole run.
+        If ``first`` is 0, it includes the other releases (:attr:`Plan.beside`).  If a run is cut at multiples
+        of :attr:`charging_unit`, the events of its parts compose to the event of the whole run.
 
         Raises:
-            InvalidInput: ``first`` is no such multiple.
+            InvalidInput: if ``first`` is not such a multiple.
 
         >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
         ...     clipping=1.0, adjacency="add-remove", unit="patient", preparation=[Gaussian(8.0)])
@@ -225,7 +225,7 @@ class Plan(Mechanism):
         )
 
     def _training(self, noise_multiplier: float, steps: int) -> Event:
-        """Return the event of the first steps, for single records."""
+        """Return the event of the first ``steps`` steps, for single records."""
         independent = self.sampling.event(Gaussian(noise_multiplier), steps, self.adjacency)
         pattern = self.sampling.participations_in(steps)
         if self.correlation is None or pattern is None:
@@ -269,17 +269,17 @@ class Plan(Mechanism):
 
     @property
     def sampling_rate(self) -> float:
-        """Expected share of the public number of records in a step."""
+        """The expected share of the public number of records in a step."""
         return self.expected_batch_size / self.records
 
     @property
     def epochs(self) -> float:
-        """Expected passes over the records."""
+        """The expected number of passes over the records."""
         return self.steps * self.sampling_rate
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps that make one expected pass over the records, rounded."""
+        """The number of steps in one expected pass over the records, rounded."""
         return max(1, round(1 / self.sampling_rate))
 
     @property
@@ -295,7 +295,7 @@ class Plan(Mechanism):
 
     @cached_property
     def gradient_noise_multiplier(self) -> float:
-        """z_g: noise z_g C on the sum, together with the step's other releases, costs the same as z alone."""
+        """z_g: with noise z_g C on the sum, a step with its other releases costs the same as with z alone."""
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
                 f"{self.noise_multiplier:g} is too small to compute with",
@@ -338,7 +338,8 @@ class Plan(Mechanism):
 
         Raises:
             InvalidInput: the number is public, and differs from the plan's.
-            PrivacyRefusal: the number is secret, and exceeds the records of truncated Poisson sampling.
+            InvalidInput: if the number is public, and differs from the plan's.
+            PrivacyRefusal: if the number is secret, and exceeds the records of truncated Poisson sampling.
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(
@@ -388,7 +389,7 @@ class Plan(Mechanism):
 
 
 def _without_count(settings: PlanSettings) -> PlanSettings:
-    """Return settings whose clipping rule needs no noise multiplier, which calibration has yet to find."""
+    """Return settings whose clipping rule needs no noise multiplier, as calibration has yet to find it."""
     rule = settings.get("clipping")
     if not isinstance(rule, AdaptiveClipping):
         return settings

@@ -25,14 +25,14 @@ class _Needed(TypedDict):
 
 
 class PlanSettings(_Needed, total=False):
-    """The keywords of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`; the first five have no default.
+    """The keywords of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`.  The first five have no default.
 
     Attributes:
         delta, records, adjacency, unit: as in :class:`Plan`.
         clipping: a rule, or a number C for :class:`~tacit.clipping.FlatClipping`.
-        batch_size: expected records per step.  None, or ``records``, is full batch.  For batches by date, a
-            public estimate of their mean size.
-        epochs, steps: exactly one of them.
+        batch_size: the expected number of records per step.  None, or ``records``, is the full batch.  For
+            batches by date, give a public estimate of their mean size.
+        epochs, steps: give exactly one of them.
         sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
         largest_batch: cut larger Poisson samples to this many records, chosen at random.
         preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as in
@@ -65,7 +65,7 @@ listing_settings = listing(PlanSettings, {name: _FIELDS.get(name) for name in Pl
 
 
 def rule_of(clipping: ClippingRule | float) -> ClippingRule:
-    """Return the rule, or flat clipping to a number."""
+    """Return ``clipping`` itself if it is a rule, else flat clipping to that number."""
     return clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
 
 
@@ -81,7 +81,7 @@ def facts_of(
     preparation: Sequence[Event] = (),
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the fields of a plan that follow from settings; other settings are fields themselves."""
+    """Return the fields of a plan that follow from its settings.  ``others`` are returned unchanged."""
     records = check_integer("records", records, low=1)
     if batch_size is None and isinstance(sampling, ByDate):
         raise InvalidInput(

@@ -1,23 +1,26 @@
 """A prediction, from public facts alone, of whether a plan leaves a model enough signal to learn.
 
-A step moves the weights by the mean of B clipped gradients, of norm at most C, plus noise.  Noise of standard
-deviation z C / B in each of d coordinates has norm about z C sqrt(d) / B:
+In a step the weights move by the mean of B clipped gradients, of norm at most C, plus noise.  Noise of
+standard deviation z C / B in each of d coordinates has a norm of about z C sqrt(d) / B:
 
     noise of a step   rho = z sqrt(d) / B     in units of C, the largest norm of a mean gradient
     noise of the run  s = rho / sqrt(T)       for the mean of T steps
 
 Only a few directions in weight space change a model's answers, so the norm of the noise says little about its
-effect: the noise per coordinate, u, has nearly the same effect on 650 as on 170,000 weights.  The formula
+effect: the noise per coordinate, u, has nearly the same effect on 650 weights as on 170,000.  The formula
 
     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
 
-was fitted to real runs.  The share lost is the part of the gain over a constant answer that training achieves
-without noise and loses with it (``python -m experiments.can_learn``; table in docs/how-to/learns-nothing.md).
+was fitted to real runs.  The gain is what training without noise gains over a constant answer, and the share
+lost is the share of it that noise takes away (``python -m experiments.can_learn``; table in
+docs/how-to/learns-nothing.md).
 
 * Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
 * Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a
-  step's other releases.  Views are averaged before one clip, so they change neither gradient nor noise.
-* rows_per_user: B counts rows, each clipped separately; z is the multiplier that covers all rows of a unit.
+  step's other releases.  Views are averaged before they are clipped once, so they change neither gradient
+  norm nor noise.
+* rows_per_user: B counts rows, each clipped separately, and z is the multiplier that covers all rows of a
+  unit.
 * Truncated batches divide by the same B.  For cyclic, shuffled and dated batches, B is also the batch size.
 
 Symbols: z noise multiplier of the gradients, C clipping norm, B expected batch size, d trained weights, T
@@ -45,12 +48,12 @@ from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling
 
 _HALF, _POWER = 0.016, 0.045
-"""h, the noise u d^a at which half of the gain is lost, and a.  Both are fitted to the runs of the table."""
+"""h and a: half of the gain is lost where u d^a = h.  Both are fitted to the runs of the table."""
 _LITTLE, _NOTHING = 0.25, 0.6
-"""The shares lost from which a model learns little, or nothing; the second separates the table's runs."""
+"""From these shares lost on, a model learns little, or nothing; the second separates the table's runs."""
 _TIMES = 4  # the factor of a suggested change of records, batch size, steps or epsilon
-_LEAST_EPSILON = 1e-3  # the cost of a smaller plan counts as this
-_MOST_EPSILON = 8.0  # no larger one is suggested
+_LEAST_EPSILON = 1e-3  # a smaller cost of a plan counts as this one
+_MOST_EPSILON = 8.0  # the largest epsilon that is suggested
 _FEWEST = 1_000  # weights of the smallest model suggested: linear, 500 features, two classes
 
 
@@ -67,7 +70,7 @@ class Verdict(Enum):
 
 
 class Planned(Protocol):
-    """The attributes of a :class:`tacit.plan.Plan` that a signal reads."""
+    """The attributes of a :class:`tacit.plan.Plan` that a :class:`Signal` reads."""
 
     @property
     def records(self) -> int: ...
@@ -104,10 +107,11 @@ class Change:
     """One change of a run, and its effect at the same guarantee.
 
     Attributes:
-        quantity: the one to change: "weights", "batch_size", "steps", "epsilon" or "records".
-        value: its new value.
+        quantity: what to change: "weights", "batch_size", "steps", "epsilon" or "records".
+        value: the new value of that quantity.
         noise_of_run: as in :class:`Signal`, for the changed run.
-        share_lost: as ``lost`` there.
+        share_lost: the predicted share of the gain that the changed run loses, as ``lost`` in
+            :class:`Signal`.
 
     >>> Change("weights", 1540, noise_of_run=0.01, share_lost=0.05).value
     1540
@@ -142,8 +146,8 @@ class Signal:
     """The noise of a run relative to its gradients; made by :meth:`tacit.plan.Plan.signal`.
 
     Attributes:
-        plan: the plan.
-        weights: d, the trained weights.
+        plan: the plan of the run.
+        weights: d, the number of trained weights.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.calibrate(epsilon=8.0, delta=1e-5, records=6000, batch_size=300, steps=60, clipping=1.0,
@@ -167,27 +171,27 @@ class Signal:
 
     @cached_property
     def noise_of_run(self) -> float:
-        """s: the norm of the noise on the mean over all steps, in the same units.
+        """s: the norm of the noise on the mean over all steps, in units of C.
 
-        Correlated noise is scaled by its noise on sums of steps, relative to independent noise.
+        For correlated noise, s is scaled by the noise on sums of steps, relative to independent noise.
         """
         form, T = self.plan.correlation, self.plan.steps
         return self._noise_of_draw * noise_of_sums(form, T) / noise_of_sums(None, T) / math.sqrt(T)
 
     @property
     def _noise_of_draw(self) -> float:
-        """rho for independent noise with the plan's multiplier."""
+        """rho if the noise were independent, with the plan's multiplier."""
         plan = self.plan
         return plan.gradient_noise_multiplier * math.sqrt(self.weights) / plan.expected_batch_size
 
     @property
     def lost(self) -> float:
-        """The predicted share of the gain without noise that is lost, between 0 and 1."""
+        """The predicted share of the gain that noise takes away, between 0 and 1."""
         return _lost(self.noise_of_run, self.weights)
 
     @property
     def verdict(self) -> Verdict:
-        """The prediction for the run."""
+        """The prediction for the run, by the share :attr:`lost`."""
         if self.lost < _LITTLE:
             return Verdict.LEARNS
         return Verdict.LITTLE if self.lost < _NOTHING else Verdict.NOTHING
@@ -196,26 +200,26 @@ class Signal:
     def changes(self) -> tuple[Change, ...]:
         """The single changes that would help, the most effective first.
 
-        Changes after which the run can learn count as equal; those that only take time come first.
+        All changes after which the run can learn count as equal.  Of equal ones, the cheapest comes first.
         """
         helpful = (change for change in self._candidates() if change.share_lost < self.lost)
         return tuple(sorted(helpful, key=lambda change: max(change.share_lost, _LITTLE)))
 
     @property
     def change(self) -> Change | None:
-        """The first of :attr:`changes`; None if the run can learn already, or no change helps."""
+        """The first of :attr:`changes`; None if the run can already learn, or no change helps."""
         if self.verdict is Verdict.LEARNS or not self.changes:
             return None
         return self.changes[0]
 
     def _candidates(self) -> Iterator[Change]:
-        """Yield changes of the run, the cheapest first: time, model, epsilon, records."""
+        """Yield changes of the run, the cheapest first: batch size and steps, weights, epsilon, records."""
         plan = self.plan
         if type(plan.sampling) is PoissonSampling and plan.expected_batch_size < plan.records:
             batch = min(plan.records, math.ceil(_TIMES * plan.expected_batch_size))
             sampling = FullBatch() if batch == plan.records else PoissonSampling(batch / plan.records)
             yield self._changed("batch_size", batch, sampling=sampling, expected_batch_size=float(batch))
-        if plan.correlation is None:  # a correlation is made for a fixed number of steps
+        if plan.correlation is None:  # a correlation is made for one number of steps
             yield self._changed("steps", _TIMES * plan.steps, steps=_TIMES * plan.steps)
         if self.weights > _FEWEST:
             noise = self.noise_of_run * math.sqrt(_FEWEST / self.weights)
@@ -227,7 +231,7 @@ class Signal:
         )  # same rate, same z
 
     def _changed(self, quantity: str, value: float, **facts: Any) -> Change:
-        """Return the change to a run with other facts, and with noise calibrated to the same guarantee."""
+        """Return the change to a run with these facts, and with noise calibrated to the same guarantee."""
         epsilon = max(_LEAST_EPSILON, value if quantity == "epsilon" else self.plan.epsilon)
         other: Any = replace(self.plan, epsilon_budget=None, **facts)  # type: ignore[type-var]
         try:
@@ -260,7 +264,7 @@ class Signal:
 
     @property
     def reason(self) -> str:
-        """The reason why a loss may not fall, from the plan alone; cheap, since no change is calibrated."""
+        """The reason why a loss may not fall, from the plan alone.  It is cheap: no change is calibrated."""
         if self.verdict is Verdict.LEARNS:
             return (
                 f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain, so "
@@ -298,7 +302,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A way to fine-tune a public model: its ``name``, its number of trained ``weights``, and its signal."""
+    """One method of fine-tuning a public model, its number of trained weights, and its signal."""
 
     name: str
     weights: int
@@ -310,10 +314,10 @@ class Ranked:
 
 
 def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> list[Ranked]:
-    """Rank ways to fine-tune a public model by the share of their gain that noise takes away.
+    """Rank methods of fine-tuning a public model by the share of their gain that noise takes away.
 
     Args:
-        options: the number of trained weights of each way, by its name.
+        options: the number of trained weights of each method, by its name.
         plan_of: returns the plan for a name.
 
     >>> from tacit.plan import Plan
@@ -327,7 +331,7 @@ def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> 
 
 
 def warn_if_drowned(signal: Signal) -> None:
-    """Warn of a run that cannot learn, with the user's own line as the source.
+    """Warn of a run that cannot learn, with the user's own line of code as the source of the warning.
 
     >>> from tacit.plan import Plan
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, batch_size=500, clipping=1.0,
@@ -343,5 +347,5 @@ def warn_if_drowned(signal: Signal) -> None:
 
 
 def _lost(noise_of_run: float, weights: int) -> float:
-    """Return the share that is lost: one half at :data:`_HALF`."""
+    """Return the share of the gain that is lost; it is one half where u d^a is :data:`_HALF`."""
     return 1.0 / (1.0 + _HALF / (noise_of_run * math.pow(weights, _POWER - 0.5)))
