@@ -11,29 +11,29 @@ from tacit.events import event_to_json
 from tacit.planner.request import PlanRequest
 
 NEAR_FLOOR = 0.05
-"""A larger batch counts as no gain if the total noise is at most this share above the floor."""
+"""A larger batch gains nothing if the total noise is already at most this share above the floor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOption:
-    """One batch size, with its noise and compute under the budget.
+    """One batch size, with the noise and the compute that it needs under the budget.
 
     Attributes:
-        rank: 1 is best; see :attr:`PlanAdvice.options`.
-        batch_size: B, expected records per step.
+        rank: 1 is the best; see :attr:`PlanAdvice.options`.
+        batch_size: B, the expected number of records per step.
         sampling_rate: q, in (0, 1]; 1 is the full batch, without sampling.
         steps: T.
         compute: T B, the total number of per-record gradients.
-        epochs: T q, expected passes over the records.
+        epochs: T q, the expected number of passes over the records.
         passes: physical batches per expected batch; None if ``largest_physical_batch`` is None.
         cut: the probability that a step's sample exceeds ``largest_batch``; None if that is None.
         noise_multiplier: sigma, the least that keeps the guarantee.
         noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
         total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
-        above_floor: total noise divided by the floor, minus 1.
+        above_floor: the total noise divided by the floor, minus 1.
         saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the share of the total noise
-            that twice N (same B and T), twice epsilon, or batches twice as large would remove.  If batches
-            twice as large exceed N, twice as many steps instead.
+            that would be removed by twice N (with the same B and T), by twice epsilon, or by twice the
+            compute: batches twice as large or, if these exceed N, twice as many steps.
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -66,16 +66,17 @@ class PlanAdvice:
 
     Attributes:
         question: the request.
-        options: best first.  Less total noise is better.  Options within 5 % of the floor count as equal;
-            among them the smaller batch is better, since it takes less compute or leaves more steps.
-        floor: the total noise of full batches, which does not depend on their number.
-        elbow: the smallest batch size, to two digits, within 5 % of the floor; None if the compute does not
+        options: the batch sizes, best first.  Less total noise is better.  Options within 5 % of the floor
+            count as equal.  Among them the smaller batch is better, as it takes less compute or leaves more
+            steps.
+        floor: the total noise of full batches, which does not depend on the number of steps.
+        elbow: the smallest batch size within 5 % of the floor, to two digits; None if the compute does not
             reach it.
 
     **Guarantee**
 
-    * For every option: sampling at ``sampling_rate`` with noise ``noise_multiplier``, ``steps`` times, after
-      the preparation, costs at most (epsilon, delta) under the adjacency.
+    * For every option: ``steps`` steps at ``sampling_rate`` with noise ``noise_multiplier``, after the
+      preparation, cost at most (epsilon, delta) under the adjacency.
     * With a ``largest_batch``, the same holds for samples that are cut there.
 
     >>> from tacit.planner import PlanRequest, advise
@@ -98,7 +99,7 @@ class PlanAdvice:
 
     @cached_property
     def epsilons(self) -> tuple[float, float]:
-        """Epsilon of the recommended option, with samples cut at the largest batch, and uncut."""
+        """The recommended option's epsilon at delta, if samples are cut at the largest batch and if not."""
         best, question = self.recommended, self.question
         curve = question.curve(best.batch_size, best.steps, best.noise_multiplier)
         return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
@@ -149,13 +150,13 @@ class PlanAdvice:
         )
 
     def _about_epsilon(self) -> str:
-        """State the epsilon of a budget that is given as a risk."""
+        """State the epsilon, if the budget limits an attack instead."""
         if self.question.epsilon is not None:
             return ""
         return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
-        """State how often samples are cut, and the cost in epsilon."""
+        """State how often samples are cut, and what that costs in epsilon."""
         best, largest = self.recommended, self.question.largest_batch
         if best.cut is None or largest is None:
             return ""
@@ -182,7 +183,7 @@ class PlanAdvice:
         return f"{start}{self._instead()}"
 
     def _with_room(self) -> str:
-        """State the largest batch that the elbow needs, if the requested one is too small for it."""
+        """State the largest batch that the elbow needs, if the one in the request is too small for it."""
         question, elbow = self.question, self.elbow
         if elbow is None or elbow <= question.largest_size:
             return ""

@@ -14,7 +14,7 @@ from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.sampling import FullBatch, PoissonSampling
 from tacit.strength import check_small_delta
 
-_LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return its least noise
+_LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return the least noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +25,22 @@ class PlanRequest:
         records: N, the public number of records (under add-remove a public estimate).
         unit: a word for one record: "image", "patient".
         epsilon, delta, adjacency: the guarantee of the whole run; epsilon is at most 100.
-        advantage: in place of epsilon, the most by which the true positive rate of any membership test may
+        advantage: instead of epsilon, the most by which the true positive rate of any membership test may
             exceed its false positive rate.
-        true_positive_rate, false_positive_rate: in place of epsilon, the largest true positive rate of any
+        true_positive_rate, false_positive_rate: instead of epsilon, the largest true positive rate of any
             membership test with that false positive rate.
-        epochs, compute, steps: exactly one of them: expected passes over the records; the total number of
-            per-record gradients, T B; or the number of steps, for any batch size.
+        epochs, compute, steps: give exactly one: the expected number of passes over the records; the total
+            number of per-record gradients, T B; or the number of steps, for any batch size.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
-        largest_batch: L, the size to which larger Poisson samples are cut; None if samples are not cut.  Only
-            batch sizes are compared for which cut samples take at most a tenth of delta.
+        largest_batch: L, the size to which larger Poisson samples are cut; None if samples are not cut.  With
+            L, only those batch sizes are compared for which cut samples take at most a tenth of delta.
         preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: a value is out of range; not exactly one of epochs, compute and steps is given; or
-            a largest batch is given without epsilon.
-        PrivacyRefusal: delta is 1/N or more.
+        InvalidInput: if a value is out of range; if not exactly one of epochs, compute and steps is given;
+            or if a largest batch is given without epsilon.
+        PrivacyRefusal: if delta is 1/N or more.
 
     >>> question = PlanRequest(
     ...     records=50_000, unit="image", epsilon=8, delta=1e-5, adjacency="add-remove", epochs=30)
@@ -143,18 +143,18 @@ class PlanRequest:
 
     @property
     def gradients(self) -> float:
-        """T B, the total number of per-record gradients; infinite if the number of steps is given instead."""
+        """T B, the total number of per-record gradients; infinite if ``steps`` is given instead."""
         if self.steps is not None:
             return math.inf
         return self.compute if self.compute is not None else (self.epochs or 0.0) * self.records
 
     @property
     def largest_step(self) -> int:
-        """The largest batch size that allows one step."""
+        """The largest batch size with which the compute allows at least one step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
-        """Return T, the steps of that batch size within the budget.
+        """Return T, the number of steps that the budget allows with that batch size.
 
         Epochs are rounded up, as in :class:`tacit.plan.Plan`.  Compute is a limit and is rounded down.
         """
@@ -166,7 +166,7 @@ class PlanRequest:
     def delta_of(self, batch_size: int) -> float | None:
         """Return the delta at which uncut samples must keep epsilon, so that cut ones keep it at ``delta``.
 
-        It is None if cut batches would take more than a tenth of delta.
+        The result is None if cut batches would take more than a tenth of delta.
         """
         if self.largest_batch is None or self.largest_batch >= self.records:
             return self.delta
@@ -187,5 +187,5 @@ class PlanRequest:
         return Compose((*self.preparation, training)) if self.preparation else training
 
     def curve(self, batch_size: int, steps: int, noise: float) -> PrivacyCurve:
-        """Return the privacy curve of that run."""
+        """Return the privacy curve of the run that :meth:`event` describes."""
         return account(self.event(batch_size, steps, noise), adjacency=self.adjacency, method="best")

@@ -2,12 +2,14 @@
 
 A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size and
 budget affect training only through the noise per example r = sigma / B (the noise-batch ratio of McKenna et
-al., "Scaling laws for differentially private language models", 2501.18914).  Over a run, the noise on the
-mean of all T steps counts.  Sander et al. ("TAN without a burn", 2210.03403) found that for sigma > 2,
-epsilon depends only on its inverse, up to a constant:
+al., "Scaling laws for differentially private language models", 2501.18914).  Over a run, what matters is the
+noise on the mean of all T steps, the total noise:
 
     noise per example   r = sigma / B = sigma / (q N)
     total noise         r / sqrt(T)
+
+Sander et al. ("TAN without a burn", 2210.03403) found that for sigma > 2, epsilon depends on the total noise
+alone, up to a constant factor.
 
 Large batches therefore reduce the total noise to that of the full batch, here called the floor, and no
 further.  The elbow is the smallest batch size with a total noise within 5 % of the floor.  There sigma is
@@ -36,8 +38,8 @@ from tacit.strength import warn_if_weak
 _ELBOW_NOISE = 2.3  # solves sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the elbow by the central limit theorem
 _BELOW, _ABOVE = 16, 8  # the table reaches from elbow / 16 to 8 elbow
 _BELOW_LIMIT = 3  # replaces _BELOW if the largest batch is below the elbow: smaller ones only add noise
-_MANY = 10_000  # steps of full batches for the floor, which does not depend on their number
-_PRECISION = 64  # the elbow is exact to one part in this
+_MANY = 10_000  # steps of full batches for the floor, which does not depend on this number
+_PRECISION = 64  # the elbow is exact to 1/64
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,8 +55,8 @@ def advise(
         progress: called with (title, done, total).
 
     Raises:
-        InvalidInput: a batch size is below 1, or the budget does not allow one step of it.
-        BudgetExceeded: the preparation alone costs more than the budget.
+        InvalidInput: if a batch size is below 1, or the budget does not allow one step of it.
+        BudgetExceeded: if the preparation alone costs more than the budget.
 
     >>> question = PlanRequest(
     ...     records=1_000_000, unit="record", epsilon=1, delta=1e-8, adjacency="add-remove", steps=1000)
@@ -105,7 +107,7 @@ def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
 
 
 def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
-    """Return sigma, the least noise with which batches of that size keep the guarantee.
+    """Return sigma, the least noise multiplier with which batches of that size keep the guarantee.
 
     >>> round(noise_multiplier(PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", epochs=40), 8192), 2)
@@ -117,7 +119,7 @@ def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _noise(question: PlanRequest, batch_size: int, steps: int, epsilon: float | None = None) -> float:
-    """Return sigma at the question's budget, or at another ``epsilon``."""
+    """Return sigma at the budget of ``question``, or at another ``epsilon``."""
     delta = question.delta if question.largest_batch is None else question.delta_of(batch_size)
     if delta is None:
         _refuse_cuts(question, batch_size)
@@ -134,7 +136,7 @@ def _total_noise(question: PlanRequest, batch_size: int) -> float:
 
 
 def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | None:
-    """Find the smallest batch size within 5 % of the floor, to two digits; total noise decreases with B."""
+    """Find the smallest batch size within 5 % of the floor, to two digits.  Total noise decreases with B."""
     calls = 0
 
     def is_near_floor(batch_size: int) -> bool:
@@ -194,14 +196,14 @@ def _option(question: PlanRequest, batch_size: int, floor: float) -> PlanOption:
     whole_sigma = sigma if largest is None else _noise(whole, batch_size, steps)
 
     def saved(other: PlanRequest, size: int, count: int, epsilon: float | None = None) -> float:
-        """Return the share of total noise that another N, B, T or epsilon removes, for uncut samples."""
+        """Return the share of the total noise that another N, B, T or epsilon removes, for uncut samples."""
         try:
             noise = _noise(other, size, count, epsilon)
-        except LooseBudget as least:  # good enough for a comparison; never recommended
+        except LooseBudget as least:  # this noise is good enough for a comparison, and is never recommended
             noise = least.noise
         return 1.0 - (noise / whole_sigma) * (batch_size / size) * math.sqrt(steps / count)
 
-    epsilon = question.epsilon  # for a risk budget: the epsilon at delta of the calibrated noise
+    epsilon = question.epsilon  # for a limit on attacks: the epsilon of the calibrated noise, at delta
     if epsilon is None:
         epsilon = whole.curve(batch_size, steps, whole_sigma).epsilon(question.delta)
     twice_records = replace(whole, records=2 * records, allow_large_delta=True)
