@@ -1,9 +1,9 @@
-"""The search for the best language model and training within a budget of compute and privacy.
+"""The search for the best language model and its training within a budget of compute and privacy.
 
 Training a model of M parameters for T steps on batches of B records of S tokens costs 6 M T B S
 floating-point operations (Kaplan et al., 2001.08361; clipping and noise add little, McKenna et al.,
 2501.18914, appendix B.3). The promise and the number of records determine sigma for each B and T. The search
-finds the (M, T, B) within the budget that have the least loss by the law.
+finds the (M, T, B) within the budget that have the least loss by the scaling law.
 
 Symbols: N records, S tokens per record; M, T, B, sigma, r as in :mod:`tacit.scaling.law`.
 """
@@ -34,10 +34,10 @@ from tacit.scaling.published import published_facts
 from tacit.strength import warn_if_weak
 
 NEAR_BEST = 0.01
-"""The largest relative distance from the least loss at which a configuration is near the best."""
+"""A configuration is near the best if its loss is at most this share above the least loss."""
 
 _SIZES, _COUNTS = 73, 97  # model sizes and numbers of steps that are searched
-_BEYOND = 10.0  # the factor by which the search exceeds the range of the law, if the user allows it
+_BEYOND = 10.0  # the factor by which the search exceeds the range of the law, if the user allows that
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int], None]
 def advise_language_model(
     question: LanguageModelRequest, law: Law, *, progress: Progress | None = None
 ) -> LanguageModelAdvice:
-    """Find the model size, batch size, steps and noise of least expected loss within the budget.
+    """Find the model size, batch size, steps and noise with the least expected loss within the budget.
 
     **Guarantee**
 
@@ -53,7 +53,7 @@ def advise_language_model(
       ``noise_multiplier``, ``steps`` times, costs at most (epsilon, delta) under the adjacency.
 
     Raises:
-        InvalidInput: no configuration within the budget is in the range of the law. The message says why.
+        InvalidInput: if no configuration within the budget is in the range of the law. The message says why.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -88,10 +88,10 @@ def advise_language_model(
 def loss_over_compute(
     question: LanguageModelRequest, law: Law, *, epsilon: float, flops: Floats
 ) -> list[Point]:
-    """Compute the least expected loss of each budget of compute under that epsilon, for a figure.
+    """Compute the least expected loss for each compute budget in ``flops`` under that epsilon, for a plot.
 
-    The noise is that of the search, within a tenth of the proven one. Budgets without a configuration in the
-    range are left out.
+    The noise is the estimate of the search, within a tenth of the proven noise. A compute budget without a
+    configuration in the range of the law is left out.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -115,7 +115,7 @@ def loss_over_compute(
 
 @dataclass(frozen=True)
 class _Grid:
-    """Losses over model sizes (rows) and steps (columns); infinite outside the range of the law."""
+    """Losses over model sizes (rows) and steps (columns). They are infinite outside the range of the law."""
 
     sizes: Floats
     steps: Floats
@@ -143,7 +143,7 @@ class _Grid:
 
 
 def _search_range(question: LanguageModelRequest, law: Law) -> Range:
-    """Return the range of the search, wider than that of the law if the user allows it."""
+    """Return the range of the search. It is wider than that of the law if the user allows it."""
     wider = _BEYOND if question.extrapolate else 1.0
     size, steps = law.range.model_size, law.range.steps
     if question.model_size is not None:
@@ -151,8 +151,8 @@ def _search_range(question: LanguageModelRequest, law: Law) -> Range:
         if not inside:
             raise InvalidInput(
                 f"{parameters(question.model_size)} parameters are outside the law. It was measured for "
-                f"{law.range.in_words()}. Choose a size within, or say extrapolate=True, in a shell "
-                f"--extrapolate, and take the answer as a guess (up to {_BEYOND:.0f} times beyond)."
+                f"{law.range.in_words()}. Choose a size in that range, or set extrapolate=True "
+                f"(in a shell --extrapolate) to search up to {_BEYOND:.0f} times beyond it, for a guess."
             )
         size = (question.model_size, question.model_size)
     else:
@@ -196,7 +196,7 @@ def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Gri
 
 
 def _rounded(question: LanguageModelRequest, law: Law, grid: _Grid) -> tuple[float, int, int]:
-    """Round the best model size and steps to a few digits within the range, and return the batch for them."""
+    """Round the best model size and steps to a few digits within the range, and compute the batch size."""
     size, steps = grid.best
     searched = _search_range(question, law)
     if question.model_size is None:
@@ -216,7 +216,7 @@ def _digits(value: float, digits: int) -> float:
 
 
 def _digits_down(value: float, digits: int) -> float:
-    """Cut ``value`` to ``digits`` significant digits.
+    """Round ``value`` down to ``digits`` significant digits.
 
     >>> _digits_down(42_084.7, 3), _digits_down(7.5, 3)
     (42000.0, 7.5)
@@ -262,7 +262,7 @@ def _configuration(
 
 
 def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
-    """Return the question with twice the compute, twice epsilon and twice the records."""
+    """Return the question with twice the compute, with twice epsilon and with twice the records."""
     longer = None if question.largest_batch is None else 2 * question.largest_batch
     return (
         replace(question, flops=2 * question.flops, largest_batch=longer and min(longer, question.records)),
@@ -272,7 +272,7 @@ def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
 
 
 def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
-    """Return the choice of training without privacy for that compute, by the published rule.
+    """Return the published choice for training without privacy with that compute.
 
     >>> from tacit.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
@@ -298,7 +298,7 @@ def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
 
 
 def _with_this_promise(question: LanguageModelRequest, law: Law, other: NonPrivate) -> NonPrivate:
-    """Add the same configuration with the noise of the promise, if it is in the range of the law."""
+    """Add what this configuration reaches with the noise of the promise, if it is in the range of the law."""
     if other.loss is None or other.batch_size > question.largest_expected_batch:
         return other
     alike = _configuration(question, law, other.model_size, other.steps, other.batch_size)
@@ -306,7 +306,7 @@ def _with_this_promise(question: LanguageModelRequest, law: Law, other: NonPriva
 
 
 def _warnings(question: LanguageModelRequest, law: Law, best: Configuration) -> tuple[str, ...]:
-    """Warn of assumptions beyond the runs of the law, and of limits of the search."""
+    """Return warnings of assumptions beyond the runs of the law, and of limits of the search."""
     words = []
     if best.beyond:
         words.append(

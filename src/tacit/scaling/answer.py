@@ -1,4 +1,4 @@
-"""The question and the answer of a plan for a language model: budgets, and configurations."""
+"""The request for a plan of a language model, with its budgets, and the answer, with its configurations."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class LanguageModelRequest:
 
     Attributes:
         records: N, the public number of records. A record is one unit of privacy; a step takes one sequence
-            of it.
+            from each record that it draws.
         unit: the name of one record: "sequence of 512 tokens", "user".
         epsilon, delta, adjacency: the promise of the whole run; epsilon is 0.1 to 100.
         flops: the floating-point operations of the whole training.
-        sequence_length: S, the tokens of one sequence.
+        sequence_length: S, the number of tokens per sequence.
         model_size: M, if it is fixed; None to choose it.
         largest_batch: the number of records to which larger Poisson samples are cut; None for no limit.
         extrapolate: also search beyond the range of the law.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
-        InvalidInput: a value is out of range.
-        PrivacyRefusal: delta is 1/N or more, and ``allow_large_delta`` is False.
+        InvalidInput: if a value is out of range.
+        PrivacyRefusal: if delta is 1/N or more, and ``allow_large_delta`` is False.
 
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
@@ -84,27 +84,27 @@ class LanguageModelRequest:
         return max(1, math.floor(self.largest_batch - _SPARE * math.sqrt(self.largest_batch)))
 
     def batch_size(self, model_size: Floats, steps: Floats) -> Floats:
-        """Compute the B that the compute allows, at most the largest."""
+        """Compute the B that the compute allows, but at most :attr:`largest_expected_batch`."""
         allowed = self.flops / (6.0 * self.sequence_length * model_size * steps)
         return np.minimum(allowed, float(self.largest_expected_batch))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """The settings of a training, with the noise that the promise needs and the loss that the law expects.
+    """The settings of one training run, with the noise that the promise needs and the expected loss.
 
     Attributes:
         model_size: M.
         steps: T.
-        batch_size: B, the expected records per step.
+        batch_size: B, the expected number of records per step.
         sampling_rate: q = B / N.
         noise_multiplier: sigma, proven to keep the promise.
         noise_batch_ratio: sigma / B.
-        loss: the expected loss in nats per token.
+        loss: the loss that the law expects, in nats per token.
         beyond: the settings outside the range of the law, in words; with any of them the loss is a guess.
-        accountant: "pld", the tight one, or "rdp".
+        accountant: "pld" (tight) or "rdp".
         flops: 6 M T B S.
-        tokens: T B S, the tokens of the training.
+        tokens: T B S, the number of tokens in training.
         tokens_per_parameter: tokens / M.
         epochs: T q, the mean number of times that a record is drawn.
 
@@ -134,7 +134,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class NearBest:
-    """The least and largest model size, steps and batch size within 1 % of the least expected loss."""
+    """The ranges of model size, steps and batch size with an expected loss within 1 % of the least."""
 
     model_size: tuple[float, float]
     steps: tuple[float, float]
@@ -143,12 +143,12 @@ class NearBest:
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate:
-    """The choice of training without privacy for the same compute.
+    """The choice for training without privacy with the same compute.
 
     Attributes:
-        model_size, tokens, batch_size, steps: by the published rule; see ``published.json``.
+        model_size, tokens, batch_size, steps: chosen by the published rule; see ``published.json``.
         loss: the expected loss without noise; None outside the range of the law.
-        with_privacy: the same configuration under the promise; None outside the range.
+        with_privacy: the same configuration under the promise; None outside the range of the law.
     """
 
     model_size: float
@@ -161,7 +161,7 @@ class NonPrivate:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a figure: FLOPs, and their least expected loss with its model size and steps."""
+    """One point of a plot: a compute budget in FLOPs, and its least loss with that model size and steps."""
 
     flops: float
     loss: float
@@ -175,13 +175,13 @@ class LanguageModelAdvice:
 
     Attributes:
         question: the request.
-        law: the law of the loss.
-        best: the configuration of least expected loss.
+        law: the scaling law of the loss.
+        best: the configuration with the least expected loss.
         near_best: the ranges within 1 % of that loss.
-        non_private: the choice of training without privacy.
-        saved_by_twice_flops, saved_by_twice_epsilon, saved_by_twice_records: the part of the expected loss
-            that twice as much of one budget would remove, with the other budgets as they are.
-        warnings: sentences on assumptions beyond the runs of the law, and on limits of the search.
+        non_private: the choice for training without privacy.
+        saved_by_twice_flops, saved_by_twice_epsilon, saved_by_twice_records: the share of the expected loss
+            that twice as much of one budget would remove, with the other budgets unchanged.
+        warnings: sentences about assumptions beyond the runs of the law, and about limits of the search.
 
     >>> from tacit.scaling import advise_language_model
     >>> from tacit.scaling.published import published_law
@@ -207,7 +207,7 @@ class LanguageModelAdvice:
         return asdict(self) | {"law": self.law.as_data(), "in_words": self.in_words()}
 
     def in_words(self) -> str:
-        """Write the recommendation for people, in a few sentences."""
+        """Return the recommendation in a few sentences."""
         best, near, quality = self.best, self.near_best, self.law.quality
         flops, epsilon, records = (
             f"{part:.1%}"
@@ -248,7 +248,7 @@ class LanguageModelAdvice:
 
 
 def _times(factor: float, larger: str, smaller: str) -> str:
-    """Write a factor for people.
+    """Format a factor in words.
 
     >>> _times(1370.2, "larger", "smaller"), _times(0.4, "larger", "smaller")
     ('1,370 times larger', '2.5 times smaller')

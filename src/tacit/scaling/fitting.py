@@ -1,8 +1,8 @@
-"""The fit of a law to runs: least squares on the logarithm of the loss, from several starts.
+"""The fit of a scaling law to runs: least squares on the logarithm of the loss, from several starts.
 
-Positive coefficients are searched as logarithms. Sizes, steps and ratios are relative to the geometric means
-of the runs, so that the effects of the nine coefficients on the loss differ at the centre. The starts are
-fixed: the same runs give the same law.
+Positive coefficients are fitted as logarithms. Sizes, steps and ratios are divided by their geometric means
+over the runs, so that the nine coefficients affect the loss differently there. The starts are fixed, so the
+same runs give the same law.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy.optimize import least_squares
 Floats = NDArray[np.float64]
 
 
-_OUTLIER = 0.05  # a run with a larger error, beyond 5 %, counts less
-_PARTS = 10  # parts of the runs, each held out in turn
+_OUTLIER = 0.05  # a run with a larger relative error, beyond 5 %, counts less
+_PARTS = 10  # the runs are split into ten parts, each of which is held out in turn
 
 # log E, log A, a, log D, b, log K, k, g, log r0; r0 in units of the geometric mean of the ratios above 0
 _NAMES = (
@@ -41,10 +41,10 @@ _STARTS = tuple(
 def fit_coefficients(
     sizes: Floats, steps: Floats, ratios: Floats, losses: Floats
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Fit the coefficients of :meth:`tacit.scaling.Law.fit`; each array has one entry for each run.
+    """Fit the coefficients of :meth:`tacit.scaling.Law.fit`; each array has one entry per run.
 
     Returns:
-        The coefficients of a :class:`~tacit.scaling.Law`, and the errors of a ``Quality``, by their names.
+        The coefficients of a :class:`~tacit.scaling.Law` by name, and the errors of a ``Quality`` by name.
     """
     middle_size, middle_steps = _middle(sizes), _middle(steps)
     middle_ratio = _middle(ratios[ratios > 0.0])
@@ -63,7 +63,7 @@ def fit_coefficients(
 
 
 def _formula(point: Floats, arguments: Floats) -> Floats:
-    """Compute log L at (log M, log T, log r), each relative to its middle."""
+    """Compute log L at (log M, log T, log r), each relative to its geometric mean."""
     log_e, log_a, a, log_d, b, log_k, k, g, log_r = point
     size, steps, ratio = arguments
     loss = (
@@ -95,7 +95,7 @@ def _search(arguments: Floats, losses: Floats, starts: Sequence[Floats]) -> Floa
 
 
 def _held_out(point: Floats, arguments: Floats, losses: Floats) -> float:
-    """Compute the error on held-out runs, each tenth of them in turn."""
+    """Compute the error on held-out runs; each tenth of the runs is held out in turn."""
     part = np.arange(len(losses)) % _PARTS
     errors = np.empty(len(losses))
     inside = np.clip(point, _LOW + 1e-9, _HIGH - 1e-9)

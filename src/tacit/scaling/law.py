@@ -1,15 +1,15 @@
-"""A law of four terms for the loss of private language models, fitted to measured runs.
+"""A scaling law with four terms for the loss of private language models, fitted to measured runs.
 
     L(M, T, r) = E + A (M / M0)^-a + D (T / T0)^-b + K (M / M0)^k / (1 + (r / r0)^-g)
 
 The first three terms are those of Hoffmann et al., "Training compute-optimal large language models"
-(2203.15556), with steps in place of tokens. The fourth is the loss that the noise adds: S-shaped in the
+(2203.15556), with steps in place of tokens. The fourth is the loss that the noise adds. It is S-shaped in the
 logarithm of the noise-batch ratio r, and larger for larger models. It is form (5) of McKenna et al., "Scaling
-laws for differentially private language models" (2501.18914, appendix E). The place and width of the S are
-fixed there, and fitted here.
+laws for differentially private language models" (2501.18914, appendix E), where the position and the width of
+the S are fixed. Here they are fitted.
 
 Symbols: M parameters of the model, T steps, B batch size in records, sigma noise multiplier, L loss in nats
-per token. r = sigma / B is the noise-batch ratio: the noise of a step's mean gradient in clipping norms.
+per token. r = sigma / B is the noise-batch ratio: the noise on a step's mean gradient, in clipping norms.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run, or one moment of it: its settings, and the loss that it reached.
+    """One training run, up to its end or an earlier step: its settings, and the loss that it reached.
 
     Attributes:
-        model_size: M, the parameters of the model.
+        model_size: M, the number of parameters of the model.
         steps: T.
         noise_batch_ratio: r = noise multiplier / batch size; 0 for a run without noise.
         loss: the cross-entropy on records that were not trained on, in nats per token.
-        source: the source of the figures: a file, a paper with its table.
+        source: where the numbers come from: a file, or a paper with its table.
 
     Raises:
-        InvalidInput: a value is not finite, or not positive (r may be 0).
+        InvalidInput: if a value is not finite, or not positive (r may be 0).
 
     >>> Run(model_size=1_000_000, steps=2_000, noise_batch_ratio=1e-4, loss=4.2, source="runs/17").loss
     4.2
@@ -70,7 +70,7 @@ class Range:
     noise_batch_ratio: tuple[float, float]
 
     def in_words(self) -> str:
-        """Write the range for people.
+        """Describe the range in words.
 
         >>> Range((4.6e6, 3.3e8), (1800, 110_000), (3.5e-7, 0.0026)).in_words()
         'models of 4.6M to 330M parameters, 1,800 to 110,000 steps, noise-batch ratios of 3.5e-07 to 0.0026'
@@ -84,10 +84,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Quality:
-    """The errors of a law as parts of the loss: 0.01 is 1 %.
+    """The relative errors of a law's losses: 0.01 is 1 %.
 
     Attributes:
-        runs: the number of runs that it was fitted to.
+        runs: the number of runs to which the law was fitted.
         typical: the root mean square of (predicted - measured) / measured.
         largest: the largest absolute value of these errors.
         held_out: the root mean square over held-out runs, in ten-fold cross-validation.
@@ -101,7 +101,7 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """The expected loss as a function of model size, steps and noise-batch ratio, with a stated range.
+    """A scaling law: the expected loss as a function of model size, steps and noise-batch ratio.
 
     Attributes:
         irreducible: E.
@@ -109,10 +109,10 @@ class Law:
         steps_loss, steps_exponent: D, b.
         noise_loss, noise_size_exponent, noise_exponent, noise_midpoint: K, k, g, r0.
         model_size, steps: M0 and T0, at which A, D and K are stated.
-        sequence_length: the tokens of a record in the runs that the law was fitted to.
-        range: the range of these runs; beyond it, :meth:`loss` refuses.
+        sequence_length: the number of tokens per record in the runs to which the law was fitted.
+        range: the range of these runs; :meth:`loss` refuses arguments beyond it.
         quality: the errors of the fit.
-        source: the source of the runs.
+        source: where the runs come from.
 
     >>> from tacit.scaling.published import published_law
     >>> round(published_law().loss(model_size=17e6, steps=9_600, noise_batch_ratio=5.1e-5), 1)
@@ -149,16 +149,16 @@ class Law:
         """Fit a law to measured runs.
 
         The fit compares logarithms, so that an error of 1 % counts the same for large and small losses.
-        Outliers beyond 5 % have less weight.
+        Outliers with errors beyond 5 % have less weight.
 
         Args:
-            runs: at least 12, with three or more model sizes, numbers of steps and ratios above 0.
+            runs: at least 12 runs, covering three or more model sizes, numbers of steps and ratios above 0.
                 Intermediate losses of one run may be given as runs of fewer steps.
-            sequence_length: the tokens of a record in these runs.
-            source: the source of the runs; a plan prints it.
+            sequence_length: the number of tokens per record in these runs.
+            source: where the runs come from; a plan prints it.
 
         Raises:
-            InvalidInput: there are too few runs, or they differ too little to tell the terms apart.
+            InvalidInput: if there are too few runs, or if they differ too little to tell the terms apart.
         """
         from tacit.scaling.fitting import fit_coefficients  # the import of scipy.optimize is slow
 
@@ -186,11 +186,11 @@ class Law:
             model_size: M.
             steps: T.
             noise_batch_ratio: r; 0 is training without noise. A ratio below the least measured one counts as
-                that one, so that the loss is too large rather than too small.
-            extrapolate: also answer beyond the range.
+                the least, so that the loss is too large rather than too small.
+            extrapolate: allow arguments beyond the range.
 
         Raises:
-            InvalidInput: the arguments are beyond the range, and ``extrapolate`` is not set.
+            InvalidInput: if an argument is beyond the range, and ``extrapolate`` is not set.
         """
         for name, value in (("model_size", model_size), ("steps", steps)):
             check_real(name, value, low=0.0, open_low=True)
@@ -199,13 +199,13 @@ class Law:
         if beyond and not extrapolate:
             raise InvalidInput(
                 f"the law was measured for {self.range.in_words()}; {' and '.join(beyond)}. Choose within "
-                "the range, fit a law to your own runs by Law.fit, or say extrapolate=True and take the "
+                "the range, fit a law to your own runs by Law.fit, or set extrapolate=True and take the "
                 "answer as a guess."
             )
         return float(self.losses(model_size, steps, noise_batch_ratio))
 
     def losses(self, model_size: ArrayLike, steps: ArrayLike, noise_batch_ratio: ArrayLike) -> Floats:
-        """Compute L for arrays that broadcast together, without a check of the range."""
+        """Compute L for arrays that broadcast together, without checking the range."""
         sizes = np.asarray(model_size, dtype=float) / self.model_size
         count = np.asarray(steps, dtype=float) / self.steps
         least = self.range.noise_batch_ratio[0]
@@ -221,7 +221,7 @@ class Law:
         return loss
 
     def beyond(self, model_size: float, steps: float, noise_batch_ratio: float) -> tuple[str, ...]:
-        """Name the arguments outside the range, in words. Less noise than measured is inside."""
+        """Describe each argument outside the range. A ratio below the range counts as inside."""
         words = []
         if not _within(model_size, self.range.model_size):
             words.append(f"{parameters(model_size)} parameters are outside")
@@ -232,7 +232,7 @@ class Law:
         return tuple(words)
 
     def as_data(self) -> dict[str, Any]:
-        """Return everything as plain data, for JSON; :meth:`from_data` reads it."""
+        """Return everything as plain data, for JSON; :meth:`from_data` reads it back."""
         return asdict(self)
 
     @classmethod
@@ -251,7 +251,7 @@ class Law:
         return cls(**(data | {"range": Range(**ends), "quality": Quality(**data["quality"])}))
 
 
-_FEWEST_RUNS = 12  # three more than there are coefficients, so that errors show a bad fit
+_FEWEST_RUNS = 12  # three more than the number of coefficients, so that errors show a bad fit
 _FEWEST_VALUES = 3  # of each argument: two would not determine the shape of a term
 _EDGE = 1.0 + 1e-9  # the ends belong to the range, also after rounding by a logarithm and back
 
@@ -287,7 +287,7 @@ def _within(value: float, ends: tuple[float, float]) -> bool:
 
 
 def parameters(count: float) -> str:
-    """Write a model size for people.
+    """Format a model size for people.
 
     >>> parameters(4.6e6), parameters(335e6), parameters(1.04e9), parameters(800)
     ('4.6M', '335M', '1.04B', '800')

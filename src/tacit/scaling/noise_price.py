@@ -1,12 +1,13 @@
-"""The noise that a promise needs: approximate for thousands of configurations, proven for the chosen one.
+"""The noise that a promise needs: estimated for thousands of configurations, proven for the chosen one.
 
-The search needs sigma at thousands of pairs of batch size and steps. :class:`NoiseTable` computes it from the
+The search needs sigma at thousands of pairs of batch size and steps. :class:`NoiseTable` estimates it by the
 central limit of Bu et al., "Deep learning with Gaussian differential privacy" (1911.11607),
 
     mu = q sqrt(T (exp(1 / sigma^2) - 1)),
 
-times a correction: the ratio of the proven sigma to this guess at a few anchors, interpolated in between. No
-promise depends on it: :func:`noise_multiplier` calibrates the noise of each recommended configuration.
+times a correction: the ratio of the proven sigma to this estimate at a few grid points, interpolated between
+them. No promise depends on it: :func:`noise_multiplier` calibrates the noise of each recommended
+configuration.
 
 Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier.
 """
@@ -28,15 +29,15 @@ from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
 from tacit.scaling.law import Floats
 
-_RATES, _STEPS = 5, 3  # anchors of the table
-_QUIET = 0.38  # below this guess a call of the tight accountant takes seconds to minutes
+_RATES, _STEPS = 5, 3  # grid points of the table
+_QUIET = 0.38  # at a smaller estimate of sigma, the tight accountant takes seconds to minutes
 
 
 def accountant(rate: float, steps: int, epsilon: float, delta: float) -> str:
-    """Choose the accountant of Poisson samples: "pld", the tight one, or "rdp" where that would take minutes.
+    """Choose the accountant of Poisson samples: "pld", which is tight, or "rdp" if "pld" takes minutes.
 
-    The tight one is slow if little noise is needed and records are rarely drawn. The noise by Renyi
-    divergences is up to a third larger there, and also keeps the promise.
+    "pld" is slow if little noise is needed and records are rarely drawn. There "rdp" needs up to a third more
+    noise, and also keeps the promise.
 
     >>> accountant(0.0078, 9_600, 1.0, 1e-8), accountant(1e-6, 10_000, 1.0, 1e-8)
     ('pld', 'rdp')
@@ -57,7 +58,7 @@ def noise_multiplier(
     largest_batch: int | None = None,
     method: str = "pld",
 ) -> float:
-    """Compute sigma, the least noise with which ``steps`` steps keep the promise, by that accountant.
+    """Compute sigma, the least noise with which ``steps`` steps keep the promise, by accountant ``method``.
 
     >>> round(noise_multiplier(10**7, 78_000, 9_600, 1.0, 1e-8, Adjacency.ADD_REMOVE), 2)
     3.99
@@ -78,7 +79,7 @@ def noise_multiplier(
 
 
 class NoiseTable:
-    """The sigma of any batch size and number of steps under one promise, within a few percent."""
+    """An estimate of sigma for any batch size and number of steps under one promise, within a few percent."""
 
     def __init__(
         self, records: int, epsilon: float, delta: float, adjacency: Adjacency, steps: tuple[float, float],
@@ -88,7 +89,7 @@ class NoiseTable:
         Args:
             records: N.
             epsilon, delta, adjacency: the promise.
-            steps: the range of T.
+            steps: the range of T, as (least, largest).
             least_batch: the least B; the largest is N.
         """
         self._promise = (epsilon, delta, adjacency)
@@ -108,11 +109,11 @@ class NoiseTable:
         return RegularGridInterpolator((rates, steps), np.array(factors), bounds_error=False, fill_value=None)
 
     def _anchor(self, rate: float, steps: float) -> float:
-        """Compute the logarithm of the ratio of the proven sigma to the guess."""
+        """Compute the logarithm of the ratio of the proven sigma to the estimate, at one grid point."""
         epsilon, delta, adjacency = self._promise
         batch, count = min(self._records, max(1, round(rate * self._records))), max(1, round(steps))
         guess = _central_limit(np.asarray(batch / self._records), np.asarray(count), self._mu)
-        tight = adjacency is not Adjacency.REPLACE_ONE  # under replace-one an anchor would take seconds
+        tight = adjacency is not Adjacency.REPLACE_ONE  # under replace-one a grid point would take seconds
         method = accountant(batch / self._records, count, epsilon, delta) if tight else "rdp"
         try:
             proven = noise_multiplier(self._records, batch, count, epsilon, delta, adjacency, method=method)
@@ -129,14 +130,14 @@ class NoiseTable:
 
 
 def _central_limit(rate: Floats, steps: Floats, mu: float) -> Floats:
-    """Compute the sigma at which mu is reached."""
+    """Compute the sigma at which the central limit has this ``mu``."""
     sigma: Floats = 1.0 / np.sqrt(np.log1p((mu / rate) ** 2 / steps))
     return sigma
 
 
 @lru_cache(maxsize=256)
 def _gaussian_mu(epsilon: float, delta: float) -> float:
-    """Compute mu of the Gaussian mechanism with (epsilon, delta); Balle and Wang, 1805.06530, theorem 8."""
+    """Compute mu of the Gaussian mechanism with (epsilon, delta) (Balle and Wang, 1805.06530, theorem 8)."""
 
     def excess(mu: float) -> float:
         spent = ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))

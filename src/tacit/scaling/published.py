@@ -1,4 +1,4 @@
-"""The runs that a law is fitted to: those published by McKenna et al., with sources, or a user's runs.
+"""The runs to which a law is fitted: published runs of McKenna et al., or a user's runs.
 
 ``published.json`` holds the published runs. Each entry names its source, and says if it was read second-hand.
 A user's runs are a CSV file with one line for each run.
@@ -20,14 +20,14 @@ from tacit.scaling.law import Law, Run
 
 @cache
 def published_facts() -> dict[str, Any]:
-    """Return all published figures that a plan uses, with their sources."""
+    """Return all published numbers that a plan uses, with their sources."""
     text = resources.files("tacit.scaling").joinpath("published.json").read_text(encoding="utf-8")
     facts: dict[str, Any] = json.loads(text)
     return facts
 
 
 def published_runs() -> tuple[Run, ...]:
-    """Return the 20 configurations of table 2 of McKenna et al., with the loss that they state for each.
+    """Return the 20 configurations of table 2 of McKenna et al., with the loss stated there for each.
 
     The noise-batch ratio follows from their privacy budget by Tacit's accountant.
 
@@ -52,13 +52,13 @@ _COLUMNS = ("model_size", "steps", "noise_batch_ratio", "loss")
 
 
 def read_runs(path: Path) -> tuple[Run, ...]:
-    """Read the runs of a CSV file. Its first line names model_size, steps, noise_batch_ratio and loss.
+    """Read runs from a CSV file with the columns model_size, steps, noise_batch_ratio and loss.
 
-    Other columns are ignored.
+    The first line names the columns. Other columns are ignored.
 
     Raises:
-        InvalidInput: there is no such file, a column is missing, or a value is not a number. The message has
-            the line.
+        InvalidInput: if there is no such file, a column is missing, or a value is not a number. The message
+            states the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "runs.csv"
