@@ -148,7 +148,7 @@ def _sampled(event: _Sampled) -> Steps:
         case ((base, 1),):
             return ((_simplified(event, base), 1),)
     raise UnsupportedEvent(
-        f"{event!r} makes several releases on one random subset: no price of that is proven. Sample anew "
+        f"{event!r} makes several releases on one random subset: no price is proven for that. Sample anew "
         "for each release: write Repeat(PoissonSampled(rate, mechanism), count), or Compose of "
         "PoissonSampled events."
     )

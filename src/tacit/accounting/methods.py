@@ -41,8 +41,8 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     """Compute the price of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
-            "method 'gdp' is gone: the others prove as much, or more, and the central limit theorem is no "
-            "bound. Use method 'best'."
+            "method 'gdp' is removed: the other methods prove as much or more, and the central limit "
+            "theorem is no bound. Use method 'best'."
         )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)

@@ -99,7 +99,7 @@ def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
 def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
     return UnsupportedEvent(
         f"composition theorems have no (epsilon, delta) of {base!r} under adjacency {adjacency.value!r}: "
-        "they need one of every mechanism. State one as ApproximateDP, or use method 'pld' or 'rdp'."
+        "they need one for every mechanism. State it as ApproximateDP, or use method 'pld' or 'rdp'."
     )
 
 

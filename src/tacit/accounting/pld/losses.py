@@ -183,9 +183,9 @@ def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
         )
     if sigma < LEAST_BIN_NOISE:
         raise NoiseOutOfRange(
-            f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards, as the "
-            f"likelihood ratio has too long a tail below; got {base!r}. Use method 'best' or 'rdp', or more "
-            "noise.",
+            f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards (with less "
+            f"noise, the likelihood ratio has too long a tail); got {base!r}. Use method 'best' or 'rdp', or "
+            "more noise.",
             too_small=True,
         )
 

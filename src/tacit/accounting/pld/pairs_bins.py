@@ -5,8 +5,8 @@ under Q and one x_i shifted by 1 under P (Chua et al. 2024, 2412.16802),
 
     P = (1/t) sum_i N(e_i),  Q = N(0),  dP/dQ = S / t,  S = sum of t independent W = e^{(2x - 1)/(2 sigma^2)}.
 
-This pair dominates every adaptive run.  Step i releases f + g 1[the record is in bin i] + noise with |g| <=
-1, where f and g are known by then.  That is a post-processing of x_i: scale it, then add f and more noise.
+This pair dominates every adaptive run.  Step i releases f + g 1[record in bin i] + noise with |g| <= 1,
+where f and g are known by then.  That is a post-processing of x_i: scale it, then add f and more noise.
 
 Delta depends on the pair only through E_Q (S/t - a)_+ for a >= 0, also in compositions, and this is convex
 and increasing in every W.  So W may be replaced by a distribution on a linear grid of spacing d:
