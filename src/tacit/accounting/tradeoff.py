@@ -82,7 +82,7 @@ def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tupl
 
 
 def _reach(epsilon: Callable[[float], float], rates: Array) -> float:
-    """Choose the largest epsilon to evaluate: the first finite one at three small deltas."""
+    """Choose the largest epsilon to evaluate: the first finite one of those at three small deltas."""
     least = float(np.minimum(rates, 1.0 - rates).min(initial=1.0))
     for delta in (min(max(1e-3 * least, _LEAST), _SMALL), 1e-5, 1e-3):
         largest = epsilon(delta)

@@ -42,7 +42,7 @@ class Law:
 
 
 def law_of(base: Base, adjacency: Adjacency, largest: float) -> Law | None:
-    """Return the ``Law`` of ``base``, in units of ``adjacency``, for orders up to ``largest``; None if none.
+    """Return the ``Law`` of ``base`` in units of ``adjacency``, up to the order ``largest``; None if unknown.
 
     >>> law = law_of(RandomizedResponse(0.5, 2), Adjacency.REPLACE_ONE, 2.0)
     >>> np.exp(law.log_masses).round(3).tolist(), np.exp(law.log_ratios).round(3).tolist()
