@@ -256,11 +256,11 @@ class PrivacyCurve:
     # --- further curves -----------------------------------------------------------------------------------
 
     def group(self, size: int) -> PrivacyCurve:
-        """Return the curve of a group of ``size`` records, from that of one record.
+        """Return the curve of a group of ``size`` records, from the curve of one record.
 
         If one record is (e, d)-DP, k of them are (k e, d (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
         Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds for every mechanism, and is loose
-        for most.  The lower end of the bracket is that of one record, which is itself in the group.
+        for most.  The lower end of the bracket is that of one record, a member of the group.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].

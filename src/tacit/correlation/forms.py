@@ -5,7 +5,7 @@ being stored::
 
     w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
 
-The stored noise is that of earlier steps, kept_j(t) = w_{t-1-j}, or that of buffers, with
+The stored noise is the noise of earlier steps, kept_j(t) = w_{t-1-j}, or a buffer for each j with
 kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
 
 Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.

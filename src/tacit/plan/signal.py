@@ -11,9 +11,9 @@ effect: the noise per coordinate, u, has nearly the same effect on 650 weights a
 
     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
 
-was fitted to real runs.  The gain is what training without noise gains over a constant answer, and the share
-lost is the share of it that noise takes away (``python -m experiments.can_learn``; table in
-docs/how-to/learns-nothing.md).
+was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
+noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
+table in docs/how-to/learns-nothing.md).
 
 * Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
 * Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a

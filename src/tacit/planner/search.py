@@ -2,14 +2,14 @@
 
 A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size and
 budget affect training only through the noise per example r = sigma / B (the noise-batch ratio of McKenna et
-al., "Scaling laws for differentially private language models", 2501.18914).  Over a run, what matters is the
-noise on the mean of all T steps, the total noise:
+al., "Scaling laws for differentially private language models", 2501.18914).  Over a run, only the total
+noise matters, the noise on the mean of all T steps:
 
     noise per example   r = sigma / B = sigma / (q N)
     total noise         r / sqrt(T)
 
 Sander et al. ("TAN without a burn", 2210.03403) found that for sigma > 2, epsilon depends on the total noise
-alone, up to a constant factor.
+alone, up to a constant.
 
 Large batches therefore reduce the total noise to that of the full batch, here called the floor, and no
 further.  The elbow is the smallest batch size with a total noise within 5 % of the floor.  There sigma is

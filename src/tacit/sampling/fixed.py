@@ -126,7 +126,7 @@ class ByDate(Sampling):
     * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
       steps apart.  The session refuses data that break this (:class:`tacit.training.DatedRecords`).
     * Under ``replace-one`` and ``zero-out`` the sampler is refused.  They need a number of records that is
-      public beforehand, and that of a stream is not.
+      public beforehand, which a stream does not have.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))

@@ -228,7 +228,7 @@ def _digits_down(value: float, digits: int) -> float:
 def _configuration(
     question: LanguageModelRequest, law: Law, size: float, steps: int, batch: int
 ) -> Configuration:
-    """Compute the proven noise of a configuration, and the loss that the law expects with it."""
+    """Compute the proven noise of a configuration, and the loss that the scaling law expects with it."""
     rate = batch / question.records
     tight = question.largest_batch is not None or batch == question.records
     method = "pld" if tight else accountant(rate, steps, question.epsilon, question.delta)

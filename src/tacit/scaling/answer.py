@@ -30,7 +30,7 @@ class LanguageModelRequest:
         sequence_length: S, the number of tokens per sequence.
         model_size: M, if it is fixed; None to choose it.
         largest_batch: the number of records to which larger Poisson samples are cut; None for no limit.
-        extrapolate: also search beyond the range of the law.
+        extrapolate: also search beyond the range of the scaling law.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
@@ -100,8 +100,8 @@ class Configuration:
         sampling_rate: q = B / N.
         noise_multiplier: sigma, proven to keep the promise.
         noise_batch_ratio: sigma / B.
-        loss: the loss that the law expects, in nats per token.
-        beyond: the settings outside the range of the law, in words; with any of them the loss is a guess.
+        loss: the loss that the scaling law expects, in nats per token.
+        beyond: the settings outside the range of the law, in words. If there are any, the loss is a guess.
         accountant: "pld" (tight) or "rdp".
         flops: 6 M T B S.
         tokens: T B S, the number of tokens in training.
@@ -147,7 +147,7 @@ class NonPrivate:
 
     Attributes:
         model_size, tokens, batch_size, steps: chosen by the published rule; see ``published.json``.
-        loss: the expected loss without noise; None outside the range of the law.
+        loss: the expected loss without noise; None outside the range of the scaling law.
         with_privacy: the same configuration under the promise; None outside the range of the law.
     """
 

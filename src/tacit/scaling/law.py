@@ -84,7 +84,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Quality:
-    """The relative errors of a law's losses: 0.01 is 1 %.
+    """The relative errors of the losses that a scaling law predicts: 0.01 is 1 %.
 
     Attributes:
         runs: the number of runs to which the law was fitted.
@@ -146,7 +146,7 @@ class Law:
 
     @classmethod
     def fit(cls, runs: Iterable[Run], *, sequence_length: int, source: str) -> Law:
-        """Fit a law to measured runs.
+        """Fit a scaling law to measured runs.
 
         The fit compares logarithms, so that an error of 1 % counts the same for large and small losses.
         Outliers with errors beyond 5 % have less weight.
@@ -237,7 +237,7 @@ class Law:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Law:
-        """Read the law that :meth:`as_data` wrote.
+        """Read the scaling law that :meth:`as_data` wrote.
 
         >>> from tacit.scaling.published import published_law
         >>> Law.from_data(published_law().as_data()) == published_law()

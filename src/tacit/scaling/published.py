@@ -1,4 +1,4 @@
-"""The runs to which a law is fitted: published runs of McKenna et al., or a user's runs.
+"""The runs to which a scaling law is fitted: published runs of McKenna et al., or a user's runs.
 
 ``published.json`` holds the published runs. Each entry names its source, and says if it was read second-hand.
 A user's runs are a CSV file with one line for each run.
@@ -40,7 +40,7 @@ def published_runs() -> tuple[Run, ...]:
 
 @cache
 def published_law() -> Law:
-    """Return the law that :meth:`Law.fit` finds for :func:`published_runs`.
+    """Return the scaling law that :meth:`Law.fit` finds for :func:`published_runs`.
 
     >>> published_law().sequence_length
     512

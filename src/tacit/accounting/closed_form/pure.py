@@ -54,7 +54,7 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 
 
 def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
-    """Return whether a theorem says that Poisson sampling amplifies ``inner``.
+    """Return whether a theorem proves that Poisson sampling amplifies ``inner``.
 
     The theorems are about a record that may be absent, so they do not cover replace-one.  They do not cover
     randomised response either: it shows who does not report.

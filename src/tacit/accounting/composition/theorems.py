@@ -256,7 +256,7 @@ class SplitPrice(TheoremPrice):
 
     @abstractmethod
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
-        """Compute epsilon at ``delta``; ``rest`` is what the deltas of ``parts`` leave of it."""
+        """Compute epsilon at ``delta``; the deltas of ``parts`` leave ``rest`` of it."""
 
     @abstractmethod
     def _spent(self, parts: _Parts, epsilon: float) -> float:

@@ -125,7 +125,7 @@ def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -
 def _tilted_sum(
     head: Array, tail: Array, bins: int, window: Window, tilt: float
 ) -> tuple[Array, Array, Array]:
-    """Compute the masses, a bound on the rounding error of each, and one on what wraps around to it."""
+    """Compute the masses, with bounds on the rounding error of each and on the wrapped mass."""
     d, size = window.d, window.size
     x: Array = d * np.arange(tail.size, dtype=np.float64)
     whole = tail + np.pad(head, (0, tail.size - head.size))

@@ -1,6 +1,6 @@
 """The characteristic function of one step's loss, with a bound on its error.
 
-For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample 1 with
+For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample: 1 with
 probability q, else 0), with x ~ N(0, sigma^2) and m(x) = sum_k w_k e^{y_k(x)}, where y_k(x) is
 s_k (2x - s_k) / (2 sigma^2),
 

@@ -20,9 +20,9 @@ no cut at all: delta(eps) >= (1 - c)^T delta_Poisson(eps).
 Both bounds also hold for compositions, with products over their steps instead of powers.  They need only a
 binomial tail, whereas a bound by total variation has a factor 1 + e^eps.
 
-A does not depend on the noise.  So a plan need not price truncated samples: their noise is that of whole
-samples at a smaller delta (:func:`left_for_poisson`).  If A is above a tenth of delta, the accountant's grid
-has a better bound, which takes seconds.
+A does not depend on the noise.  So a plan need not price truncated samples: they need the same noise
+as whole samples at a smaller delta (:func:`left_for_poisson`).  If A is above a tenth of delta, the
+accountant's grid has a better bound, which takes seconds.
 """
 
 from __future__ import annotations
