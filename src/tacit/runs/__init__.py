@@ -1,20 +1,24 @@
 """Runs: from a configuration file to the folder of a trained model, and attacks on it.
 
-* ``sections``, ``config``: the configuration file; ``checks``: checks before torch is imported; ``plan``: the
-  plan that it describes.
-* ``kinds``: each kind of data, and the data that a configuration names.
-* ``model``: model, optimizer and loss; ``build``: the session, its records and charges.
-* ``language_model``: language models, and their result.
-* ``train``: one run from its configuration to its folder; ``watchers``, ``evaluated``: its files.
-* ``together``: processes of a launcher; ``batches``: batches that are written in advance.
-* ``public_model``, ``recipe``: public models, and the settings that a run file leaves out;
-  ``results``, ``public_result``: the form in which a run saves its model.
-* ``saved_model``: the file of a trained model; ``predict``, ``prediction_files``, ``export``: its use.
-* ``finished``: a finished run, and its audit; ``attack``, ``stacking``, ``remembering``: attacks on it.
-* ``init_file``, ``init_text``, ``init_questions``: a new configuration file; ``declarations``: whether it
-  fits its table.
+* ``sections``, ``config``: the configuration file.  ``checks``: checks before torch is imported.  ``plan``:
+  the privacy plan that the file describes.
+* ``kinds``: the kinds of data, and loading the data of a run.
+* ``model``: model, optimizer and loss.  ``build``: the training session with its records and ledger charges.
+* ``language_model``: language models, and the files that their runs save.
+* ``train``: one run, from its configuration to its folder.  ``watchers``, ``evaluated``: its metrics and its
+  evaluation.
+* ``together``: the processes that a launcher starts.  ``batches``, ``batch_parts``: batches that are written
+  before training.
+* ``public_model``, ``recipe``: public models, and defaults for settings that a run file leaves out.
+* ``results``, ``public_result``: the form in which a run saves its model.
+* ``saved_model``: the file of a trained model.  ``predict``, ``prediction_files``, ``export``: predictions
+  and exports from that file.
+* ``finished``: a finished run, and its audit.  ``attack``, ``stacking``, ``remembering``: attacks on a
+  finished run.
+* ``init_file``, ``init_text``, ``init_questions``: a new configuration file.
+* ``declarations``: a report on whether the declared columns fit the table.
 
-Names are loaded on first use, so that a configuration can be checked without torch.
+Public names are imported on first use, so that a configuration can be checked without torch.
 """
 
 from __future__ import annotations

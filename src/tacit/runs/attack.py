@@ -1,11 +1,11 @@
-"""Attacks on a finished run: on its model and on one without DP, with shadow models of both.
+"""Attacks on a finished run: on its model and on the same model without DP, with shadow models of both.
 
 The members are the training records of the run, the non-members its test records.  Shadow models are trained
-like the target, by the same code and settings, on random halves of the two together.  Batches shrink with the
-number of records, so that the sampling rate and the noise per step stay those of the run.  If network and
+like the target, by the same code and settings, on random halves of members and non-members together.  Their
+batches are smaller in proportion, so that sampling rate and noise multiplier equal the run's.  If network and
 settings allow it, several shadow models are trained at the same time (:mod:`tacit.runs.stacking`).
 
-Letters: K shadows, n records (members first), c classes.
+Letters: K shadow models, n records (members first), c classes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from tacit.training.evaluation import evaluate, evaluation_mode
 Array: TypeAlias = NDArray[np.float64]
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
-_ROWS = 1024  # records scored at once
+_ROWS = 1024  # records in one forward pass
 _GALLERY = 8
 
 
@@ -83,14 +83,16 @@ def attack_findings(
 
     Args:
         run: the finished run.
-        shadows: K, even, for each of the two models; 0 uses only the loss threshold.
+        shadows: K, the even number of shadow models for each of the two models; with 0, the only attack is
+            the loss threshold.
         confidence: the confidence of the intervals.
-        rng: splits records in halves and draws the shadows' halves.
-        rates: false positive rates; by default those that the number of test records resolves.
+        rng: draws random halves of the records, for the shadow models and for the evaluation.
+        rates: the false-positive rates to report; by default those that the test records suffice to estimate.
         progress: called with (title, done, total).
 
     Raises:
-        InvalidInput: there are too few test records, or shadow models fail.
+        InvalidInput: there are too few test records, ``shadows`` is neither 0 nor an even number from 4, or
+            a shadow model has outputs that are not finite.
     """
     check_integer("shadows", shadows, low=0)
     resolved = default_rates(len(run.data.test.inputs))
@@ -153,9 +155,10 @@ def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
 def _scores(
     run: FinishedRun, model: nn.Module, shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Score the pool by every attack on one model, and again with each group of shadow models left out.
+    """Score members and non-members by every attack on one model.
 
-    For targets that are numbers or labels, only attacks that need no classes are used.
+    The second result has the scores again, with each group of shadow models left out in turn.  If targets are
+    numbers or labels, only attacks that need no classes are used.
     """
     outputs, member = _outputs(run, model), run.is_member
     without: dict[str, list[Array]] = {}
@@ -184,7 +187,7 @@ def _scores(
 
 
 def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
-    """Return a model's outputs on the pool: logits (n, c), or minus the loss (n,) for numbers and labels."""
+    """Return a model's outputs on members and non-members: logits (n, c) for classes, else -loss (n,)."""
     device, parts = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
         pool = run.pool
@@ -204,7 +207,7 @@ def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 def _shadows(
     run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress
 ) -> Shadows:
-    """Train K shadow models with DP or without; reuse those that an interrupted attack left."""
+    """Train K shadow models with or without DP, and reuse those that an interrupted attack has saved."""
     if count < 4 or count % 2:
         raise InvalidInput(
             f"--shadows must be 0, or an even number from 4; got {count}. Take 16 for most runs."
@@ -235,7 +238,7 @@ def _identity(run: FinishedRun, name: str) -> str:
 
 
 def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
-    config = run.config.model_copy(update={"audit": AuditSection()})  # session_on adds no canaries in text
+    config = run.config.model_copy(update={"audit": AuditSection()})  # plants no slots
     session = session_on(config, replace(run.data, train=rows), _scaled(run.plan, len(rows.inputs)))
     for batch in session.batches():
         begin_step(config, session.model, session.optimizer, session.steps_done, run.plan.steps)
@@ -244,7 +247,7 @@ def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
 
 
 def _scaled(plan: Plan, records: int) -> Plan:
-    """Return the plan for fewer records, with the same rate, steps and noise multiplier."""
+    """Return the plan for fewer records, with the same sampling rate, steps and noise multiplier."""
     batch = max(1.0, plan.sampling_rate * records)
     sampling = plan.sampling
     if isinstance(sampling, ShuffledBatches):
@@ -287,7 +290,7 @@ def _train_plainly(
 
 
 def _turns(count: int, batch: int) -> Iterator[Tensor]:
-    """Yield batches of shuffled records, pass after pass; the last batch of a pass may be smaller."""
+    """Yield the indices of shuffled batches, epoch after epoch; an epoch's last batch may be smaller."""
     while True:
         order = torch.from_numpy(np.random.default_rng().permutation(count))
         yield from (order[start : start + batch] for start in range(0, count, batch))
@@ -297,7 +300,7 @@ def _turns(count: int, batch: int) -> Iterator[Tensor]:
 
 
 def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
-    """Return how exposed each member is with DP and without, and the extremes without DP."""
+    """Return the members' exposure with and without DP, and the most and least exposed ones without DP."""
     orders, values, chance = {}, {}, {}
     for name, shadows in trained.items():
         margins = (
@@ -333,7 +336,7 @@ def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]
 
 
 def _label(data: Dataset, target: Tensor) -> str:
-    """Return the name of a record: its class, its labels, its text, or its number."""
+    """Return a caption for a record: its class, its labels, its text, or the number that is its target."""
     if data.spelling is not None:
         return data.spelling.decode(target[target != PADDING].tolist())
     if data.alphabet:
@@ -350,7 +353,7 @@ def _described(run: FinishedRun) -> str:
     return f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"
 
 
-_CLASSES = 10  # at most, the first ones
+_CLASSES = 10  # of more classes, only the first ten are drawn
 _STEPS = 1000
 
 
@@ -364,14 +367,14 @@ def drawn_classes(
     data: Dataset,
     progress: Callable[[int, int], None] = silent,
 ) -> list[dict[str, Any]]:
-    """Draw each class from each model by model inversion.
+    """Reconstruct a picture of each class from each model, by model inversion.
 
-    The attacker starts from the mean of the test pictures: the attack assumes that the attacker knows what
-    such pictures look like, and knows no training picture.
+    The attack starts from the mean of the test pictures.  It therefore assumes an attacker who knows what
+    such pictures look like, but knows no training picture.
 
     Returns:
-        For each class its "name", the "mean" of its training pictures, and under each model's name the
-        picture drawn from it; pictures are data URLs.
+        A dict for each class with its "name", the "mean" of its training pictures and, under each model's
+        name, the picture reconstructed from that model.  Pictures are data URLs.
     """
     count = min(_CLASSES, len(data.classes))
     test_inputs, (inputs, labels) = data.test.inputs, data.train

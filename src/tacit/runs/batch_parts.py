@@ -1,9 +1,10 @@
 """The work on each part of a corpus: cut it into records, and select the records that were drawn.
 
-These functions do not depend on the engine that runs them.  Each reads and writes files in a folder that all
-machines see, named by the number of the part.  A part may therefore be done twice and in any order.
+These functions do not depend on the engine that runs them, such as Spark.  Each reads and writes files in a
+folder that all machines share.  A file's name contains the number of its part, so parts may be processed in
+any order, and more than once.
 
-Letters: n records; T tokens of a record.
+Letters: n records.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ except ImportError:
     raise MissingExtra("pyarrow", "spark", "tacit batches") from None
 
 _AT_ONCE = 1 << 13
-"""Records in one message to the next machine."""
+"""The number of records in one message to the next machine."""
 _PAIRS = 1 << 22
-"""Pairs of step and position in memory at once while batches are drawn."""
+"""The number of (step, position) pairs in memory at once while batches are drawn."""
 
 
 @final
 @dataclass(frozen=True)
 class Rule:
-    """A rule to make records of documents; ``tokenizer`` is a folder, ``text`` and ``user`` name columns."""
+    """The rule by which documents become records.
+
+    ``tokenizer`` is the path of the tokenizer's folder.  ``text`` and ``user`` name columns of the corpus.
+    """
 
     tokenizer: str
     text: str
@@ -56,7 +60,7 @@ class Rule:
 @final
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of a part's records for training and for testing."""
+    """The numbers of training records and test records in one part of the corpus."""
 
     train: int
     test: int
@@ -66,13 +70,13 @@ class Counts:
 
 
 def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
-    """Cut the documents of a part into records, and write those for training and for testing to ``work``."""
+    """Cut the documents of a part into records, and write training and test records to ``work``."""
     encode = tokens_of(rule.tokenizer).encode
     sequences: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
     for document in read_part(part, text=rule.text, user=rule.user):
         if isinstance(document.user, tuple):
-            check_users([document.user], "training")  # raises: a document may have only one user
+            check_users([document.user], "training")  # raises, as a document may have only one user
         tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
         pieces = [*rule.cutting.pieces(encode(document.text))]
         users += [(str(document.user), tests)] * len(pieces)
@@ -121,12 +125,12 @@ def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
 def draw(
     sampling: Sampling, generator: Generator, steps: int, counts: Sequence[int], work: Path
 ) -> Iterator[int]:
-    """Draw the batches of all steps, and write the drawn positions of each part.
+    """Draw the batches of all steps, and write the positions of the drawn records of each part.
 
-    The key stays in this process.
+    The generator's key stays in this process.
 
     Args:
-        counts: the number of records of each part.
+        counts: the number of training records in each part.
 
     Yields:
         The number of steps drawn so far.
@@ -145,7 +149,7 @@ def draw(
 
 
 def _write_drawn(batches: Iterable[tuple[int, NDArray[np.int64]]], first: Any, turn: int, work: Path) -> None:
-    """Write, for each part, the steps and positions of its drawn records, (2, n)."""
+    """Write, for each part, an array (2, n) with the steps and positions of its drawn records."""
     steps = np.concatenate([np.full(len(positions), step) for step, positions in batches])
     positions = np.concatenate([positions for _, positions in batches])
     parts = np.searchsorted(first, positions, side="right") - 1
@@ -159,9 +163,10 @@ def _write_drawn(batches: Iterable[tuple[int, NDArray[np.int64]]], first: Any, t
 
 
 def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[Any]:
-    """Yield the drawn records of a part, once for each step, in batches of :func:`shard_schema`.
+    """Yield the drawn records of a part as Arrow batches of :func:`shard_schema`.
 
-    ``first`` is the position of the part's first record.
+    A record is yielded once for each step that drew it.  ``first`` is the position of the part's first record
+    in the corpus.
     """
     files = sorted(work.glob(f"drawn-{number:06d}-*.npy"))
     if not files:
@@ -184,7 +189,7 @@ def drawn_of_part(number: int, first: int, work: Path, length: int) -> Iterator[
 
 
 def write_shards(batches: Iterable[Any], steps_in_shard: int, steps: int, folder: Path) -> Iterator[Shard]:
-    """Write batches, sorted by step and position, to shards; yield each shard when it is complete."""
+    """Write Arrow batches, already sorted by step and position, to shards; yield each complete shard."""
     pending: list[Any] = []
     now = None
     for batch in batches:
@@ -209,14 +214,14 @@ def _write_shard(batches: list[Any], number: int, each: int, steps: int, folder:
 
 
 def shard_row(shard: Shard) -> Any:
-    """Return a shard as a row, in the form that Spark sends back."""
+    """Return a description of a shard as an Arrow batch of one row, which Spark sends back."""
     small, text = pyarrow.int32(), pyarrow.string()
     schema = pyarrow.schema([("name", text), ("first", small), ("steps", small), ("sha256", text)])
     return pyarrow.RecordBatch.from_pylist([vars(shard)], schema=schema)
 
 
 def empty_shards(shards: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
-    """Return all shards in order: ``shards``, and new empty ones for the steps without records."""
+    """Write empty shards for steps without records, and return all shards in order."""
     by_step = {shard.first: shard for shard in shards}
     for first in range(0, steps, steps_in_shard):
         if first not in by_step:

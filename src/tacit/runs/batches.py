@@ -45,7 +45,7 @@ _SHARD_BYTES = 1 << 26
 
 
 class Engine(Protocol):
-    """A worker on all parts, such as :class:`tacit.runs.batches.Spark`."""
+    """An engine that processes all parts of a corpus, such as :class:`tacit.runs.batches.Spark`."""
 
     def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
         """Cut all parts into records."""
@@ -59,7 +59,7 @@ class Engine(Protocol):
 @final
 @dataclass(frozen=True)
 class Written:
-    """A finished ``folder`` of batches, with its number of shards and their total bytes."""
+    """A finished ``folder`` of batches, with its number of ``shards`` and their total size in ``bytes``."""
 
     folder: Path
     plan: Plan
@@ -71,7 +71,8 @@ def check_batches(config: Config) -> Plan:
     """Check that batches can be written for a configuration, and return its plan.
 
     Raises:
-        InvalidInput: the data are no corpus in Parquet, or a batch would hold more than its records.
+        InvalidInput: the data are not a corpus in Parquet, or a setting does not work with batches that are
+            written in advance.
     """
     if config.data.parquet is None:
         raise InvalidInput(
@@ -94,19 +95,20 @@ def write_batches(
     """Write the batches of a whole run to ``out``.
 
     Args:
-        engine: makes the worker; called after all checks.
+        out: the folder to write; it must not exist, be empty, or hold what an interrupted command left.
+        engine: a function that starts the engine; called after all checks.
         progress: called with (title, done, total).
-        generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
+        generator: for tests, a generator of :mod:`tacit.testing`; by default one with a fresh key.
 
     Raises:
-        InvalidInput: the configuration or corpus is invalid, or the folder holds other files than unfinished
+        InvalidInput: the configuration or corpus is invalid, or ``out`` holds files that are not unfinished
             batches.
         PrivacyRefusal: a user has several records, or there are more records than the plan covers.
     """
     plan = check_batches(config)
     rule = rule_of(config)
     parts = corpus_parts(Path(str(config.data.parquet)).resolve())
-    out = out.resolve()  # Spark's workers have folders of their own
+    out = out.resolve()  # Spark's workers run in other folders
     work = _fresh(out)
     worker = engine()
     counts = worker.cut(rule, parts, work)
@@ -135,16 +137,16 @@ def write_batches(
 
 
 def rule_of(config: Config) -> Rule:
-    """Return the configuration's rule to make records of documents."""
+    """Return the rule by which the documents of a configuration become records."""
     section, folder = config.data, str(Path(str(config.model.huggingface)).resolve())
-    assert section.sequence_length is not None  # as ``check_language`` found
+    assert section.sequence_length is not None  # ``Documents.check`` has refused None
     assert section.documents is not None
     cutting = Cutting(section.sequence_length, section.documents, tokens_of(folder).padding)
     return Rule(folder, str(section.text), section.user, cutting, section.test_fraction)
 
 
 def described(config: Config, cutting: Cutting) -> str:
-    """Describe the rule in words that differ whenever the records could."""
+    """Describe the rule in words that differ for any two rules that could make different records."""
     digest = ModelFolder.check(str(config.model.huggingface)).tokenizer_digest()
     data = config.data
     settings = f"text={data.text!r}, user={data.user!r}, test_fraction={data.test_fraction}"
@@ -152,7 +154,7 @@ def described(config: Config, cutting: Cutting) -> str:
 
 
 def _fresh(out: Path) -> Path:
-    """Make a folder for the work in ``out``, which must be empty or left by an interrupted command."""
+    """Make a folder for temporary files in ``out``, which must be empty or left by an interrupted command."""
     work = out / "work"
     if out.exists() and any(out.iterdir()):
         if not work.is_dir():
@@ -183,10 +185,10 @@ def _steps_in_shard(plan: Plan, length: int) -> int:
 def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     """Return the data set of a run from written batches.
 
-    The batches hold the training records, so ``train`` is a single blank record.
+    The batches hold the training records, so ``train`` of the data set is a single blank placeholder.
 
     Raises:
-        PrivacyRefusal: the batches were written by another rule.
+        PrivacyRefusal: the batches were written with other settings or another tokenizer.
     """
     rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
     if (now := described(config, rule.cutting)) != batches.manifest.rule:
@@ -249,7 +251,7 @@ class Spark:
     def write(
         self, firsts: Sequence[int], length: int, each: int, steps: int, work: Path, out: Path
     ) -> list[Shard]:
-        """Write the drawn records to shards of ``each`` steps; ``firsts`` are the parts' first positions."""
+        """Write the drawn records to shards; ``firsts`` has the position of the first record of each part."""
 
         def drawn(numbers: Iterator[Any]) -> Iterator[Any]:
             for batch in numbers:

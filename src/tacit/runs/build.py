@@ -1,4 +1,4 @@
-"""The session of a configuration: its records, model, charges and notes."""
+"""The training session of a configuration: its records, model, charges to a ledger, and notes."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ def make_session(
 ) -> tuple[Dataset, PrivateSession]:
     """Make the data and the session that a configuration describes.
 
-    With several ranks, each reads the records.  All draw by the key of the first, and only the first charges.
+    With several ranks, each rank reads the records.  All ranks draw batches with the key of the first rank,
+    and only the first rank charges the ledger.
 
     Args:
         config: the configuration.
         plan: the plan of the configuration, if it exists already.
         charges: the run's charges to a ledger; without them nothing is charged.
         generator: the generator of the noise; by default that of the charges, or a fresh one.
-        ranks: the processes that train together, as the session takes them.
-        batches: the training records, if ``tacit batches`` wrote them.
+        ranks: the processes that train together; by default only this one.
+        batches: the training records as written by ``tacit batches``, if that was used.
         private: the private folder of a run, for cached features of a public model.
         progress: called during long preparations, with (title, done, total).
 
@@ -121,7 +122,7 @@ def session_on(
     ranks: Ranks | None = None,
     records: Records | None = None,
 ) -> PrivateSession:
-    """Make a session of the configuration's model and settings on ``records``, or on ``data.train``."""
+    """Make a session with the configuration's model and settings on ``records``, else on ``data.train``."""
     noise = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
     model = together.each(lambda: new_model(config, data, noise))
@@ -181,16 +182,16 @@ def make_charges(
     *,
     owned_by: str | None = None,
 ) -> StepCharges | None:
-    """Return the charges of a run to the ledger that ``section`` names; None if it names none.
+    """Return the charges of a run to the ledger that ``section`` names; None if it names no ledger.
 
-    With several ``ranks``, only the first calls this.
+    With several ``ranks``, only the first rank calls this.
 
     Args:
-        owned_by: the column of people, if they have several rows each.
+        owned_by: the column that identifies people, if they may have several rows.
 
     Raises:
         InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
-        PrivacyRefusal: the plan's guarantee does not fit the data set's.
+        PrivacyRefusal: the plan's guarantee does not fit the policy of the data set.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:
@@ -210,11 +211,11 @@ def make_charges(
 
 
 def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
-    """Register test records that are scored with noise; refuse exact scores of records in the ledger.
+    """Register test records that are scored with noise, and refuse exact scores of records in the ledger.
 
     Raises:
-        PrivacyRefusal: the ledger knows the test records as another data set; or they would be scored
-            exactly, and the ledger knows them or they are the training records.
+        PrivacyRefusal: the ledger has the test records under another data set; or they would be scored
+            exactly although they are in the ledger or equal the training records.
     """
     ledger = charges.ledger
     content = as_records(data.test).content
@@ -242,7 +243,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """Return the training records: people with their rows if ``rows_per_user`` is set, else single rows.
+    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows.
 
     Raises:
         PrivacyRefusal: a person has several rows, and ``rows_per_user`` is not set.
@@ -258,7 +259,7 @@ def records_of(config: Config, data: Dataset) -> Data | UserRecords:
 
 
 def owned_by(config: Config) -> str | None:
-    """Return the column of people, or all such columns, if a record is a person with several rows."""
+    """Return the column or columns that identify people, if a person may have several rows; else None."""
     user = config.data.user
     if config.data.rows_per_user is None or user is None:
         return None
@@ -293,7 +294,7 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 def in_order_of_dates(
     config: Config, data: Dataset, records: Data | UserRecords
 ) -> Data | UserRecords | DatedRecords:
-    """Return the records with their dates, if the run takes them by date."""
+    """Return the records, with their dates if the run trains by date."""
     section = config.data
     if data.dates is None:
         return records
@@ -322,7 +323,7 @@ def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
 
 
 def days_left(config: Config, plan: Plan, steps_done: int) -> str:
-    """Say which days a run by date needs next; empty if it is complete, or not by date."""
+    """Say which days a run by date needs next; empty for complete runs and for other kinds of runs."""
     if config.data.date is None or steps_done >= plan.steps:
         return ""
     first, days = day_of("first_day", config.data.first_day), config.data.days_per_step
@@ -337,8 +338,8 @@ def check_days(config: Config, data: Dataset, session: PrivateSession, *, contin
     """Refuse to train on days without records, since such steps would add nothing but noise.
 
     Raises:
-        InvalidInput: a continued run has no further day, and the message says until when to wait; or the
-            table has no row of the days that are left.
+        InvalidInput: a continued run has no further complete day (the message says until when to wait), or
+            the table has no row from the days that are left to train on.
     """
     dated = in_order_of_dates(config, data, data.train)
     if not isinstance(dated, DatedRecords):
@@ -366,7 +367,7 @@ def resumed(session: PrivateSession, state: Path) -> History:
     """Load a session's state, and return the metrics so far.
 
     Raises:
-        PrivacyRefusal: the state is of another run, or of another version.
+        PrivacyRefusal: the state belongs to another run, or to another version of Tacit.
     """
     try:
         return History.from_plain(session.load(state))
@@ -379,9 +380,10 @@ def resumed(session: PrivateSession, state: Path) -> History:
 def notes_on(
     config: Config, data: Dataset, session: PrivateSession, canaries: Sequence[Canary]
 ) -> tuple[str, ...]:
-    """Return the lines of a run's statement on public facts in addition to its mechanism.
+    """Return the lines of a run's statement about public facts that are not in its mechanism.
 
-    It is public that canaries were planted, since they belong to no person.  Which of them took part is not.
+    It is public that canaries were planted, since they belong to no person.  It is secret which of them took
+    part.
     """
     slots, ranks = config.audit.slots, session.ranks.ranks
     lines = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]

@@ -1,4 +1,4 @@
-"""Canaries: lines with random secrets among a run's records, to test what a model of text remembers.
+"""Canaries: lines with random secrets among a run's records, to test what a text model remembers.
 
 The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's private
 folder: an attacker must not know them, and they must not be released with the model.
@@ -32,11 +32,11 @@ def secret_space(section: CanariesSection) -> SecretSpace:
 
 
 def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
-    """Draw the canaries of a run with this key; none if the configuration has none.
+    """Draw the canaries of a run with the generator's key; empty if the configuration plants none.
 
     Raises:
-        InvalidInput: the section describes canaries that these records cannot hold.
-        PrivacyRefusal: the coin of a canary changes the number of records, which is public.
+        InvalidInput: the records cannot hold the canaries that the section describes.
+        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
     """
     section, characters = config.canaries, check_canaries(config)
     if characters is None:
@@ -54,7 +54,7 @@ def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
 
 
 def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
-    """Return the data with the canaries whose coin landed on "in" among the training records."""
+    """Add the canaries whose coin landed on "in" to the training records, and return the data."""
     lines = planted_records(canaries)
     if not lines:
         return data
@@ -80,10 +80,10 @@ def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """Read the canaries that :func:`save_canaries` wrote; none if the configuration has none.
+    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none.
 
     Raises:
-        InvalidInput: the file is missing or damaged, or is not of this run.
+        InvalidInput: the file is missing or damaged, or belongs to another run.
     """
     section = config.canaries
     if not section.count:
@@ -111,24 +111,24 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
 
 
 def _tags(characters: str, count: int, rng: np.random.Generator) -> list[str]:
-    """Draw distinct names of canaries at random."""
+    """Draw distinct random tags for ``count`` canaries."""
     space = SecretSpace(letters_of(characters), tag_length(characters, count))
     return [space.secret(int(place)) for place in rng.choice(space.size, count, replace=False)]
 
 
 TAG = "{name}"
-"""The place of the canary's name in its prefix."""
+"""The placeholder in the prefix, which each canary replaces by its random tag."""
 _PRINTABLE = "".join(map(chr, range(32, 127)))
 _MOST_SECRETS = 2**62
-_LARGEST_SHARE = 0.2  # of the records: a model learns nothing useful from canaries
+_LARGEST_SHARE = 0.2  # of the number of records, since a model learns nothing useful from canaries
 
 
 def check_canaries(config: Config) -> str | None:
     """Check the section, and return the characters that records may hold; None without canaries.
 
     Raises:
-        InvalidInput: the section describes canaries that these records cannot hold.
-        PrivacyRefusal: the coin of a canary changes the number of records, which is public.
+        InvalidInput: the records cannot hold the canaries that the section describes.
+        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
     """
     section = config.canaries
     if not section.count:
@@ -184,7 +184,7 @@ def check_canaries(config: Config) -> str | None:
 
 
 def _declared(section: DataSection) -> tuple[str, int]:
-    """Return the alphabet and the longest line of a text, from the configuration alone."""
+    """Return the alphabet of a text and the maximum length of its lines, from the configuration alone."""
     if section.name == "names":
         return NAMES_ALPHABET, NAMES_LONGEST
     if section.corpus is not None and section.sequence_length is not None:
@@ -198,13 +198,13 @@ def _declared(section: DataSection) -> tuple[str, int]:
 
 
 def letters_of(characters: str) -> str:
-    """Return the characters of tags: letters if there are at least two, else all but the space."""
+    """Return the characters to use in tags: letters if there are at least two, else all but the space."""
     letters = "".join(character for character in characters if character.isalpha())
     return letters if len(letters) > 1 else characters.replace(" ", "")
 
 
 def tag_length(characters: str, count: int) -> int:
-    """Return the length of tags that gives at least four times ``count`` different ones."""
+    """Return the tag length for which at least four times ``count`` different tags exist."""
     length = 2
     while len(letters_of(characters)) ** length < 4 * count:
         length += 1

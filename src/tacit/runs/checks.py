@@ -31,8 +31,8 @@ from tacit.runs.sections import (
     LedgerSection,
 )
 
-_LESS_THAN_ALL = 5  # times the noise for a whole budget costs 1/25 of it, as Gaussians compose
-_LARGEST = 50.0  # a larger epsilon would advise noise that is too small to matter
+_LESS_THAN_ALL = 5  # times the noise of the whole budget costs 1/25 of it, as Gaussian costs add as 1/noise²
+_LARGEST = 50.0  # a larger epsilon is treated as this one, since its noise would be too small to matter
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CheckedRun:
 
 @dataclass(frozen=True)
 class FurtherDays:
-    """The options of ``tacit train --continue`` for a run by date: ``until``, and the file of records."""
+    """The options of ``tacit train --continue`` for a run by date: ``until``, and the path of ``data``."""
 
     until: str | None = None
     data: Path | None = None
@@ -89,12 +89,12 @@ def check_run(
         resume: whether to resume the run in that folder.
         ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        further: the further days with which to continue the run by date in that folder.
+        further: the days on which to continue a run by date in that folder.
 
     Raises:
         InvalidInput: the configuration has a mistake, a file does not exist, or the folder holds a run.
-        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or is not the plan of the run
-            to resume.
+        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or differs from that of the
+            run to resume.
     """
     text = read_text(path)
     config = parse_config(text, str(path))
@@ -161,7 +161,7 @@ def _check_same(folder: Path, config: Config) -> None:
 
 
 def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:
-    """Return the configured section, with the given settings in place of its own."""
+    """Return the configured section, with the settings of ``overrides`` in place of its own."""
     changes = (
         {}
         if overrides is None
@@ -194,7 +194,7 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
 
     Raises:
-        InvalidInput: the configuration has noise for a score but no ledger, or a baseline but no such noise.
+        InvalidInput: the configuration has noise for a score but no ledger, or a baseline without that noise.
         PrivacyRefusal: records of the ledger's data set would be scored exactly.
     """
     if config.privacy.test_baseline is not None and plan.score_report is None:
@@ -222,13 +222,13 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     raise PrivacyRefusal(
         "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
         f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} for one score at the "
-        "end, with noise of that many records (standard deviation); the noise of training, or epsilon, then "
+        "end, the standard deviation of its noise in records; the noise of training, or epsilon, then "
         f"grows by about 2 %; {another}."
     )
 
 
 def _advised(plan: Plan) -> float:
-    """Return noise for a score that costs about a 25th of the plan's budget, to two digits."""
+    """Return the noise with which a score costs about 1/25 of the plan's budget, rounded to two digits."""
     whole = accounting.calibrate(
         Gaussian, epsilon=min(plan.epsilon, _LARGEST), delta=plan.delta, adjacency=plan.adjacency
     )

@@ -1,4 +1,4 @@
-"""The configuration file of a run: read from TOML, with the rules across sections."""
+"""The configuration file of a run, read from TOML, and the rules that concern several sections."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _FREE = (
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
     "privacy.test_baseline", "privacy.reference_score",
 )  # fmt: skip
-# Settings of several types: pydantic reports one error for each type.
+# Settings that accept several types, since pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
 
 
 class Config(Section):
     """The configuration of a run.
 
-    ``columns`` and ``table`` describe a table, as in a ledger's policy.  ``card`` adds a ``license`` and
-    statements to the model card, as in a certificate.
+    ``columns`` and ``table`` describe a table, as in a ledger's policy.  ``card`` adds to the model card
+    a ``license`` and statements, as in a certificate.
 
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
@@ -79,7 +79,7 @@ class Config(Section):
 
     @property
     def pretrained(self) -> bool:
-        """Whether a public model is fine-tuned to a target, not a language model to documents."""
+        """Whether the run fine-tunes a public model to a target, not a language model on documents."""
         return self.model.public is not None and self.data.corpus is None
 
     @property
@@ -265,11 +265,11 @@ class Config(Section):
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read a configuration; the error names every mistake with its place, and suggests known names.
+    """Read a configuration; the error names every mistaken setting, and suggests known names.
 
     Args:
         path: the TOML file.
-        tune: the part of the public model to train, in place of the file's.
+        tune: the part of the public model to train, in place of the file's ``tune``.
 
     Raises:
         InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
@@ -295,7 +295,7 @@ def read_text(path: Path | str) -> str:
 
 
 def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
-    """Parse the configuration in ``text``; errors name ``origin``, where the text comes from."""
+    """Parse the configuration in ``text``; errors name its ``origin``, such as the path of the file."""
     refuse_blanks(text, origin)
     try:
         data = with_recipe(tomllib.loads(text), tune)

@@ -1,8 +1,8 @@
 """A confidential report on whether the declared columns fit the table, for the curator only.
 
-A wrong declaration raises no error: ``mortgage`` where the cells say ``MORTGAGE`` makes every row "other",
-and bounds in other units clip every value to one end.  The model then learns nothing from the column.  The
-report comes from single records without noise and must not be released.
+A wrong declaration raises no error.  If ``mortgage`` is declared and the cells say ``MORTGAGE``, every row
+counts as "other".  Bounds in another unit clip every value to one end.  The model then learns nothing from
+the column.  The report depends on single records without noise, and must not be released.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tacit.columns.tables import names_of_file, pieces
 from tacit.datasets.dataset import Owners
 from tacit.runs.config import Config
 
-_MANY = 0.1  # of the cells; "other" and the bounds are meant for a smaller share
+_MANY = 0.1  # of the cells; a smaller share may well be "other" or outside the bounds
 _WIDE = 50  # bounds this many times wider than the range of nearly all values are doubtful
 _BINS = 1000
-_FEW = 30  # fewer cells are not enough for a doubt
+_FEW = 30  # a doubt needs at least this many cells
 
 
 _FIRST_ROWS = 50_000
@@ -55,10 +55,10 @@ class Doubt:
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
-    """Return the mismatches between a run file's declared columns and ``records`` and its table.
+    """Return the mismatches between the table of a run file and its declared columns and ``records``.
 
     Args:
-        rows: how many rows to read, from the first; all of them by default.
+        rows: the number of rows to read, from the first one on; by default all.
         trained: the number of training records, if it is known.
 
     Raises:
@@ -94,7 +94,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
 
 
 def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
-    """Return the report for the curator, from the first rows of the table and the number of records.
+    """Return the curator's report, based on the first rows of the table and the number of records.
 
     Args:
         trained: the number of training rows.
@@ -144,7 +144,7 @@ def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, uni
 
 
 def _are_numbers_of_people(counts: Counter[str], count: int) -> bool:
-    """Return whether values look like consecutive numbers: many, and most of those in their range."""
+    """Return whether there are many values and they cover most whole numbers in their range."""
     try:
         numbers = np.array([int(word) for word in counts])
     except ValueError:
@@ -179,7 +179,7 @@ class _Tally:
 
 @dataclass
 class _Words(_Tally):
-    """Counts of cells that are none of the declared values, and of those that differ only in case."""
+    """Counts of cells with an undeclared value, and of those in which only its case is wrong."""
 
     other: int = 0
     in_other_case: int = 0
@@ -216,7 +216,7 @@ class _Words(_Tally):
 
 @dataclass
 class _Numbers(_Tally):
-    """Counts of numbers and moments outside their bounds, and a histogram within."""
+    """Counts of numbers, dates and times outside their bounds, and a histogram of those inside."""
 
     unreadable: int = 0
     outside: int = 0
@@ -272,7 +272,7 @@ class _Numbers(_Tally):
 
 @dataclass
 class _Swapped:
-    """Counts for the same cells with day and month exchanged."""
+    """Counts for the same cells, read with day and month exchanged."""
 
     column: Column
     format: str
@@ -301,6 +301,13 @@ class _Swapped:
             months.update(moments.astype("datetime64[M]").astype(int).tolist())
 
     def is_likelier(self, outside: int) -> bool:
-        """Return whether all cells can be read so, with far fewer outside the bounds or in more months."""
+        """Return whether the cells are more likely to be written with day and month exchanged.
+
+        All cells must be readable in that format.  In addition, fewer than half as many values must be
+        outside the bounds, or the values must be in more than three times as many months.
+
+        Args:
+            outside: the number of values outside the bounds in the declared format.
+        """
         declared, other = map(len, self.months)
         return not self.unreadable and (self.outside < outside / 2 or other > 3 * declared)

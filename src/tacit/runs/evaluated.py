@@ -1,7 +1,8 @@
-"""The evaluation of a run: figures compared with a constant answer's, as JSON, page and pictures.
+"""The evaluation of a run: metrics compared with a constant answer's, as JSON, page and pictures.
 
-If the score is noisy, the constant answer's score is a public number: one over the number of declared
-classes, or the value of [privacy] test_baseline.  It is never counted from the test records.
+If the score is noisy, the constant answer's score is a public number: the value of [privacy] test_baseline,
+or one that follows from declared facts, such as the number of classes.  It is never counted from the test
+records.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from tacit.training.session import PrivateSession
 DATA, PAGE = "evaluation.json", "evaluation.html"
 PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 
-_IN_INTERVAL = 1.96  # standard deviations to each side of a noisy score's interval
-_SHORT = 18  # characters of a class name in a picture
+_IN_INTERVAL = 1.96  # standard deviations on each side of a noisy score in its interval
+_SHORT = 18  # the most characters of a class name in a picture
 _EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
 _EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
 _EVEN_LABELS = "a constant answer, if each label is as often true as false"
@@ -57,9 +58,9 @@ def figures_of(
     private: bool,
     loss_remark: str = "",
 ) -> dict[str, Any]:
-    """Return the data of :func:`tacit.report.evaluated.evaluation_data` for a run.
+    """Return the evaluation of a run, in the form of :func:`tacit.report.evaluated.evaluation_data`.
 
-    ``loss_remark`` is a remark on its loss.
+    ``loss_remark`` is a remark on the training loss.
 
     **Guarantee**
 
@@ -88,21 +89,22 @@ def figures_of(
 
 
 def as_evaluated(data: Dataset, pair: TensorPair) -> TensorPair:
-    """Return records and targets as :func:`tacit.evaluate` takes them: labels are true or false."""
+    """Convert records and targets to the form that :func:`tacit.evaluate` needs: labels become booleans."""
     return TensorPair(pair.inputs, pair.targets.bool()) if data.labels else pair
 
 
 def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
-    """Return the evaluation with "per token" in place of "per character" for text in tokens."""
+    """Return the evaluation; for text in tokens, its measure is "per token", not "per character"."""
     if not data.vocabulary:
         return evaluation
     return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
 
 
 def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
-    """Return a constant answer's score without counting records, its description, and how it is known.
+    """Return a constant answer's public score, its description, and its certainty.
 
-    The commonest of K classes has at least 1/K of the records.  Its true share is not public.
+    The certainty is "at least", "assumed", or "" for a declared score.  The most common of K classes has at
+    least 1/K of the records, and its true share is not public.
     """
     if config.privacy.test_baseline is not None:
         return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
@@ -118,7 +120,7 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
 
 
 def public_loss(data: Dataset) -> float | None:
-    """Return the training loss of equal probabilities; None for numbers and characters.
+    """Return the training loss of a model that predicts equal probabilities; None for numbers and characters.
 
     The loss of characters is summed over a record, and the length of a record is not public.
     """
@@ -138,9 +140,9 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
 
 
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
-    """Return the score that :func:`tacit.report.pages.plots.plot_progress` draws, with its error.
+    """Return the score and its standard error as arguments of :func:`tacit.report.pages.plots.plot_progress`.
 
-    For two classes of which one is rare it is the AUC, since accuracy stays at that of a constant answer.
+    If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
 
     Args:
         tested: the number of test records, which is not used for a noisy score.
@@ -170,7 +172,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the figures as JSON, then as a page; return the name of the page.
+    """Write the evaluation as JSON, then as a page, and return the name of the page.
 
     Raises:
         MissingExtra: matplotlib is not installed, so only the JSON was written.
@@ -185,7 +187,7 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
 def draw_run(
     figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
 ) -> tuple[str, ...]:
-    """Draw :data:`PICTURES`, the last two only if there is something to draw; return their names."""
+    """Draw those of :data:`PICTURES` that apply to the run, and return their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
     drawing = drawn_score(figures, len(data.test.targets))
     plot_progress(rows, paths[0], **drawing, loss_baseline=public_loss(data), private=private)

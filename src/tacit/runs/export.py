@@ -28,7 +28,7 @@ INPUT, OUTPUT = "inputs", "outputs"
 """The names of the input and of the output in the file."""
 METADATA = "tacit"
 """The name of the metadata in the file."""
-_ROWS = 2  # of the example for tracing; torch.export takes a size of 1 for a constant
+_ROWS = 2  # of the example for tracing; torch.export would treat a size of 1 as a constant
 _OTHER_ROWS = (1, 5)
 _TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # missing in torch's stubs
 _CHATTY = (
@@ -36,7 +36,7 @@ _CHATTY = (
     "torch.fx.experimental.symbolic_shapes",
     "onnxscript.optimizer._constant_folding",
 )
-"""Loggers of torch that report packages not needed here, or repeat the text of an error."""
+"""Loggers of torch that report missing packages that are not needed here, or repeat an error's text."""
 _TOLERANCE = 1e-4  # above floating-point error, below the effect of another branch of the network
 
 
@@ -49,7 +49,7 @@ def export_model(
     format: str,  # noqa: A002
     overwrite: bool = False,
 ) -> None:
-    """Write the network to ``path``, after comparing it with the model on a few public rows.
+    """Write the network to ``path``, after comparing the export with the model on a few public rows.
 
     Args:
         model: the network.
@@ -86,10 +86,10 @@ Run = Callable[[Tensor], Tensor]
 
 @contextlib.contextmanager
 def _without_warnings_about_torch() -> Iterator[None]:
-    """Hide torch's warnings about torch itself; those of the user's network are shown.
+    """Hide torch's warnings about torch itself, but not those about the user's network.
 
-    Tracer warnings are hidden, too.  Torch warns even of values that are constant.  The comparison with the
-    model on other numbers of rows finds those that are not.
+    Tracer warnings are hidden, too, since the tracer also warns of values that are in fact constant.  The
+    comparison with the model on other numbers of rows detects values that are not constant.
     """
     loggers = [logging.getLogger(name) for name in _CHATTY]
     with warnings.catch_warnings():
@@ -130,7 +130,7 @@ def _exported(
 
 
 def _rows(description: Description, count: int) -> Tensor:
-    """Return (count, ...) public rows that all differ; in text, the first is all zeros."""
+    """Return ``count`` public rows that all differ; for text, the first row is all zeros."""
     shape = (count, *description.input_shape)
     if description.task == "text":
         numbers = torch.arange(shape[1]).repeat(count, 1) * torch.arange(count)[:, None]
@@ -169,7 +169,7 @@ def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run
     )
     assert program is not None  # as with dynamo=True
     for node in program.model.graph:
-        node.metadata_props.clear()  # the lines of the user's source, with their paths
+        node.metadata_props.clear()  # they would show the user's source and its paths
     program.model.metadata_props[METADATA] = metadata
     program.save(path, external_data=False)
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
@@ -199,7 +199,7 @@ class _Named(nn.Module):
 
 
 def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> None:
-    """Refuse a file with other outputs: tracing records one branch, for one number of rows."""
+    """Refuse an export with other outputs, since tracing records one branch for one number of rows."""
     expected, outputs = network(inputs), again(inputs)
     if outputs.shape != expected.shape or not torch.allclose(
         outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE

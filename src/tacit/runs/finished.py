@@ -57,7 +57,7 @@ class FinishedRun:
 
     @property
     def pool(self) -> TensorPair:
-        """Members, then non-members; (n, ...)."""
+        """The training records (members), followed by the test records (non-members), (n, ...)."""
         train, test = self.data.train, self.data.test
         return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
 
@@ -72,8 +72,8 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     """Read the files of a run, and load its data again.
 
     Raises:
-        InvalidInput: the folder holds no finished run, its files do not fit together, or its model cannot be
-            loaded; or its records are people with several rows, or were taken by date.
+        InvalidInput: the folder holds no finished run, its files do not fit together, its model cannot be
+            loaded, its records are people with several rows, or it is a run by date.
     """
     weights = weights_in(folder)
     if not folder.is_dir():
@@ -138,7 +138,7 @@ def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
 
 
 def _performed(plan: Plan, steps: int) -> Plan:
-    """Return the part of the plan that was performed: a ledger may have ended the run early."""
+    """Return the plan for the steps that were performed, since a ledger may have ended the run early."""
     return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
 
 
@@ -146,7 +146,7 @@ PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""
 _MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
 _WIDTH = 8  # numbers in a made-up record
-_MOST_WORK = 2e8  # records times steps of a rehearsal, about a minute
+_MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class FolderAudit:
     slots: int
     rehearsal: bool
     again: str = ""
-    """The evidence of the second stage, if the first stage suspected a violation."""
+    """A description of the second stage's tests, if the first stage suspected a violation."""
 
 
 def audit_folder(
@@ -173,17 +173,17 @@ def audit_folder(
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
-    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan.
+    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan on made-up records.
 
     Args:
         confidence: the confidence of each bound.
         slots: the number of slots of a rehearsal.
-        rng: for halves, ties and rehearsals; it must be independent of the coins.
+        rng: draws halves of the slots, ties and simulations; it must be independent of the slots' coins.
         progress: called during long work, with (title, done, total).
 
     Raises:
-        InvalidInput: there is no run, or it has slots and is not finished.
-        PrivacyRefusal: its plan cannot be audited by slots (:meth:`tacit.training.AuditSlots.check_plan`).
+        InvalidInput: there is no run, a run with slots is not finished, or a rehearsal would take too long.
+        PrivacyRefusal: the plan cannot be audited by slots (:meth:`tacit.training.AuditSlots.check_plan`).
     """
     folder = Path(folder)
     config = read_config(folder / "config.toml")
@@ -193,7 +193,7 @@ def audit_folder(
         evidence, rehearsal = SlotEvidence.load(*slot_files(folder)), False
         slots = config.audit.slots
     else:
-        if plan.adjacency is Adjacency.ADD_REMOVE:  # the rehearsal refuses any other
+        if plan.adjacency is Adjacency.ADD_REMOVE:  # the rehearsal refuses any other adjacency
             plan = plan_with_room(plan, slots)
         tell = partial(progress, "planted experiment")
         evidence, rehearsal = rehearse_plan(plan, slots, progress=tell), True
@@ -207,22 +207,22 @@ def audit_folder(
 
 
 def suspects(audit: SlotAudit) -> bool:
-    """Return whether one of its results rejects the claim."""
+    """Return whether one of the audit's results rejects the claim."""
     return any(result.claim_rejected for result in results_of(audit))
 
 
 def results_of(audit: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
-    """Return the three results, each of which tests the claim."""
+    """Return the audit's three results, each of which tests the claim."""
     return audit.claim, audit.one_run, audit.one_run_by_tradeoff
 
 
 def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random.Generator) -> bool:
-    """Return whether one of three tests rejects the claim, at ``level`` for the three together."""
+    """Return whether one of three tests rejects the claim; ``level`` is their total error probability."""
     return suspects(audit_slots(evidence, plan, confidence=1.0 - level / 3.0, rng=rng))
 
 
 def judged(audit: SlotAudit, *, confirmed: bool) -> SlotAudit:
-    """Return the audit with each suspicion of the first stage kept only if the second confirmed it."""
+    """Return the audit, in which a suspicion of the first stage rejects the claim only if ``confirmed``."""
     claim, one_run, by_tradeoff = (
         replace(one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed))
         for one in results_of(audit)
@@ -239,15 +239,18 @@ def _second_stage(
     progress: Callable[[int, int], None],
     rng: np.random.Generator,
 ) -> tuple[SlotAudit, str]:
-    """Test again with fresh canaries, at a level that is valid whatever the first stage found.
+    """Test again with fresh canaries, at a significance level that holds whatever the first stage found.
 
-    A run's own slots cannot be planted again.  They are tested at a smaller level, and the plan is performed
-    again if that does not take too long: a bug in the code shows in both.
+    A run's own slots cannot be planted again, so they are tested at a smaller level.  If it does not take too
+    long, the plan is also rehearsed with fresh canaries, since a bug in the code would show there, too.
+
+    Returns:
+        The judged audit, and a description of the tests.
     """
     more = next(
         (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
     )
-    looks = (not rehearsal) + (more > 0)  # more > 0 for a rehearsal, as the first one was fast enough
+    looks = (not rehearsal) + (more > 0)  # a rehearsal has more > 0, as its first stage was fast enough
     confirmed, tests = False, []
     if not rehearsal:
         confirmed = confirms(evidence, plan, level=PLANTED / looks, rng=rng)
@@ -261,7 +264,7 @@ def _second_stage(
 
 
 def _work(plan: Plan) -> float:
-    """Return records times steps."""
+    """Return the expected number of records in all steps together, as a measure of computing time."""
     return plan.steps * plan.expected_batch_size
 
 
@@ -281,7 +284,7 @@ def rehearse_plan(
         progress: called with (steps done, all steps).
 
     Raises:
-        InvalidInput: that would take too long.
+        InvalidInput: the rehearsal would take too long.
     """
     plan = replace(plan, views=1)
     if _work(plan) > _MOST_WORK:
@@ -325,9 +328,9 @@ def audit_findings(
     """Audit the run by canaries: its own, or those of a separate run of its plan.
 
     Args:
-        canaries: how many to plant in a separate run, if this one has none.
+        canaries: the number of canaries to plant in a separate run, if this run has none.
         confidence: the confidence of each bound.
-        rng: for halves, ties and rehearsals; it must be independent of the coins.
+        rng: draws halves of the slots, ties and simulations; it must be independent of the slots' coins.
 
     Raises:
         PrivacyRefusal: the plan cannot be audited by slots.

@@ -27,21 +27,21 @@ _ADJACENCIES = ("add-remove", "replace-one", "zero-out")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Stated public facts; None, or no entry, leaves a fact to be filled in.
+    """The public facts that the user has stated; None, or no entry, leaves a fact to be filled in.
 
     Attributes:
-        target: the column to predict, or a list.
+        target: the column to predict, or a list of columns.
         test_fraction, test_table: the source of the test records.
         user: the column that identifies people with several rows.
-        rows_per_user: how many rows of each person a step reads; None for the usual number.
+        rows_per_user: the number of rows of each person that a step reads; None for the usual number.
         epsilon, delta, unit, adjacency, records: the guarantee, as in ``[privacy]``.
-        unit_column, largest_table, note: facts of a policy.
-        kinds, formats, bounds, values: facts by column.
+        unit_column, largest_table, note: facts for a policy.
+        kinds, formats, bounds, values: facts about single columns, by column name.
         left_out: columns that are not used.
         missing: the treatment of a missing cell of a feature: ``indicator`` or ``refuse``.
         model: ``auto``, ``linear``, ``additive`` or ``mlp``; None for auto.
         public_model: the folder or file of a public model, in place of ``model``.
-        architecture: the network of weights in a file.
+        architecture: the network to which the weights in a file belong.
         text: the column of texts that the public model reads.
     """
 
@@ -85,10 +85,10 @@ def stated_facts(
     values: Sequence[str] = (),
     usual: bool = False,
 ) -> Facts:
-    """Add to the facts those that options state for single columns, each as ``NAME=VALUE``.
+    """Add the facts about single columns that options state, each as ``NAME=VALUE``.
 
     Args:
-        usual: whether columns without stated bounds take those that are usual for their names.
+        usual: whether columns without stated bounds get the usual bounds for their names.
 
     Raises:
         InvalidInput: a fact is out of range, or its column cannot have it.
@@ -118,7 +118,7 @@ def stated_facts(
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
-    """Return the usual bounds of the columns that have a usual name."""
+    """Return the usual bounds of columns with a well-known name, such as age."""
     bounds = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
     return {name: usual for name, usual in bounds.items() if usual is not None}
 
@@ -187,7 +187,7 @@ def _check_text(facts: Facts, sample: Sniffed) -> None:
 def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """Return the columns to use, with stated kinds and formats in place of those found in the table.
 
-    The column of people and a text for a public model are not among them, since their cells are not encoded.
+    The column of people and the column of texts for a public model are left out, as they are not encoded.
 
     Raises:
         InvalidInput: a fact does not fit its column.
@@ -213,7 +213,7 @@ def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
 
 
 def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
-    """Return a column of another kind than was found, without the settings of the old kind."""
+    """Return the column with another kind, without the settings of the kind that was found."""
     if kind == "boolean" and column.kind in ("category", "text"):
         return FoundColumn(kind, {"true": None, "false": None})
     return FoundColumn(kind)

@@ -47,7 +47,7 @@ class Question:
 
     Attributes:
         key: the key of the fact, as in the file.
-        about: its meaning, in one line.
+        about: the meaning of the fact, in one line.
         default: the answer for Enter; empty if Enter leaves the fact to be filled in.
         problem: why the last answer was refused; empty at first.
     """
@@ -64,8 +64,8 @@ def ask_facts(
     """Ask about the facts that were not stated, and return the facts with the answers.
 
     Args:
-        ask: shows a question and returns the answer.  "" leaves the fact to be filled in; an EOFError leaves
-            it and all that follow.
+        ask: a function that shows a question and returns the answer.  The answer "" leaves the fact to be
+            filled in.  An EOFError leaves this fact and all later ones.
 
     >>> from tacit.columns.kinds import FoundColumn
     >>> table = Sniffed(columns={"age": FoundColumn("integer"), "ill": FoundColumn("boolean")})
@@ -92,7 +92,7 @@ def ask_facts(
 
 
 class _Wizard:
-    """The facts so far; an invalid answer is asked for again, with the reason."""
+    """A dialogue that collects facts, and repeats a question after an invalid answer, with the reason."""
 
     def __init__(self, sample: Sniffed, facts: Facts, ask: Callable[[Question], str]) -> None:
         self.sample, self.facts, self._ask = sample, facts, ask
@@ -112,7 +112,7 @@ class _Wizard:
         return table_columns(self.sample, self.facts)
 
     def kinds(self) -> None:
-        """Ask for kinds that differ from those of the first rows."""
+        """Ask for columns whose kind differs from the one proposed from the first rows."""
         question = Question(
             "kinds",
             (
@@ -137,7 +137,7 @@ class _Wizard:
             )
 
     def person_column(self, key: str) -> None:
-        """Ask for the column of people, or that there is none."""
+        """Ask for the column that identifies people, if there is one."""
         if getattr(self.facts, key) is not None:
             return
         names = [name for name in self._columns() if is_identifier(name)]
@@ -157,7 +157,7 @@ class _Wizard:
         return bool(person_in(name)) and (column.kind, column.doubt) == ("text", REPEATS)
 
     def usual(self, columns: Mapping[str, FoundColumn]) -> None:
-        """Offer the usual bounds of columns of such names, all in one question."""
+        """Offer the usual bounds of columns with well-known names, all in one question."""
         offered = {name: to for name, to in usual_of(columns).items() if name not in self.facts.bounds}
         if not offered:
             return
@@ -178,7 +178,7 @@ class _Wizard:
         self._take(Question("bounds", about, "all"), read)
 
     def column(self, name: str, *, policy: bool) -> None:
-        """Ask for kind and format if the rows leave them open, then for bounds or values."""
+        """Ask for a column's kind and format if the first rows leave them open, then its bounds or values."""
         key = f"columns.{name}"
 
         def ask(fact: str, key: str, about: str, read: Callable[[str], object]) -> None:
@@ -205,12 +205,12 @@ class _Wizard:
             ask("values", key, about, values_from_text)
 
     def _with(self, fact: str, name: str, value: object) -> Facts:
-        """Return the facts with one more fact of a column."""
+        """Return the facts with one more fact about a column."""
         changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: value}}
         return replace(self.facts, **changed)
 
     def _with_range(self, name: str, kind: str, answer: str) -> Facts:
-        """Return the facts with bounds, or with the codes of an integer, which makes it a category."""
+        """Return the facts with a column's bounds; codes such as 1,2,3 turn an integer into a category."""
         if kind != "integer" or ":" in answer or "," not in answer:
             return self._with("bounds", name, bounds_from_text(kind, answer))
         codes = values_from_text(answer)
@@ -246,7 +246,7 @@ class _Wizard:
 
 
 def _value(key: str, answer: str) -> Any:
-    """Return the answer, as a number if the fact is one."""
+    """Return the answer, converted to a number if the fact is a number."""
     if key not in ("epsilon", "delta", *_COUNTS):
         return answer
     try:

@@ -12,11 +12,11 @@ _NUMBERS = ("number", "integer")
 
 
 def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) -> None:
-    """Refuse columns that no model predicts, or not together.
+    """Refuse targets that no model can predict, alone or together.
 
     Raises:
-        InvalidInput: a target is no column, a text, a date or a datetime; or several targets are neither all
-            booleans nor all numbers.
+        InvalidInput: a target is not a column, is a text, date or datetime, or is given twice; or several
+            targets are neither all booleans nor all numbers.
 
     >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
     Traceback (most recent call last):

@@ -1,10 +1,11 @@
-"""The text of a new run file or policy: the table's form, the stated facts, and blanks.
+"""The text of a new run file or policy: the table's columns, the stated facts, and blanks to fill in.
 
 **Guarantee**
 
 * The file gets from the table only what :func:`tacit.columns.sniffing.sniff` proposes: names, and for each
   column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
-  those that the user states, or ``FILL IN``; the usual bounds in a comment follow from the column's name.
+  those that the user states, or else ``FILL IN``.  The usual bounds in a comment follow from the column's
+  name and kind.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = F
     """Return the settings of ``[columns.NAME]``, with None for those that are to be filled in.
 
     Raises:
-        InvalidInput: the facts do not fit each other, such as bounds the wrong way round.
+        InvalidInput: the facts contradict each other, such as a lower bound above the upper one.
     """
     settings: dict[str, object] = {"kind": column.kind or None}
     if column.kind in BOUNDED:
@@ -78,7 +79,7 @@ _BLANK_COLUMN = {
     "true": '["yes", "y"]: the words that mean true',
     "false": "the words that mean false",
 }
-_ROWS_PER_USER = 2  # 1 to 8 have the same AUC within 0.005, of made-up people with 8 rows on average
+_ROWS_PER_USER = 2  # 1 to 8 give the same AUC within 0.005, on made-up people with 8 rows on average
 _ROWS_COMMENT = "a step reads this many rows of each person; more rows take longer"
 _OF_PEOPLE = {
     "unit": 'what a person is, such as "patient"; one of them, with all rows, is protected',
@@ -93,7 +94,7 @@ _TARGET_KIND = {
 }
 _MOST_CODES = 12
 _CLIPPING = "the largest norm of one row's gradient"
-_BINS = 16  # of equal width; on Adult AUC 0.909 in place of 0.891 at epsilon 1, on validation records
+_BINS = 16  # of equal width; on Adult, AUC is 0.909 instead of 0.891 at epsilon 1, on validation records
 _BINS_COMMENT = "features in addition to the number; or inner edges, [20, 40, 60]"
 _TRAINING = """\
 [optimizer]
@@ -127,7 +128,7 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
 
 
 def policy_text(sample: Sniffed, facts: Facts) -> str:
-    """Return a whole policy in TOML with the same columns, and ``FILL IN`` for facts that were not stated.
+    """Return a whole policy in TOML, with ``FILL IN`` for facts that were not stated.
 
     Raises:
         InvalidInput: a fact does not fit its column.

@@ -1,11 +1,11 @@
-"""Language models of transformers, from local files, whole or with LoRA.
+"""Language models of transformers, loaded from local files and trained as a whole or with LoRA.
 
 **Guarantee**
 
-* Nothing is downloaded, and weights are read only as safetensors: no code of a folder runs.
+* Nothing is downloaded, and weights are read only as safetensors, so no code in a model's folder runs.
 * The model predicts each token from those before it; a model that reads later tokens is refused.
 
-Letters: n records; T tokens of a record; V of the vocabulary.
+Letters: n records, T tokens per record, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_LISTED = 8
 
 
 def build_language_model(model: ModelSection, lora: LoraSection, length: int) -> nn.Module:
-    """Build the model of the sections, in training mode, for records of ``length`` tokens.
+    """Build the model that the sections describe, in training mode, for records of ``length`` tokens.
 
     Random weights of the model or of LoRA come from torch's own generator.
 
@@ -106,12 +106,12 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
-    """Return whether logits agree to 1e-5; with random weights, a leak may be as small as 1e-4."""
+    """Return whether logits agree to 1e-5; with random weights, later tokens may change them by only 1e-4."""
     return bool((first - second).norm() <= 1e-5 * first.norm())
 
 
 def _load(folder: ModelFolder) -> Any:
-    """Load the model in float32, or make one of random weights if the folder has none."""
+    """Load the model in float32, or make one with random weights if the folder holds no weights."""
     where = f'[model] huggingface = "{folder.path}"'
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
@@ -169,9 +169,10 @@ def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
 
 
 def _layers(network: Any) -> dict[str, bool]:
-    """Return the last names of the layers that LoRA can adapt, and whether their weights are transposed.
+    """Return the layers that LoRA can adapt, and whether the weights of each are transposed.
 
-    The output layer is left out, because it often shares its weights with the embedding.
+    The keys are the last parts of the layers' names.  The output layer is left out, because it often shares
+    its weights with the embedding.
     """
     conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
     return {
@@ -182,12 +183,12 @@ def _layers(network: Any) -> dict[str, bool]:
 
 
 _DIGESTS = ("weights_sha256", "tokenizer_sha256")
-_NOT_WRITTEN = ("README.md",)  # of peft: the run writes its own model card
+_NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
 
 
 @final
 class LanguageResult:
-    """The result of a run of the language model that ``config`` names."""
+    """The result of a run that trains the language model in ``config``."""
 
     used_by = "README.md shows how to load the model in transformers"
 
@@ -207,7 +208,7 @@ class LanguageResult:
         return self.config.lora.rank is not None
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digests of the base model and tokenizer; for a resumed run, compare them.
+        """Write the digests of the base model and tokenizer; for a resumed run, compare them instead.
 
         Raises:
             InvalidInput: the digests in ``folder`` cannot be read.

@@ -1,4 +1,4 @@
-"""The model, optimizer and loss of a configuration; the model is built in or from the user's factory."""
+"""The model, optimizer and loss that a configuration describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.runs.model_sections import LINEAR, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
-"""A user's own function, from the shape of one record and the number of outputs to a module."""
+"""A user's own function that makes a module, given the shape of one record and the number of outputs."""
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -108,7 +108,7 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
     """Return the device of that name.
 
     Raises:
-        InvalidInput: it cannot be used.
+        InvalidInput: the device cannot be used.
     """
     try:
         return torch.empty(1, device=name).device
@@ -171,7 +171,7 @@ def build_model(
 
     Args:
         factory: the function to call in place of the one that the section names.
-        numbers: whether the targets are numbers, of which a linear model learns the spread.
+        numbers: whether the targets are numbers; a linear model then also learns their mean and spread.
     """
     if numbers and section.name in LINEAR:
         return StandardLinear(math.prod(input_shape), outputs)
@@ -217,7 +217,7 @@ def import_factory(reference: str) -> Factory:
     """Import the function at "module:function", from the current folder or Python's path.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the module cannot be imported, or has no such function.
     """
     module_name, _, function = reference.partition(":")
     form = 'It must be "module:function", with the module in the current folder or installed.'
@@ -255,14 +255,14 @@ def losses_of(
 ) -> PerExampleLoss:
     """Return a per-example loss: cross-entropy for classes and labels, -log p of text, or squared error.
 
-    For text in tokens it is the mean of -log p over the tokens of the record.
+    For text in tokens, the loss is the mean of -log p over the tokens of the record.
 
     Args:
-        name: ``[training] loss``; "causal" is the mean per character of text.
-        class_weights: declared weights of the losses of some classes; 1 for the others.
+        name: the value of ``[training] loss``; "causal" averages the loss of text over its characters.
+        class_weights: declared weights for the losses of some classes; other classes have weight 1.
 
     Raises:
-        InvalidInput: the loss of that name, or a weight, does not fit the data.
+        InvalidInput: the named loss, or a weight, does not fit the data.
     """
     check_loss(name, _targets(data))
     check_class_weights(class_weights or {}, data.classes)

@@ -1,4 +1,4 @@
-"""The sections of a run file on its model: a built-in one, the user's own, or a public one to fine-tune."""
+"""The sections of a run file about its model: built in, the user's own, or public and fine-tuned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tacit.runs.sections import Section
 _Count = Annotated[int, Field(ge=1)]
 _MODELS = ("name", "factory", "huggingface", "encoder")
 BEGAN, FEATURES = "public_model.json", "features"
-"""The file of a run's public model, and the folder in private/ of its records' features."""
+"""The file with the digest of a run's public model, and the folder in private/ for cached features."""
 _OF_PRETRAINED = ("tune", "architecture", "image_size")
 
 LINEAR = ("linear", "additive")
@@ -40,15 +40,15 @@ def in_run_file(name: str, value: str | None) -> str:
 
 
 class ModelSection(Section):
-    """The model of a run, by exactly one of four keys.
+    """The model of a run, named by exactly one of four keys.
 
     - ``name``: a network of ``tacit.models``.
     - ``factory``: "module:function", the user's own function.  It gets the shape of one record and the number
       of outputs, and returns a torch module.
-    - ``huggingface``: a folder in the layout of the Hugging Face hub: config.json, tokenizer.json and
-      model.safetensors.  A causal language model without the last file starts from random weights.
-    - ``encoder``: a file for pictures, with weights (.pth, .safetensors) of the named ``architecture``, or a
-      frozen network (.pt2, .onnx).
+    - ``huggingface``: a folder in the layout of the Hugging Face hub, with config.json, tokenizer.json and
+      model.safetensors.  Without the last file, a causal language model starts from random weights.
+    - ``encoder``: a file with a network for pictures: either weights (.pth, .safetensors) of the named
+      ``architecture``, or a frozen network (.pt2, .onnx).
 
     The last two are public models.  Nothing is downloaded.  ``image_size`` is the side, in pixels, to which
     a public model enlarges pictures.  ``tune`` chooses what is trained: "head", a linear layer on frozen

@@ -1,4 +1,4 @@
-"""The plan of a configuration, made without torch; its errors name the keys of the file."""
+"""The plan that a configuration describes, made without torch; errors name the keys of the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_plan(config: Config) -> Plan:
     """Make the plan that the configuration describes.
 
     Raises:
-        TacitError: as :class:`tacit.Plan`, with the keys of the file in place of its arguments.
+        TacitError: :class:`tacit.Plan` refuses the plan; errors name keys of the file, not arguments.
     """
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
@@ -60,7 +60,7 @@ def check_comparable(name: str, config: Config) -> None:
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
-    """Return the correlation with the best coefficients for the run's steps and participations."""
+    """Return the noise correlation with the best coefficients for the run's steps and participations."""
     privacy, training = config.privacy, config.training
     kinds: dict[str, type[Banded] | type[BandedInverse] | type[BLT]] = {
         "banded": Banded,
@@ -80,16 +80,16 @@ def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -
 
 
 def _sampled(sampling: Sampling) -> bool:
-    """Return whether cyclic batches are samples, so that participations are accounted for one by one."""
+    """Return whether batches are random samples of cyclic parts, rather than whole parts."""
     return isinstance(sampling, CyclicPoissonSampling) and sampling.sampling_rate < 1.0
 
 
 def _batch_size(size: int | str, records: int) -> int | None:
     """Return the expected batch size, or None for all records.
 
-    "auto" follows the public number of records.  With a twentieth of them in each of a few hundred steps,
-    noise and steps are both near their best on tables of 500 to 100,000 rows.  With fewer than 256 records in
-    a batch, noise dominates.
+    "auto" depends on the public number of records.  Batches of a twentieth of them, in a few hundred steps,
+    are close to the best choice on tables of 500 to 100,000 rows.  With fewer than 256 records in a batch,
+    noise dominates.
     """
     if size == "auto":
         size = max(_LEAST, records // _STEPS_PER_PASS)

@@ -1,4 +1,4 @@
-"""Predictions of a trained model: ``tacit.load`` makes a predictor from the folder of a run, or a copy.
+"""Predictions of a trained model: ``tacit.load`` makes a predictor from a run's folder or a copy of it.
 
 Neither the training data nor a ledger is needed.  Predictions are post-processing: they cost no privacy.
 
@@ -32,7 +32,7 @@ from tacit.training.values import without_numbers
 
 _MODEL, _STATEMENT = "model.safetensors", "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run, so that floating-point errors are the same
-_NUMBERS = 1 << 24  # in the records of one forward pass
+_NUMBERS = 1 << 24  # limit for the records of one forward pass
 _CHUNK = 1 << 16  # rows of a file in memory
 
 
@@ -78,7 +78,7 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
 
 def _with_tokens(kind: Kind, model: Any) -> Kind:
-    """Return the preprocessing, with the tokenizer of the model's body if it reads a text."""
+    """Return the preprocessing, with the tokenizer of the model's body if the model reads a text."""
     if not isinstance(kind, Table) or kind.encoder.text is None:
         return kind
     return kind.with_tokens(model.encoder.tokens)
@@ -158,9 +158,9 @@ class Predictor:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, in the order of the probabilities; for text the end ("") and the characters.
+        """The classes, in the order of the probabilities; empty for models of numbers or labels.
 
-        They are empty for numbers and labels.
+        For text, they are the end of the text ("") and the characters of the alphabet.
         """
         preprocessing = self.description.preprocessing
         if isinstance(preprocessing, Text):
@@ -169,7 +169,7 @@ class Predictor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels, in the order of the outputs, of which a record may have any; empty for other models."""
+        """The labels, in the order of the outputs; empty for models of classes, numbers or text."""
         return self.description.labels
 
     @property
@@ -186,10 +186,10 @@ class Predictor:
         return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
 
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
-        """Return the most probable class of each record, by name, or its number, in the target's unit.
+        """Return each record's most probable class, by name, or its predicted number, in the target's unit.
 
-        Shapes: (n,); (n, k) for several numbers, and for labels, of true and false.  For text it is the most
-        probable character after each record, "" for the end.
+        Shapes: (n,), or (n, k) for several numbers and for labels, which are true or false.  For text, the
+        result is the most probable character after each record, or "" for the end of the text.
 
         Args:
             threshold: the least probability, from 0 to 1, at which the second of two classes, or a label, is
@@ -217,7 +217,7 @@ class Predictor:
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
         """Return the probability of each of :attr:`classes`, or of each of :attr:`labels`, (n, k).
 
-        For text it is the probability of each character after the record.
+        For text, it is the probability that each character comes next after the record.
 
         Raises:
             InvalidInput: the model predicts numbers, which have no probabilities.

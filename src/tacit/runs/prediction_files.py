@@ -1,9 +1,12 @@
 """Tables of predictions for files of records, written piece by piece in constant memory.
 
-The table is CSV.  Its columns are the record's name (``row`` from 1, ``file`` or ``line``), the kept columns,
-such as an id, the ``prediction``, and for classes ``probability_<class>`` for each.  For labels there are a
-column of each label's name and a ``probability_<label>``; for several numbers ``prediction_<target>``.  A
-language model gives each line a ``log_probability`` and ``bits_per_character``.
+The table is CSV.  Its first columns are the record's name (``row``, ``file`` or ``line``) and the kept
+columns, such as an id.  Further columns depend on the model's task:
+
+* classes: ``prediction``, and ``probability_<class>`` for each class;
+* labels: a column with each label's name, and ``probability_<label>`` for each label;
+* one number: ``prediction``; several numbers: ``prediction_<target>`` for each target;
+* text: ``log_probability`` and ``bits_per_character`` of each line.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from tacit.runs.kinds import Piece, Table, Text, silent
 from tacit.runs.predict import Predictor
 
 PredictionProgress = Callable[[int, int | None], None]
-"""Called after each piece, with (records done, the estimated number of all)."""
+"""A function that is called after each piece, with (records done, estimated number of all records)."""
 
 
 def write_predictions(
@@ -46,7 +49,7 @@ def write_predictions(
     Args:
         overwrite: whether to replace an existing file.
         threshold: as in :meth:`Predictor.predict`.
-        keep: columns of the table of records that are copied unchanged.
+        keep: the columns of the input table to copy unchanged.
         progress: called after each piece.
 
     Returns:
@@ -141,7 +144,7 @@ def _as_written(cells: Cells) -> Iterator[str]:
 
 
 def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:
-    """Yield the lines of a piece; nine digits determine every float32."""
+    """Yield the lines of a piece, with nine digits per number, since they determine every float32."""
     outputs = predictor.outputs_of(piece)
     preprocessing = predictor.description.preprocessing
     if isinstance(preprocessing, Text):
@@ -161,7 +164,7 @@ def _rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterat
 
 
 def _label_words(predictor: Predictor, labels: NDArray[Any]) -> NDArray[np.str_]:
-    """Convert labels (n, k) of true and false to the words of their columns."""
+    """Convert labels (n, k), true or false, to the words that their columns declare."""
     columns = predictor.columns
     words = [classes_of(columns[name]) if name in columns else ("false", "true") for name in predictor.labels]
     return np.stack(

@@ -1,10 +1,10 @@
-"""The public model that a run fine-tunes: frozen features with a new head, or body and head.
+"""The public model that a run fine-tunes: only a new head on frozen features, or body and head.
 
 **Guarantee**
 
 * Features of a record depend only on that record and on the public model.
 
-Letters: n records; d features; c ordinary columns.
+Letters: n records; d features; c columns in addition to the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def public_model(config: Config) -> Pretrained:
     """Load the public model that a run file names.
 
     Raises:
-        InvalidInput: its files are missing, do not fit each other, or would run code.
+        InvalidInput: the model's files are missing, do not fit each other, or would run code.
     """
     path = Path(str(config.model.public))
     with spelled(in_run_file):
@@ -46,7 +46,7 @@ def public_model(config: Config) -> Pretrained:
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, times and sizes of the files, which change if a file is replaced."""
+    """Return the names, times and sizes of the model's files, which change if a file is replaced."""
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
     return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
 
@@ -58,7 +58,7 @@ def _loaded(path: Path, key: str, _stamp: object, **settings: Any) -> Pretrained
 
 @functools.lru_cache(maxsize=1)
 def _check_isolated(encoder: Pretrained, key: str) -> None:
-    """Refuse a frozen model that mixes records; checked on made-up short texts or small pictures."""
+    """Refuse a frozen model that mixes records, by a check on made-up short texts or small pictures."""
     shape = getattr(encoder, "shape", _PICTURE)
     shape = (min(encoder.length, _TOKENS),) if isinstance(encoder, PretrainedText) else shape
     try:
@@ -68,14 +68,14 @@ def _check_isolated(encoder: Pretrained, key: str) -> None:
 
 
 def text_column(config: Config, name: str) -> TextColumn:
-    """Return the column of texts as the public model reads it."""
+    """Return the column of texts, with the public model's tokenizer and maximum length."""
     encoder = public_model(config)
     assert isinstance(encoder, PretrainedText), "as was checked"
     return TextColumn(name, encoder.length, encoder.tokens)
 
 
 def columns_of(data: Dataset) -> int:
-    """Return c, the number of a record's inputs that come from other columns than the text."""
+    """Return c, the number of inputs that come from columns other than the text; 0 without a text."""
     if data.encoder is None or data.encoder.text is None:
         return 0
     return len(data.encoder.features) - data.encoder.text.length
@@ -115,7 +115,10 @@ def in_words(config: Config) -> str:
 
 
 def cached_features(config: Config, private: Path | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes features of records, or reads them from this or neighbouring runs."""
+    """Return a function that computes features of records, or reads them from caches of this and other runs.
+
+    The other runs are those in neighbouring folders.
+    """
     encoder, model = public_model(config), config.model
     _check_isolated(encoder, f'{model.public_key} = "{model.public}"')
     if private is None:
@@ -126,14 +129,14 @@ def cached_features(config: Config, private: Path | None) -> Callable[[Tensor], 
 
 
 def _with_columns(features: Callable[[Tensor], Tensor], records: Tensor, columns: int) -> Tensor:
-    """Return features (n, d) of the records' first numbers, followed by the other columns (n, c)."""
+    """Return (n, d + c): features of the records without their last c columns, then these columns."""
     if not columns:
         return features(records)
     return torch.cat([features(records[:, :-columns]), records[:, -columns:]], dim=1)
 
 
 def new_public_model(config: Config, data: Dataset, outputs: int) -> nn.Module:
-    """Make the model that a run trains: only the head, on features, or body and head."""
+    """Make the model that a run trains: only a head on precomputed features, or body and head."""
     encoder, columns = public_model(config), columns_of(data)
     head = Head(encoder.features, outputs, columns=columns)
     if config.model.tune == "head":

@@ -3,13 +3,13 @@
 The folder of such a run has these files in addition to those of every run::
 
     model.safetensors     the head
-    encoder/              the public model, or the tuned one for "lora" and "full"; enough for predictions
+    encoder/              the body: the public model, or the tuned one for "lora" and "full"
     public_model.json     the digest of the public model
     private/features/     for "head": cached features of the records
 
 **Guarantee**
 
-* A resumed run uses the public model with which it began, as the digests are compared.
+* A resumed run uses the public model with which it began, since the digests are compared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PublicResult:
         self.encoder = public_model(config)
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digest of the public model; for a resumed run, compare.
+        """Write the digest of the public model; for a resumed run, compare it instead.
 
         Raises:
             PrivacyRefusal: the run in ``folder`` began from another public model.

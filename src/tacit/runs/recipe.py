@@ -1,4 +1,4 @@
-"""Settings that a run file leaves out: those of tacit.recipes, for linear models and for public ones.
+"""Defaults from tacit.recipes for settings that a run file leaves out, for linear and public models.
 
 **Guarantee**
 
@@ -30,28 +30,28 @@ from tacit.recipes import (
 )
 from tacit.runs.model_sections import LINEAR
 
-_BYTES = 4  # of a weight
-_AT_ONCE = 32  # records, if a body is trained: more take memory and save no time on a CPU
-_FEW_WEIGHTS = 50_000  # of LoRA settings that the user chose: the recipe hardly depends on it
+_BYTES = 4  # per weight
+_AT_ONCE = 32  # records, if a body is trained; more records take memory and save no time on a CPU
+_FEW_WEIGHTS = 50_000  # assumed for the user's own LoRA settings; the recipe hardly depends on this number
 _USUAL = 3.0  # epsilon for the recipe, if the file states the noise instead
 _ANY = 1000  # records, if the file does not state their number
 
 
 def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
-    """Fill in the training of a linear model of a table, or of a public model that learns a target.
+    """Fill in the training settings of a linear model of a table, or of a public model that learns a target.
 
     Stated settings are kept.  If the file lacks a setting that a recipe needs, a later check reports it.
 
     Args:
         run_file: the content of the run file.
-        tune: the part of a public model to train, in place of the file's.
+        tune: the part of a public model to train, in place of the file's ``tune``.
     """
     model, data, privacy = (run_file.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
         return dict(run_file)
     records, epsilon = privacy.get("records"), privacy.get("epsilon", _USUAL)
     if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-        records = _ANY  # a later check reports what is wrong with it
+        records = _ANY  # a later check reports the wrong value
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         epsilon = _USUAL
     public = model.get("huggingface") or model.get("encoder")
@@ -64,7 +64,7 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
 
 
 def reasons(text: str) -> list[str]:
-    """Return a line with value and reason for each setting that a run file for a linear model left out.
+    """Return a line with value and reason for each setting that a linear model's run file left out.
 
     Args:
         text: the text of the run file.
@@ -107,7 +107,7 @@ def reasons(text: str) -> list[str]:
 
 
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
-    """Fill in a linear model of a table: bins for numbers, if expected to pay off, and its recipe."""
+    """Fill in the settings of a linear model of a table by its recipe, with bins for numbers if they help."""
     name, target = run_file["model"]["name"], run_file["data"].get("target")
     if name == "auto":
         name = "additive" if additive_pays(records, epsilon) else "linear"
@@ -129,7 +129,7 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
     ):
         training["batch_size"] = _section(run_file, "training").get(
             "batch_size", "auto"
-        )  # a step takes a part
+        )  # a step takes a part of the records
     return {
         **run_file,
         "model": {**run_file["model"], "name": name},
@@ -143,7 +143,7 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
 def _of_public_model(
     run_file: Mapping[str, Any], tune: str | None, records: int, epsilon: float
 ) -> dict[str, Any]:
-    """Fill in a public model that learns a target: tune, ``[lora]`` and the recipe of the trained part."""
+    """Fill in ``tune``, ``[lora]`` and the recipe's settings for a public model that learns a target."""
     model, privacy = run_file["model"], run_file["privacy"]
     if tune is not None:  # [lora] belongs to the file's choice
         run_file = {name: section for name, section in run_file.items() if name != "lora" or tune == "lora"}
@@ -163,7 +163,7 @@ def _of_public_model(
 
 
 def _classes_of(run_file: Mapping[str, Any]) -> int:
-    """Return the number of declared or known classes; 1 for a number, 2 if it is not known."""
+    """Return the number of classes: 1 if the target is a number, and 2 if no classes are known."""
     data, target = run_file["data"], run_file["data"].get("target")
     column = run_file.get("columns", {}).get(target) if isinstance(target, str) else None
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
@@ -179,10 +179,10 @@ _KNOWN = {"cifar10": 10, "cifar100": 100, "mnist": 10, "fashion-mnist": 10, "dig
 def _recipe(
     tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float, classes: int
 ) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe of the trained part, and ``[lora]``, filled in by the recipe if it is missing."""
+    """Return the recipe for the part that is trained, and ``[lora]``, filled in if it is missing."""
     if tune not in ("lora", "full"):
         recipe = linear_recipe(records, epsilon, classes=classes)
-        if classes == 1:  # a head learns no spread, and the squares of its errors bend by up to 4
+        if classes == 1:  # a head learns no spread, and its squared error has a curvature of up to 4
             recipe = replace(recipe, learning_rate=min(recipe.learning_rate, 0.5), clipping_norm=1.0)
         return recipe, lora
     folder = None if model.get("huggingface") is None else ModelFolder.check(model["huggingface"])
@@ -210,7 +210,7 @@ def _section(run_file: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _optimizer(recipe: Recipe, section: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer with the recipe's rate and momentum; another optimizer gets neither."""
+    """Return ``[optimizer]`` with the recipe's rates and momentum, unless it names another optimizer."""
     if section.get("name", recipe.optimizer) != recipe.optimizer:
         return section
     settings: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}

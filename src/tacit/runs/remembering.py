@@ -1,6 +1,6 @@
 """Tests of what a language model remembers: planted secrets, whole records, and text after repetition.
 
-Letters: n contexts, t tokens of a context, L tokens of a training record, V of the vocabulary.
+Letters: n contexts, t tokens per context, L tokens per training record, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from tacit.runs.kinds import silent
 from tacit.runs.sections import CanariesSection
 from tacit.training.evaluation import evaluation_mode
 
-_MOST_RANKED = 10**6  # candidates that are ranked exactly; a sample of more is ranked
+_MOST_RANKED = 10**6  # if there are more candidates, only a sample of them is ranked
 _SAMPLE = 20_000
 _MOST_NUMBERS = 1 << 26  # outputs of a language model in memory at once
 _ASKED = 200  # records that the model is asked to complete
-_REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # repeats, tokens of an answer, answers, per character
+_REPEATS, _ANSWER, _ANSWERS = 20, 40, 10  # for each character: repeats, tokens per answer, answers
 _PIECE = 6  # a match of this many characters counts as recited
 
 
 def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
-    """Convert a language model of transformers to the attacks' form.
+    """Convert a language model of transformers to the function that attacks need.
 
-    It reads only the last ``length`` tokens of longer contexts.
+    The function reads only the last ``length`` tokens of longer contexts.
     """
 
     @torch.no_grad()
@@ -75,10 +75,10 @@ def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
 
 
 def next_token(model: nn.Module, longest: int) -> NextToken:
-    """Convert a model to the attacks' form, which takes (n, t) tokens since the start of a record.
+    """Convert a model to the function that attacks need, from (n, t) tokens since the start of a record.
 
     Args:
-        longest: L - 1, the largest training length; the model reads only the last part of longer contexts.
+        longest: L - 1, the largest training length; of longer contexts, only the last tokens are read.
     """
 
     @torch.no_grad()
@@ -111,7 +111,10 @@ def memory_found(
     rng: np.random.Generator,
     progress: Callable[[str, int, int], None] = silent,
 ) -> dict[str, Any]:
-    """Test what each model remembers, as plain data; ``private`` names the model of ``curve``."""
+    """Test what each model remembers, and return the results as plain data.
+
+    ``private`` is the name of the model that was trained with DP, for which ``curve`` holds.
+    """
     alphabet = Alphabet(data.alphabet) if data.spelling is None else data.spelling
     members, non_members = (rows_of(pair, whole=data.spelling is None) for pair in (data.train, data.test))
     letters = _letters(alphabet)
@@ -158,9 +161,10 @@ def _letters(alphabet: Spelling) -> list[int]:
 def remembered_secret(
     ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Spelling, rng: np.random.Generator
 ) -> Remembered:
-    """Rank the secret among all possible ones, let the model complete it, and estimate its queries.
+    """Rank a canary's secret among all candidates, and let the model complete it.
 
-    If there are more than a million candidates, a sample of them is ranked.
+    If there are more than a million candidates, the secret is ranked among a sample of them.  The result also
+    estimates how many queries generate the secret with probability 0.9.
 
     Args:
         rng: draws the sample; it must be independent of the secret.
@@ -196,7 +200,7 @@ def texts(targets: Tensor, alphabet: Alphabet) -> list[str]:
 
 
 def rows_of(pair: TensorPair, *, whole: bool) -> list[list[int]]:
-    """Return the tokens of each record; unless the targets are ``whole``, its first token is prepended."""
+    """Return the tokens of each record; unless its targets are ``whole``, its first input is prepended."""
     rows = zip(pair.inputs.numpy(), pair.targets.numpy(), strict=True)
     return [([] if whole else [int(x[0])]) + y[y != PADDING].tolist() for x, y in rows]
 
@@ -227,7 +231,8 @@ def probe_by_repeating(
 ) -> RepeatProbe:
     """Let the model continue a repeated letter, and search for the answers in the training text.
 
-    For comparison, the same is done in as much unseen text, and after a single letter.
+    For comparison, the answers are also searched for in as much unseen text, and the model also continues
+    the letter without repetition.
     """
     size = min(len(members), len(non_members))
     trained_on = TrainingText(_drawn(members, size, rng), window=_PIECE)

@@ -23,7 +23,7 @@ class Outcome:
 
     Attributes:
         folder: the folder of the run.
-        rows: the metrics.
+        rows: the lines of metrics.
         evaluation: the last evaluation.
         figures: the data of :func:`tacit.report.evaluated.evaluation_data`.
         statement: the privacy statement.
@@ -31,7 +31,7 @@ class Outcome:
         remarks: reasons why a file could not be written.
         stopped: the reason why the ledger ended the run early.  The model is then that of the steps so far,
             and the run can be resumed when there is budget again.
-        factory: the reference to the factory of a model of the user's own.
+        factory: for a model of the user's own, the reference to its factory.
         used_by: how to use the model, if ``tacit predict`` does not support it.
         days_left: how to continue a run by date.
 
@@ -59,10 +59,10 @@ class Outcome:
 
 
 class Result(Protocol):
-    """The form of a run's result: facts about its model, and its files."""
+    """The form in which a run saves its model: facts for the statement, and files."""
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the facts that must be known before the first step; for a resumed run, compare them."""
+        """Write facts that must be saved before the first step; for a resumed run, compare them instead."""
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         """Return arguments of ``make_statement`` about the model, including ``notes``."""
@@ -79,7 +79,7 @@ class Result(Protocol):
 
 
 def result_of(config: Config, data: Dataset) -> Result:
-    """Return the form of the result of a run on ``data``."""
+    """Return the form in which a run on ``data`` saves its model."""
     if config.model.public is None:
         return _OwnFile(config, data)
     if config.pretrained:
@@ -93,7 +93,7 @@ def result_of(config: Config, data: Dataset) -> Result:
 
 @final
 class _OwnFile:
-    """A result in ``model.safetensors``, with the description of the model."""
+    """A result that is saved in ``model.safetensors``, with the description of the model."""
 
     used_by = None
 
@@ -101,7 +101,7 @@ class _OwnFile:
         self.config, self.data = config, data
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Do nothing: the session checks all that matters."""
+        """Do nothing, since the session makes all necessary checks."""
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         section, parameters = self.config.model, sum(p.numel() for p in model.parameters())

@@ -1,4 +1,4 @@
-"""The file of a trained model, with a description that lets it be used without its data.
+"""The file of a trained model, with a description so that the model can be used without its data.
 
 ``model.safetensors`` holds the weights.  Its metadata hold, under the name ``tacit``, a description in JSON:
 the model, the kind and encoding of its records, its classes, and the digest of the privacy statement that it
@@ -6,8 +6,8 @@ was released with.
 
 **Guarantee**
 
-* The description holds only public facts: of the configuration and of a standard data set, and the digest of
-  the statement, which is released, too.
+* The description holds only public facts from the configuration or about a standard data set, and the digest
+  of the statement, which is released, too.
 * Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and the
   user's own factory is called only if the caller gives it.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tacit.pretrained.tuned import TunedModel
 
 ENCODER = "encoder"
-"""The name of the body's folder in the folder of a run on a public model."""
+"""The name of the folder for the public model's body, inside the folder of a run."""
 _FORMAT = 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
@@ -56,12 +56,12 @@ class Description:
         outputs: the number of outputs for a record, or for each character of text.
         task: "classes", "labels", "numbers" or "text".
         classes: the names of the classes, in the order of the outputs; empty for other tasks.
-        target_bounds: for numbers, the values that -1 and 1 stand for.
+        target_bounds: for numbers, the values of each target that are scaled to -1 and 1.
         preprocessing: the kind of data, which encodes the user's records.
         features: "raw", or for pictures "scattering" or "pictures" (whitened scattering).
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
-        pretrained: the digest of the body in the folder ``encoder``, if the model is a head on it; None for
-            other models.
+        pretrained: the digest of the body in the folder ``encoder``, if the model is the head of a public
+            model; None for other models.
         labels: the names of the labels, in the order of the outputs; empty for other tasks.
         version: the version of Tacit that wrote the file.
     """
@@ -106,7 +106,7 @@ class Description:
             features=features,
             statement_digest=str(data["statement_digest"]),
             pretrained=data.get("pretrained"),
-            labels=tuple(map(str, data.get("labels", ()))),  # 0.2.0 knew none
+            labels=tuple(map(str, data.get("labels", ()))),  # files of 0.2.0 have none
             version=str(data["version"]),
         )
 
@@ -158,7 +158,7 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
     weights = {
         name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()
     }
-    # Only one name: safetensors writes several in any order, so the bytes would not be reproducible.
+    # One metadata name only, as safetensors writes several in any order, and bytes must be reproducible.
     metadata = {_NAME: json.dumps(description.to_data(), allow_nan=False)}
     write_atomically(path, lambda file: file.write(save(weights, metadata)))
 
@@ -238,7 +238,7 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
     """Load the head in a file and the body in its folder ``encoder``, in evaluation mode.
 
     Raises:
-        InvalidInput: the body is missing, or is not the one of the head.
+        InvalidInput: the body is missing, or belongs to another head.
     """
     from tacit.pretrained import load_pretrained  # imports transformers
     from tacit.pretrained.tuned import Head, TunedModel

@@ -1,4 +1,4 @@
-"""The sections of a configuration file, with the rules within each."""
+"""The sections of a configuration file, with the rules that concern a single section."""
 
 from __future__ import annotations
 
@@ -41,34 +41,36 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """The source of the records, by exactly one key.
+    """The source of the records, named by exactly one key.
 
-    ``name`` is a data set, ``table`` a table, ``images`` a folder of pictures, ``text`` a file of lines.
-    ``jsonl`` and ``parquet`` hold documents for a language model.
+    ``name`` is a standard data set, ``table`` a table, ``images`` a folder of pictures, ``text`` a file of
+    lines.  ``jsonl`` and ``parquet`` hold documents for a language model.
 
-    A table needs a ``target`` and ``[columns.NAME]``, its public schema.  Several booleans as ``target`` are
-    labels, of which any number may be true; several numbers are predicted together.  ``text`` names a
-    table's column of texts, of which a pretrained model reads the first ``sequence_length`` tokens.
-    ``jsonl`` with a ``target`` is such a table, with a line of JSON for each row.  Pictures need ``size``
-    (height, width) and ``classes``.  A text has one record a line, and needs its ``alphabet`` and
-    ``longest``, the most characters of a line.
+    A table needs a ``target`` and ``[columns.NAME]``, its public schema.  If ``target`` is a list of boolean
+    columns, they are labels, of which any number may be true; a list of numbers is predicted together.
+    ``text`` names a table's column of texts, of which a pretrained model reads the first ``sequence_length``
+    tokens.  ``jsonl`` with a ``target`` is such a table, with a line of JSON for each row.  Pictures need
+    ``size`` (height, width) and ``classes``.  A text has one record per line, and needs its ``alphabet`` and
+    ``longest``, the maximum number of characters in a line.
 
-    ``user`` names the column or field of the person of a row or document.  Each person may have only one,
-    unless ``rows_per_user`` is set: then a record is a person with all rows, and a step reads that many of
-    them.  With ``draw = "rows"`` a step draws rows instead, of which each person keeps that many; ``records``
-    and ``batch_size`` then count rows.  If a row belongs to several people, ``user`` is a list of columns, or
-    a field that holds a list.  Each row then counts for all of them, and steps draw rows.
+    ``user`` names the column or field that identifies the person of each row or document.  Each person may
+    have only one row, unless ``rows_per_user`` is set.  A record is then a person with all rows, and a step
+    reads at most ``rows_per_user`` of them.  With ``draw = "rows"`` a step draws rows instead, each person
+    keeps at most ``rows_per_user`` rows, and ``records`` and ``batch_size`` count rows.  If a row belongs to
+    several people, ``user`` is a list of columns, or a field that holds a list.  Each row then counts for all
+    of them, and steps draw rows.
 
-    ``date`` names the column of the day on which a row arrived, for ``sampling = "dates"``.  A step takes the
-    rows of ``days_per_step`` days, the first step those from ``first_day`` on.  The data are complete for all
-    days before ``until``, by default today.  If a person would take part too often, the data are refused;
+    ``date`` names the column with the day on which a row arrived, for ``sampling = "dates"``.  A step takes
+    the rows of ``days_per_step`` days, and the first step begins at ``first_day``.  The data are complete for
+    all days before ``until``, by default today.  If a person would take part too often, the data are refused;
     with ``too_often = "skip"``, the excess rows are skipped.
 
-    ``jsonl`` has one document a line, ``parquet`` one a row; ``text`` names its field.  ``sequence_length``
-    is in tokens.  ``documents`` is "first" to use the first sequence of a document, or "split" to use each.
+    ``jsonl`` has one document per line, ``parquet`` one per row; ``text`` names the field with its text.
+    ``sequence_length`` is in tokens.  ``documents = "first"`` trains on the first sequence of each document,
+    ``"split"`` on all its sequences.
 
-    Facts that are read from the data leak, so declare bounds and classes.  Paths are relative to the current
-    folder.
+    Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
+    are relative to the current folder.
     """
 
     name: str | None = None
@@ -104,7 +106,10 @@ class DataSection(Section):
 
     @property
     def source(self) -> str:
-        """The key that names the data; for documents, ``text`` is not it, but the name of a field."""
+        """The key that names the data.
+
+        With a table or documents, ``text`` is the name of a field, not of the data.
+        """
         return self._source_keys()[0]
 
     def _source_keys(self) -> list[str]:
@@ -179,16 +184,17 @@ class PrivacySection(Section):
     """The guarantee, and the mechanism that provides it.  The meaning of the guarantee has no default.
 
     ``test_noise`` is for test records of the data set that the run is charged to.  It is the standard
-    deviation, in records, of the noise on the run's only test score, which is part of the budget.
-    ``test_baseline`` is the score of a constant answer, for comparison, known without these records; by
-    default one over the number of classes.  ``reference_score`` is the score, in the same measure, of the
-    same model without DP on public data of the same kind.
+    deviation, in records, of the noise on the run's only test score.  The budget includes the cost of that
+    score.  ``test_baseline`` is the score of a constant answer, for comparison.  It must be known without
+    these records, and is by default one over the number of classes.  ``reference_score`` is the score, in the
+    same measure, of the same model without DP on public data of the same kind.
 
-    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, which take turns.  Batches are
-    samples of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of its days.  A
-    person takes part in at most ``participations`` steps, at least ``separation`` steps apart.
-    ``correlation`` of the noise in time has a number of ``bands`` or ``buffers``.  A "tree" restarts every
-    ``restart_every`` steps, by default never.
+    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, and steps use the parts in turn.
+    Batches are samples of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of
+    its days.  A person takes part in at most ``participations`` steps, at least ``separation`` steps apart.
+    ``correlation`` is the kind of correlation between the noise of steps.  "banded" and "inverse" need the
+    number of ``bands``, "blt" the number of ``buffers``.  A "tree" restarts every ``restart_every`` steps, by
+    default never.
     """
 
     epsilon: float | None = None
@@ -234,8 +240,8 @@ class PrivacySection(Section):
 class OptimizerSection(Section):
     """An optimizer of torch by name, with the usual settings.
 
-    ``head_learning_rate`` is the rate of a public model's head, if its body is trained, too.  ``falling``
-    keeps the rates for the first half of the steps, then decreases them linearly to zero.
+    ``head_learning_rate`` is the learning rate of a public model's head, if its body is trained, too.
+    ``falling`` keeps the learning rates for the first half of the steps, then decreases them linearly to 0.
     """
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
@@ -257,15 +263,16 @@ class OptimizerSection(Section):
 class TrainingSection(Section):
     """The length and the details of training.
 
-    ``batch_size`` is the expected one: a number, "full" for all records in each step, or "auto" for a
+    ``batch_size`` is the expected batch size: a number, "full" for all records in each step, or "auto" for a
     twentieth of ``records`` but at least 256.
-    ``largest_batch`` is for ``sampling = "truncated-poisson"``: larger samples are cut to it.
+    ``largest_batch`` is the size to which ``sampling = "truncated-poisson"`` cuts larger samples.
     ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
-    and -log p of a whole record for text.  "causal" is its mean per character, or per token for language
-    models.
-    ``physical_batch_size`` is the most records in memory at once; "auto" finds the largest that fits a GPU.
-    ``class_weights`` multiply the losses of the named classes before clipping; 1 is the weight of others.
-    They are public: declare them, never count them from the data.
+    and -log p of a whole record for text.  "causal" is the mean of -log p per character, or per token for
+    language models.
+    ``physical_batch_size`` is the maximum number of records in memory at once; "auto" finds the largest that
+    fits a GPU.
+    ``class_weights`` multiply the losses of the named classes before clipping; other classes have weight 1.
+    They are public, so declare them and never compute them from the data.
     """
 
     batch_size: int | Literal["full", "auto"]
@@ -288,7 +295,7 @@ class AuditSection(Section):
 
 
 class CanariesSection(Section):
-    """Lines with random secrets, planted in text to test afterwards what the model remembers of them.
+    """Lines with random secrets, planted in text to test later whether the model remembers them.
 
     There are ``count[i]`` canaries of ``copies[i]`` copies each.  A secret coin for each canary decides
     whether it is planted.  A canary is ``prefix``, in which a random tag replaces "{name}", and then
@@ -303,10 +310,10 @@ class CanariesSection(Section):
 
 
 class LedgerSection(Section):
-    """The ledger that the run is charged to, and the name of the data set in it; none by default.
+    """The ledger that the run is charged to, and the name of the data set in it; by default no ledger.
 
-    ``chunk`` is the number of steps in a charge, ``block`` a part of the data set that shares no person with
-    other parts, ``by`` the name of the spender in the ledger (by default the user of the system).
+    ``chunk`` is the number of steps in a charge.  ``block`` is a part of the data set that shares no person
+    with other parts.  ``by`` is the name of the spender in the ledger, by default the user of the system.
     ``one_record_per_unit`` states that no unit has two training records, nor two test records if
     ``test_noise`` is set.  It is needed if the data set's policy does not state this.
     """

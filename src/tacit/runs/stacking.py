@@ -1,6 +1,6 @@
-"""Training of several shadow models at the same time, if it gives the same result as one by one.
+"""Training of several shadow models at the same time, if the result is the same as for one after the other.
 
-It does for logistic regressions and perceptrons under SGD (:class:`tacit.attacks.stacked.StackedMLPs`).
+This holds for logistic regressions and perceptrons under SGD (:class:`tacit.attacks.stacked.StackedMLPs`).
 Modules without weights before the first layer, such as a normalisation of each record, are applied to the
 records in advance.
 
@@ -28,14 +28,14 @@ from tacit.runs.config import Config
 from tacit.runs.model import new_model
 from tacit.sampling import FullBatch
 
-_MOST = 8  # models at a time: an interruption loses this many
+_MOST = 8  # models that are trained at the same time; an interruption loses them
 _VALUES = 2**26  # numbers in the inputs of one step, over all models
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
 @dataclass(frozen=True, eq=False)
 class Perceptron:
-    """The parts of a perceptron: ``before``, without weights, then ``layers`` joined by ``activation``."""
+    """A perceptron: a module ``before`` without weights, then ``layers`` with ``activation`` between them."""
 
     before: nn.Sequential
     layers: tuple[nn.Linear, ...]
@@ -49,7 +49,7 @@ class Perceptron:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A function ``train`` from (K, n) members to (K, n, c) logits, for up to ``models`` at a time."""
+    """A function ``train`` from (K, n) membership masks to (K, n, c) logits, for up to ``models`` models."""
 
     train: TrainGroup
     models: int
@@ -83,7 +83,7 @@ def perceptron_of(model: nn.Module) -> Perceptron | None:
 
 
 def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, private: bool) -> AtOnce | None:
-    """Return a function that trains several shadow models at a time; None if network or settings differ.
+    """Return a function that trains several shadow models at a time; None if that is not supported.
 
     Args:
         plan: the plan of one shadow model, on half of the records of the ``pool``.

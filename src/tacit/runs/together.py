@@ -1,8 +1,8 @@
-"""Processes of a launcher: their meeting, their process group, and a single error message if they fail.
+"""Processes of a launcher such as torchrun: rendezvous, process group, and a single error message.
 
-They meet at the key-value store of ``torch.distributed``, before any of them reads the configuration, and
-form a process group when the device is known.  The store also works after a single process has failed.  The
-others read there which error the first process printed, and do not repeat it.
+The processes meet at the key-value store of ``torch.distributed`` before any of them reads the configuration.
+They form a process group when the device is known.  The store still works after one process has failed, so
+the others read from it which error the first process printed, and do not repeat it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the
 
 @final
 class Meeting:
-    """The processes of ``launch``, of which this is one.
+    """The rendezvous of this process with the other processes of ``launch``.
 
     Raises:
-        InvalidInput: the launcher does not state a meeting point, or they cannot reach each other.
+        InvalidInput: the launcher does not state a meeting point, or the processes cannot reach each other.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -80,13 +80,17 @@ class Meeting:
         torch.cuda.set_device(self._launch.rank_here)
 
     def leave(self) -> None:
-        """Wait for all processes to end: a launcher stops the others as soon as one ends with an error."""
+        """Wait for all processes, since a launcher stops the others as soon as one ends with an error."""
         if self._ranks is not None:
             self._ranks.total(lambda: ())
             dist.destroy_process_group()
 
     def should_print(self, problem: BaseException) -> bool:
-        """Return whether this process prints ``problem``: the first always, others if theirs differs."""
+        """Return whether this process prints ``problem``.
+
+        The first process always prints its error.  Others print theirs if it differs from that error, and is
+        neither an interrupt nor the loss of a process.
+        """
         text = str(problem)
         with contextlib.suppress(RuntimeError):  # the store is gone, or the first process had no error
             if self._rank == 0:

@@ -4,19 +4,19 @@ The folder of a run::
 
     model.safetensors     the weights, with all that is needed to predict, for release; a language model has
                           the files of :mod:`tacit.runs.language_model` instead
-    config.toml           the configuration, as it was given
+    config.toml           a copy of the configuration
     statement.txt, .json  the privacy statement: what is guaranteed, and what is not
     README.md             the model card: guarantee, what is not covered, how to use the model
-    metrics.csv           steps, epsilon, noisy loss, test figures
+    metrics.csv           steps, epsilon, noisy loss, test metrics
     evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
     confusion.png         for classes: the confusion matrix
     columns.png           for a linear model of a table: the contribution of each column
-    progress.png          epsilon and the test score over the steps; for a single test score, the noisy loss
+    progress.png          epsilon and the test score over the steps; without such scores, the noisy loss
     privacy.png           epsilon as a function of delta
-    slots.npy             with [audit] slots: the releases about them, step by step
-    private/coins.npy     with [audit] slots: which of them took part, to audit the run
+    slots.npy             with [audit] slots: the releases about the slots, step by step
+    private/coins.npy     with [audit] slots: which slots took part, to audit the run
     private/canaries.json with [canaries]: the secrets, and which of them were planted
-    private/declarations.txt  for a table: where its declared columns do not fit it, for the curator
+    private/declarations.txt  for a table: how its declared columns fail to fit it, for the curator alone
     private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
 """
 
@@ -138,14 +138,15 @@ class Run:
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Train to the end of the plan and write the folder; None if ``should_stop`` ended it early.
+        """Train to the end of the plan and write the folder; return None if ``should_stop`` ended it early.
 
         If the ledger refuses the next chunk of steps, the run ends with the model so far.
 
-        After an early end, a crash or a full disk, the last resume state remains, from which
-        ``prepare(..., resume=True)`` resumes.  A resumed run that is finished only writes its folder again.
+        After an early end, a crash or a full disk, the last resume state remains, and
+        ``prepare(..., resume=True)`` continues from it.  For a finished run, it only writes the folder again.
 
-        With several ranks, all call this.  Only the first has watchers, writes files, and gets the outcome.
+        With several ranks, all ranks call this.  Only the first rank has watchers, writes files, and gets the
+        outcome.
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
@@ -295,7 +296,7 @@ def prepare(
     generator: Generator | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a configuration and prepare the run; computes nothing from the data without noise.
+    """Read a configuration and prepare the run, without computing anything exact from the data.
 
     Args:
         path: the TOML file.
@@ -304,14 +305,14 @@ def prepare(
         ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
         ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
-        generator: only for tests, from :mod:`tacit.testing`; a resumed run has its own.
+        generator: for tests, a generator of :mod:`tacit.testing`; a resumed run uses its saved generator.
         progress: called during long preparations, with (title, done, total).
 
     Raises:
         BudgetExceeded: the plan exceeds the ledger's remaining budget; the message says how many steps fit.
         InvalidInput: the configuration or the data have a mistake, or the folder holds a run already.
         PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run has other settings.
-        Interrupted: a Ctrl-C came when the ledger may have been charged for the preparation.
+        Interrupted: a Ctrl-C stopped the preparation; the message says what was saved and charged.
 
     >>> import tempfile
     >>> import tacit.runs

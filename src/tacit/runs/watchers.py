@@ -1,13 +1,14 @@
 """Writers of a run's metrics: a CSV file and, if configured, TensorBoard, MLflow or Weights & Biases.
 
 The metrics reveal nothing beyond the guarantee: epsilon is public, the loss is noisy and accounted for, and
-test figures come from the test records.  Trackers also get public parameters and, at the end, the privacy
+test metrics come from the test records.  Trackers also get public parameters and, at the end, the privacy
 statement.
 
 **Guarantee**
 
 * A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
-* Nothing about the machine, its memory, the source or the console is recorded; the times of lines are.
+* Nothing about the machine, its memory, the source code or the console is recorded, except the time of each
+  line of metrics.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CsvWatcher:
         self._write()
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Do nothing: lines are written per row."""
+        """Do nothing, since a line is written for each row of metrics, not for each step."""
 
     def on_row(self, row: MetricsRow) -> None:
         """Write the file again with one more line."""
@@ -63,12 +64,12 @@ class CsvWatcher:
 
 
 class Tracker(ABC):
-    """A watcher that sends the figures of a run to an experiment tracker.
+    """A watcher that sends the metrics of a run to an experiment tracker.
 
     Args:
         folder: the folder of the run; the tracked run gets its name.
         rows: the lines of metrics so far, if the run is resumed.
-        parameters: public facts about the run in addition to its figures.
+        parameters: public settings of the run, in addition to its metrics.
 
     Raises:
         MissingExtra: the tracker is not installed.
@@ -96,10 +97,10 @@ class Tracker(ABC):
         return needed(cls.module, cls.extra, f"logging to {cls.title}", package=cls.extra)
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
-        """Do nothing: figures are written per row."""
+        """Do nothing, since metrics are logged for each row, not for each step."""
 
     def on_row(self, row: MetricsRow) -> None:
-        """Log the figures of a row."""
+        """Log the metrics in a row."""
         figures = {name: getattr(row, name) for name in _FIGURES}
         self.log(row.steps, {name: value for name, value in figures.items() if value is not None})
 
@@ -110,11 +111,11 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, folder: Path, steps: int, parameters: Parameters) -> None:
-        """Begin the tracked run; lines up to ``steps`` were written before."""
+        """Begin the tracked run; for a resumed run, metrics up to ``steps`` exist already."""
 
     @abstractmethod
     def log(self, steps: int, figures: Mapping[str, float]) -> None:
-        """Log figures after this number of steps."""
+        """Log metrics after this number of steps."""
 
     @abstractmethod
     def store(self, path: Path) -> None:
@@ -126,7 +127,7 @@ class Tracker(ABC):
 
 
 class TensorBoardWatcher(Tracker):
-    """A tracker in the folder ``tensorboard``; a resumed run replaces figures after its resume state."""
+    """A tracker in the folder ``tensorboard``; a resumed run replaces metrics after its resume state."""
 
     extra, module, title = "tensorboard", "torch.utils.tensorboard", "TensorBoard"
     continues = True
@@ -154,7 +155,7 @@ class TensorBoardWatcher(Tracker):
 
 
 class MLflowWatcher(Tracker):
-    """A tracker by MLflow, on the server of ``MLFLOW_TRACKING_URI`` or in ``mlflow.db`` of ``folder``."""
+    """A tracker by MLflow, on the server at ``MLFLOW_TRACKING_URI``, else in ``mlflow.db`` in the folder."""
 
     extra, module, title = "mlflow", "mlflow", "MLflow"
 
@@ -185,7 +186,7 @@ class MLflowWatcher(Tracker):
 
 
 class WandbWatcher(Tracker):
-    """An offline tracker by Weights & Biases in ``folder``; the user uploads it by ``wandb sync``."""
+    """A tracker by Weights & Biases, offline in the run's folder; ``wandb sync`` uploads it."""
 
     extra, module, title = "wandb", "wandb", "Weights & Biases"
 
@@ -235,7 +236,7 @@ def trackers(config: Config) -> list[type[Tracker]]:
 
 
 def public_parameters(config: Config) -> dict[str, str | float]:
-    """Return the settings that trackers get: those set for model, privacy, optimizer and training."""
+    """Return the settings that trackers get: all set values of model, privacy, optimizer and training."""
     return {
         f"{section}.{name}": value if isinstance(value, bool | int | float) else str(value)
         for section in _PUBLIC

@@ -1,4 +1,4 @@
-"""The number of weights that a run trains, as far as its file tells, without torch and without records."""
+"""The number of weights that a run trains, computed from its run file without torch or records."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _TABLES: dict[str, tuple[int, ...]] = {
 
 
 def trained_weights(config: Config) -> int | None:
-    """Return the number of weights that the model of a run file trains; None if only the model can tell.
+    """Return the number of weights that the model of a run file trains; None if it is not known.
 
-    It is known for a linear model or a multilayer perceptron on a table with declared columns, and for a
-    folder with weights: a language model, whole or with LoRA, or a model of texts that is tuned to a target.
+    The number is known for a linear model or a multilayer perceptron on a table with declared columns, and
+    for a public model in a folder with weights.  That can be a language model, trained as a whole or with
+    LoRA, or a text model that is tuned to a target.
 
     Raises:
         InvalidInput: the file of the language model's weights is damaged.
@@ -52,7 +53,7 @@ def trained_weights(config: Config) -> int | None:
 
 
 def ranked_ways(path: Path) -> list[Ranked]:
-    """Rank "head", "lora" and "full" for the public model of a run file, each by its recipe.
+    """Rank "head", "lora" and "full" as ``tune`` for the public model of a run file, each with its recipe.
 
     A choice is left out if the public model does not support it, or if its number of weights is unknown.
     """
@@ -66,7 +67,7 @@ def ranked_ways(path: Path) -> list[Ranked]:
 
 
 def _of_public_model(config: Config, tune: str) -> int | None:
-    """Return the number for a public model of texts: its head, plus the trained weights of its body."""
+    """Return the number of trained weights of a public text model: those of its head and of its body."""
     folder, data = Path(str(config.model.huggingface)), config.data
     path = folder / "model.safetensors"
     if config.model.huggingface is None or data.target is None or not path.is_file():
@@ -76,7 +77,7 @@ def _of_public_model(config: Config, tune: str) -> int | None:
         return None
     encoder = Encoder(config.read_columns(), data.target, config.read_dialect(), TextColumn(data.text, 1))
     outputs = len(encoder.classes) or len(encoder.labels) or len(encoder.target_bounds)
-    head = (width + len(encoder.features)) * outputs  # a token and the bias count as one each
+    head = (width + len(encoder.features)) * outputs  # the text's one feature stands for the bias
     return head if tune == "head" else head + _of_folder(config, tensor_shapes(path))
 
 
@@ -84,7 +85,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Read the shapes of the tensors in a safetensors file from its header.
 
     Raises:
-        InvalidInput: it is no such file.
+        InvalidInput: the file is not in that format.
     """
     try:
         with path.open("rb") as file:
@@ -99,7 +100,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _of_folder(config: Config, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Return the number of all weights, or of LoRA's: rank times (inputs + outputs) of each target."""
+    """Return the number of all weights, or with LoRA, rank times (inputs + outputs), summed over targets."""
     rank, targets, blocks = config.lora.rank, config.lora.targets, config.lora.blocks
     if rank is None:
         return sum(math.prod(shape) for shape in shapes.values())

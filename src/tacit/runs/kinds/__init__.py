@@ -1,6 +1,6 @@
-"""Kinds of data: one file each, with all that runs, models and predictions need.
+"""Kinds of data: one module for each kind, with all that runs, models and predictions need.
 
-* ``base``: the interface; a new kind is one more file, and an entry in the list below.
+* ``base``: the interface.  A new kind needs one more module and an entry in ``_KINDS`` below.
 * ``table``: rows of a table; ``pictures``: a folder of pictures; ``text``: lines of text.
 * ``documents``: a corpus for a language model; ``arrays``: numbers of a standard data set.
 """
@@ -63,7 +63,7 @@ def source_of(section: DataSection) -> type[Source]:
 
 
 def kind_of(config: Config, data: Dataset) -> Kind:
-    """Return the kind that made the records of a run, for the file of its model."""
+    """Return the kind that encoded the records of a run, to describe it in the file of the run's model."""
     return next(kind for kind in _KINDS if config.data.source in kind.sources).of(config, data)
 
 
@@ -71,7 +71,7 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
     """Read the kind that the file of a model describes.
 
     Raises:
-        ValueError: there is no such kind, or a part of it is missing or wrong.
+        ValueError, KeyError, TypeError: there is no such kind, or one of its facts is missing or wrong.
     """
     kinds = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not kinds:
@@ -80,7 +80,7 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
 
 
 def check_data(config: Config) -> type[Source]:
-    """Make the checks of the data that need neither torch nor records, and return their kind.
+    """Check the data of a run without torch and without reading records, and return their kind.
 
     Raises:
         InvalidInput: the settings do not fit the data, or a file is missing; or the public model is invalid,
@@ -115,9 +115,9 @@ def load_data(config: Config, progress: Progress = silent) -> Dataset:
 
 
 def prepared_data(config: Config, progress: Progress = silent, private: Path | None = None) -> Dataset:
-    """Load the data that the configuration names, and compute the features that it names.
+    """Load the data that the configuration names, and compute the configured features.
 
-    Features cost no privacy: they are fixed in advance or come from a public model.
+    Features cost no privacy, since they are fixed in advance or come from a public model.
 
     Args:
         private: the private folder of a run, for cached features of a public model.
@@ -157,7 +157,7 @@ def _public_features(config: Config, progress: Progress, private: Path | None) -
 
 @functools.lru_cache(maxsize=4)
 def features_of(name: str, shape: tuple[int, ...]) -> Callable[..., Tensor]:
-    """Return the function that computes features of pictures (n, *shape); making it may take seconds."""
+    """Return a function that computes features of pictures (n, *shape); its preparation may take seconds."""
     from tacit.models.picture_features import PictureFeatures
     from tacit.models.scattering import scattering_features
 

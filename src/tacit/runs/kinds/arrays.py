@@ -151,7 +151,7 @@ class Arrays(Kind):
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Return the memory-mapped array of a .npy file, or the only array of a .npz file, or its ``x``."""
+    """Return the memory-mapped array of a .npy file, or a .npz file's only array or the one named ``x``."""
     if not path.is_file():
         raise InvalidInput(f"there is no file at {path}. Check the path.")
     if path.suffix not in (".npy", ".npz"):

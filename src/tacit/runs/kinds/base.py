@@ -1,13 +1,13 @@
 """The interface of a kind of data: it checks and loads the data of a run, and encodes new records.
 
-A kind is a class.  Its class methods ``check``, ``load`` and ``of`` take a run file.  Its objects hold the
-facts that go into the file of a model, and encode a user's records for prediction.
+A kind is a class.  Its class methods ``check``, ``load`` and ``of`` get the configuration of a run.  Its
+instances hold the facts that are stored in the file of a model, and encode a user's records for prediction.
 
 **Guarantee**
 
 * The file of a model gets only public facts: settings of the configuration, and facts about a standard data
   set.  None is read from the records.
-* A record's numbers depend only on that record and on these facts.
+* The encoding of a record depends only on that record and on these facts.
 
 Letters: n records.
 """
@@ -31,18 +31,18 @@ if TYPE_CHECKING:  # a run file is checked without torch
     from tacit.datasets import Dataset
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called during long work, with (title, done, total)."""
+"""A function that is called during long work, with (title, done, total)."""
 
 
 def silent(*_: object) -> None:
     """Show no progress."""
 
 
-_SLACK = 1e-6  # of a range, for the rounding of float32
+_SLACK = 1e-6  # relative to the range, for the rounding of float32
 
 
 class Piece(NamedTuple):
-    """Some records of a file: their ``names`` in the table of predictions, and ``inputs`` (n, ...)."""
+    """Some records of a file, with their ``names`` for the table of predictions and ``inputs`` (n, ...)."""
 
     names: Sequence[str]
     inputs: Tensor
@@ -52,7 +52,7 @@ class Source(ABC):
     """One kind of data in a run file.
 
     Attributes:
-        sources: the keys of ``[data]`` that name such data.
+        sources: the keys of ``[data]`` that name data of this kind.
     """
 
     sources: ClassVar[tuple[str, ...]]
@@ -76,8 +76,8 @@ class Kind(Source):
     """A kind of data that Tacit itself encodes, in training and for predictions.
 
     Attributes:
-        kind: its name in the model's file.
-        label: the heading of a piece's ``names``.
+        kind: the name of the kind in the model's file.
+        label: the heading of the records' names in a table of predictions.
         example: the name of a file with such data, for documentation.
     """
 
@@ -109,7 +109,7 @@ class Kind(Source):
         """Encode records in memory as (n, *shape).
 
         Raises:
-            InvalidInput: they do not have the form that the model was trained on.
+            InvalidInput: the records do not have the form that the model was trained on.
         """
 
     @abstractmethod
@@ -123,10 +123,10 @@ class Kind(Source):
 
     @abstractmethod
     def describe(self) -> str:
-        """Describe the data that it takes in one sentence."""
+        """Describe in one sentence the data that this kind encodes."""
 
     def lines(self) -> list[str]:
-        """Return a line for each input column, with its declaration; none for other data."""
+        """Return a line for each input column, with its declaration; empty for data without columns."""
         return []
 
     def count(self, path: Path) -> int | None:
@@ -138,7 +138,7 @@ _ABOUT_PATHS = "Check the path; it is relative to the folder in which the comman
 
 
 def check_path(key: str, path: str | None, kind: str) -> None:
-    """Refuse the path of a key under ``[data]`` if nothing of that kind exists there."""
+    """Refuse the path of a key under ``[data]`` if there is no file or folder of that ``kind``."""
     exists = {"folder": Path.is_dir, "file or folder": Path.exists}.get(kind, Path.is_file)
     if path is not None and not exists(Path(path)):
         raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
@@ -156,10 +156,10 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss for other targets than the data's: characters, tokens, classes, labels or numbers.
+    """Refuse a loss that does not fit the targets: characters, tokens, classes, labels or numbers.
 
     Raises:
-        InvalidInput: the loss of that name does not fit them.
+        InvalidInput: the named loss is for targets of another kind.
     """
     own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
     fits = own.get(targets, "causal")
@@ -171,10 +171,10 @@ def check_loss(name: str | None, targets: str) -> None:
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse weights of names that are no classes.
+    """Refuse class weights that do not fit the declared classes.
 
     Raises:
-        InvalidInput: the data have no classes or no class of that name, or all weights are 0.
+        InvalidInput: the data have no classes, a weight is for an unknown class, or all weights are 0.
     """
     if weights and not classes:
         raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
@@ -191,7 +191,7 @@ def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) ->
 
 
 def numbered(done: int, inputs: Tensor) -> Piece:
-    """Make a piece with record numbers as names, after ``done`` other records."""
+    """Make a piece in which records are named by their numbers, counted from ``done + 1``."""
     return Piece([str(number) for number in range(done + 1, done + len(inputs) + 1)], inputs)
 
 
@@ -199,7 +199,7 @@ def as_array(records: Any, name: str) -> NDArray[Any]:
     """Convert numbers in memory to an array of at least one record.
 
     Raises:
-        InvalidInput: they are no such array.
+        InvalidInput: the numbers do not form such an array.
     """
     import torch
 
@@ -222,7 +222,7 @@ def as_array(records: Any, name: str) -> NDArray[Any]:
 
 
 def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Tensor:
-    """Convert values to float32, and check their range: with another scale, predictions would be wrong.
+    """Convert values to float32, and check their range, as predictions on another scale would be wrong.
 
     Raises:
         InvalidInput: some values are outside [low, high].

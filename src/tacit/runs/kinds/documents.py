@@ -125,13 +125,13 @@ BASE = "base_model.json"
 
 @final
 class Tokens:
-    """The tokenizer of a folder.
+    """The tokenizer of the model in a folder.
 
     Attributes:
-        vocabulary: the number of tokens of the model.
-        end: the token of the end, or None.
-        padding: the token that pads records: the tokenizer's own, else the end, else token 0.  Any token
-            will do, since padding has no loss and no token before it depends on it.
+        vocabulary: the number of tokens in the model's vocabulary.
+        end: the token for the end of a text, or None.
+        padding: the token that pads records: the tokenizer's padding token, else ``end``, else token 0.  Any
+            token is suitable, since padding has no loss and predictions before it do not depend on it.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
@@ -139,7 +139,7 @@ class Tokens:
         path = folder.path / TOKENIZER
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
+        except Exception as problem:  # noqa: BLE001  # the library raises plain Exceptions
             raise InvalidInput(
                 f"{path} cannot be read as a tokenizer: {problem}. Save it again with save_pretrained."
             ) from None
@@ -160,7 +160,7 @@ class Tokens:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a whole document, with the end."""
+        """Return the tokens of a whole document, with the token for its end."""
         tokens = self._ids(text)
         return tokens if self.end is None or tokens[-1:] == [self.end] else [*tokens, self.end]
 
@@ -172,7 +172,7 @@ class Tokens:
     def _ids(self, text: str) -> list[int]:
         try:
             return list(self._tokenizer.encode(text).ids)
-        except Exception as problem:  # noqa: BLE001  # its text would show the record
+        except Exception as problem:  # noqa: BLE001  # its message would show the record
             raise InvalidInput(
                 f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
                 "a token for unknown text."
@@ -181,7 +181,7 @@ class Tokens:
 
 @final
 class Spelled:
-    """Made-up text in the tokens of a tokenizer, one for each character."""
+    """An encoding of made-up text in a tokenizer's tokens, one token for each character."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -202,7 +202,7 @@ class Spelled:
         return [token for tokens in encodings for token in tokens]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens."""
+        """Return the text that tokens encode."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
 

@@ -140,7 +140,7 @@ def _files(path: Path) -> list[Path]:
 
 
 LARGEST, LARGEST_OF_PUBLIC, _LEAST = 96, 224, 8
-"""Pixels of a side: the default maximum for Tacit's features and for a public model, and the minimum."""
+"""Side lengths in pixels: the default maximum for Tacit's features or a public model, and the minimum."""
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 
 _HEAD = """\
@@ -160,14 +160,14 @@ _PROMISE = PROMISE | {
 
 @dataclass(frozen=True)
 class FoundPictures:
-    """A folder of pictures with one folder for each class, below folders train and test if ``ready``.
+    """A folder of pictures with a subfolder for each class, inside folders train and test if ``ready``.
 
     Attributes:
         folder: the path.
         classes: the names of the class folders.
         size: height and width to which every picture is scaled.
         colours: 3, or 1 for grey.
-        ready: whether test pictures are separate.
+        ready: whether the test pictures are in a separate folder.
     """
 
     folder: Path
@@ -178,7 +178,11 @@ class FoundPictures:
 
 
 def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
-    """Find the classes, and from the first picture the size, at most ``largest`` a side, and the colours.
+    """Find the classes in a folder of pictures, and read size and colours from the first picture.
+
+    Args:
+        folder: the folder.
+        largest: the maximum side length in pixels; a larger size is scaled down to it.
 
     Raises:
         InvalidInput: there are fewer than two class folders, or the first file in them is no picture.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Table(Kind):
-    """Rows of a table, encoded by declared columns; for predictions, the target may be missing."""
+    """Rows of a table, encoded by declared columns; for predictions, target columns may be missing."""
 
     kind: ClassVar[str] = "table"
     sources: ClassVar[tuple[str, ...]] = ("table",)
@@ -183,7 +183,7 @@ def _check_unit(config: Config) -> None:
         return
     try:
         cells = whole_table(Path(str(section.table)), [unit], config.read_dialect())[unit]
-    except InvalidInput:  # no such column: the unit is a word
+    except InvalidInput:  # the unit is a word, not a column
         return
     repeated = len(cells) - len({str(cell) for cell in cells})
     instead = 'or, to protect single rows, [privacy] unit = "row".'

@@ -1,6 +1,6 @@
-"""Records of a text: its lines, as the numbers of their characters in the declared alphabet.
+"""Records of a text file: its lines, each character as its number in the declared alphabet.
 
-Letters: n lines; L characters of the longest line, including its end.
+Letters: n lines; L characters in the longest line, including its end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_characters(config: Config) -> None:
 @final
 @dataclass(frozen=True)
 class Text(Kind):
-    """Lines of text in the characters of ``alphabet``, at most ``longest`` of them."""
+    """Lines of text, each with at most ``longest`` characters of ``alphabet``."""
 
     kind: ClassVar[str] = "text"
     sources: ClassVar[tuple[str, ...]] = ("text",)
