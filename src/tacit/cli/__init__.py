@@ -1,4 +1,4 @@
-"""The command line: one command for each verb. It only shows results and sets exit codes.
+"""The command line, with one command for each verb. It only shows results and sets exit codes.
 
 Exit codes: 0 done, 1 refused by a privacy rule or a budget, 2 bad usage or bad input, 130 interrupted.
 """
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line. An error of Tacit is one paragraph without a traceback."""
+    """Run the command line. Errors of Tacit are printed as one paragraph, without a traceback."""
     try:
         from tacit.cli.app import run
         from tacit.launched import launched
@@ -28,8 +28,8 @@ def main() -> None:
         sys.exit(130)
     code = run(sys.argv[1:])
     if launched().processes > 1:
-        # At a usual end of Python, a thread of torch's process groups aborts a fifth of such processes, and
-        # the launcher takes a finished run for a failed one.
+        # If Python ends as usual, a thread of torch's process groups aborts about a fifth of such processes,
+        # and the launcher takes a finished run for a failed one.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -58,7 +58,7 @@ def command(
         str,
         typer.Option(
             help=(
-                f"Accountants, with commas: {', '.join(METHODS)}; best, the lowest proven bound of these; "
+                f"Comma-separated accountants: {', '.join(METHODS)}; best, the lowest proven bound of these; "
                 "or all."
             )
         ),
@@ -132,7 +132,7 @@ def _event(
     steps: int | None,
     epochs: float | None,
 ) -> Event:
-    """Compose the events of the files and the flags, in that order."""
+    """Compose the events from the files with the one that the flags describe, in that order."""
     events = [read_event_file(path) for path in files]
     if noise is not None:
         rate = _rate(sampling_rate, records, batch_size)
@@ -181,7 +181,7 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
         raise InvalidInput("--epochs needs a --sampling-rate above 0. Give --steps instead.")
     exact = passes / rate
     nearest = round(exact) if math.isfinite(exact) else exact
-    # Rounding of the division must not remove a step, and a part of a step counts as a whole one.
+    # Rounding errors of the division must not remove a step, and a fraction of a step counts as a whole one.
     count = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
     if count > _MOST_STEPS:
         raise InvalidInput(
@@ -192,7 +192,7 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
 
 
 def read_event_file(path: Path) -> Event:
-    """Read the event in a JSON file, or in the input if the path is "-"."""
+    """Read the event from a JSON file, or from standard input if the path is "-"."""
     source = "the input" if str(path) == "-" else str(path)
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
 
 
 def _can_draw(figure: Path | None) -> Path | None:
-    """Check before the long work that a figure can be drawn, and return its path."""
+    """Check that a figure can be drawn, before the long work begins, and return its path."""
     if figure is None:
         return None
     from tacit.report.pages.canvas import figure_path, new_figure
@@ -323,7 +323,7 @@ def _meaning(pricing: Pricing) -> str:
 
 
 def percent(probability: float, digits: int = 4) -> str:
-    """Write a probability in per cent, rounded up."""
+    """Format a probability in per cent, rounded up."""
     return f"{round_up(100.0 * probability, digits)} %"
 
 

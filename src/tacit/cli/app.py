@@ -64,7 +64,7 @@ _VERBS = {
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
-    """Make the application for these arguments. It loads only the called verb, as torch loads slowly."""
+    """Make the application for these arguments. Only the called verb is loaded, since torch loads slowly."""
     app = typer.Typer(
         name="tacit",
         help="Deep learning with differential privacy: train, account for the cost, show the guarantee.\n\n"
@@ -122,7 +122,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def in_shell(command: Callable[..., int]) -> Spelling:
-    """Return a function that writes the arguments of a command as its options, for errors.
+    """Return a function that converts a command's argument names to its options, for use in errors.
 
     >>> spell = in_shell(lambda batch_size: 0)
     >>> spell("batch_size", None), spell("batch_size", "64"), spell("model", None)
@@ -150,7 +150,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Show the ver
 
 
 def _completed() -> list[str]:
-    """Return the words that the shell wants to complete, from its environment; none in a usual call."""
+    """Return the words to complete, which the shell passes in the environment; empty in a usual call."""
     words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     return words.split()[1:] if "_TACIT_COMPLETE" in os.environ else []
 
@@ -172,7 +172,7 @@ def run(arguments: list[str]) -> int:
         return 2
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
-    except SystemExit:  # typer exits so when the reader of the output is gone
+    except SystemExit:  # raised by typer when the reader of the output is gone
         return 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -191,7 +191,7 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Print each warning of Tacit once, in one line without a place in the code."""
+    """Print each warning of Tacit once, on one line without the place in the code that raised it."""
     printed = set[str]()
     with warnings.catch_warnings():
         usual = warnings.showwarning

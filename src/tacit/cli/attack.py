@@ -29,7 +29,7 @@ def command(
     out: Annotated[Path | None, option("Folder of the report; default: RUN/private/attack.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Attack the model of a run: how many of its records are detected, with DP, without DP, and at most.
+    """Attack the model of a run: how many of its records are detected with and without DP, and the limit.
 
     Trains shadow models with the run's settings, so it takes about as long as that many runs; up to eight
     perceptrons are trained at the same time. Ctrl-C loses only the models in training: the same command
@@ -48,7 +48,7 @@ def command(
 def findings_of(
     run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
 ) -> dict[str, Any] | None:
-    """Compute the findings on a run, with canaries unless their number is 0; None after a Ctrl-C."""
+    """Attack a run, audit it unless ``canaries`` is 0, and return the findings; None after a Ctrl-C."""
     from tacit.runs.attack import attack_findings
     from tacit.runs.finished import audit_findings, open_run
 

@@ -95,7 +95,7 @@ def _record(data: dict[str, Any]) -> str:
 
 
 def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str, str]) -> dict[str, str]:
-    """Ask for the statements that are not given, add the answers to the file, and return all statements."""
+    """Ask for the statements that are missing, add the answers to the file, and return all statements."""
     file = _ASKED if path is None else path
     if path is None and file.exists():
         statements = _read(file)

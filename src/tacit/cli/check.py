@@ -48,7 +48,7 @@ def command(
     This is for the curator: the output is confidential, although it shows no value. tacit ledger register
     makes the same check, and stores that a table is clean; only then can the table be queried.
 
-    For a run file, it reports declared columns that do not fit the table: values in other letters, bounds in
+    For a run file, it reports declared columns that do not fit the table: values in another case, bounds in
     other units, day and month exchanged, several rows of one person, a wrong number of records.
 
     Exit codes: 0 every cell fits its declaration or is accepted; 1 some cells do not; 2 bad input.
@@ -110,10 +110,10 @@ def _check_run(path: Path, as_json: bool) -> int:
 
 @contextmanager
 def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
-    """Yield the file or the table in a database that an argument names, and close the connection at the end.
+    """Yield the file, or the table in a database, that ``data`` names, and close the connection at the end.
 
     Raises:
-        InvalidInput: a database needs the name of a table, and a file takes none.
+        InvalidInput: a database is given without the name of a table, or a file with one.
     """
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         from tacit.queries.dialects import PostgresEngine

@@ -186,7 +186,7 @@ def command(
 
 
 def _model(name: str | None) -> tuple[str | None, str | None]:
-    """Return the network of Tacit, or the public model, that ``--model`` names."""
+    """Return (network of Tacit, public model), each as ``--model`` names it or else None."""
     if name is None or not Path(name).exists():
         names = ("auto", "linear", "additive", "mlp")
         if name is not None and name.lower() not in names:
@@ -289,7 +289,7 @@ def _show_columns(table: Path, sample: Sniffed, facts: Facts) -> None:
 
 
 def _show_usual(sample: Sniffed, facts: Facts) -> None:
-    """Show the usual bounds of columns without stated ones; they depend on the names alone."""
+    """Show the usual bounds of columns that have no stated bounds; they depend on the names alone."""
     offered = usual_of(table_columns(sample, facts))
     left = [f"{name} {to}" for name, to in offered.items() if name not in facts.bounds]
     if left:

@@ -348,7 +348,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
 
 
 def _bar(parts: list[tuple[float, str]]) -> Text:
-    """Draw the shares of the cap one after the other; each gets at least one character if there is room."""
+    """Draw shares of the cap as one bar; each share gets at least one character if there is room."""
     bar, used = Text(), 0
     for share, colour in parts:
         width = min(_BAR - used, max(1, round(_BAR * share)))

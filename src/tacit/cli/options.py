@@ -1,4 +1,4 @@
-"""Options and arguments of verbs, and those that several verbs share."""
+"""Functions that make options and arguments of commands, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tacit.errors import InvalidInput
 
 
 def option(about: str, *names: str, **settings: Any) -> Any:
-    """Make an option without a shown default."""
+    """Make an option whose help shows no default."""
     return typer.Option(*names, help=about, show_default=False, **settings)
 
 
 def argument(about: str, **settings: Any) -> Any:
-    """Make an argument without a shown default."""
+    """Make an argument whose help shows no default."""
     return typer.Argument(help=about, show_default=False, **settings)
 
 
@@ -34,10 +34,10 @@ InDatabase = Annotated[str | None, option("Table in a database: table or schema.
 
 
 def given_options(context: typer.Context, *names: str) -> list[str]:
-    """Return which of these parameters of a command were given, as they are written in a shell.
+    """Return those of the named parameters that the user has given, as they are written in a shell.
 
     Args:
-        context: the call.
+        context: the call of the command.
         names: the names of the parameters in Python.
     """
     flags = {param.name: param.opts[0] for param in context.command.params}
@@ -47,7 +47,7 @@ def given_options(context: typer.Context, *names: str) -> list[str]:
 
 
 def refuse(context: typer.Context, command: str, *names: str) -> None:
-    """Refuse parameters that such a command would ignore."""
+    """Refuse parameters that ``command``, as called, would ignore."""
     if options := given_options(context, *names):
         raise InvalidInput(
             f"{command} takes no {' and no '.join(options)}. Leave it out; see {context.command_path} --help."
@@ -55,7 +55,7 @@ def refuse(context: typer.Context, command: str, *names: str) -> None:
 
 
 def words(context: typer.Context, **changed: object) -> list[str]:
-    """Write the given arguments of a command for a shell, with some changed, and without ``--json``."""
+    """Return the user's arguments as words for a shell, with those in ``changed`` and without ``--json``."""
     shell_words: list[str] = []
     for param in context.command.params:
         name, flag = str(param.name), param.opts[0]

@@ -32,7 +32,7 @@ _LM = "Language models"
 
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
-    "unit": "what one record is, such as image or patient, for the promise names it",
+    "unit": "what one record is, such as image or patient, since the promise names it",
     "epsilon": "the budget; or --advantage, or --true-positive-rate with --false-positive-rate",
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
@@ -51,7 +51,7 @@ _FOR_LM = (
 def command(
     context: typer.Context,
     config: Annotated[
-        Path | None, argument("A run file, for what no option says.", metavar="[RUN.toml]")
+        Path | None, argument("A run file, for facts that no option states.", metavar="[RUN.toml]")
     ] = None,
     records: Annotated[float | None, option("N, a public figure.")] = None,
     users: Annotated[float | None, option("Or: people with several rows each, a public figure.")] = None,
@@ -64,7 +64,7 @@ def command(
     unit: Annotated[str | None, option("What one record is: image, patient.")] = None,
     epsilon: Epsilon = None,
     advantage: Annotated[
-        float | None, option("Or: most that an attack's true exceed its false positives.")
+        float | None, option("Or: largest true-positive less false-positive rate of an attack.")
     ] = None,
     true_positive_rate: Annotated[float | None, option("Or: most true positives of any attack,")] = None,
     false_positive_rate: Annotated[float | None, option("with this share of false positives.")] = None,
@@ -77,7 +77,7 @@ def command(
     largest_batch: Annotated[float | None, option("Cut larger Poisson samples to this many records.")] = None,
     batch_size: Annotated[list[float] | None, option("Compare this one; may be given several times.")] = None,
     weights: Annotated[
-        float | None, option("Trained weights of the model: can it learn? By default the run file's.")
+        float | None, option("Trained weights, to say if the model can learn; default: the run file's.")
     ] = None,
     preparation: Annotated[
         list[str] | None, option("Other release on the records, an event in JSON.")
@@ -94,7 +94,7 @@ def command(
         float | None, option("Tokens of the corpus; or --records.", rich_help_panel=_LM)
     ] = None,
     sequence_length: Annotated[
-        float | None, option("Tokens a sequence; the law's, 512.", rich_help_panel=_LM)
+        float | None, option("Tokens per sequence; default: 512, as in the law.", rich_help_panel=_LM)
     ] = None,
     parameters: Annotated[float | None, option("A fixed model size.", rich_help_panel=_LM)] = None,
     runs: Annotated[Path | None, option("CSV of your own runs, to fit a law.", rich_help_panel=_LM)] = None,
@@ -245,7 +245,7 @@ def _show(advice: PlanAdvice) -> None:
 
 
 def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
-    """Return the number of records: of people, if each has several rows."""
+    """Return the number of records, or of people if each person has several rows."""
     if (users is None) != (rows_per_user is None):
         raise InvalidInput(
             "--users and --rows-per-user go together: how many people there are, and how many rows each "
@@ -257,7 +257,7 @@ def _records(records: float | None, users: float | None, rows_per_user: float | 
 
 
 def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
-    """Compare the ways to train on people, at the recommended batch."""
+    """Compare ways to train on people with several rows, at the recommended batch size."""
     if rows_per_user is None:
         return None
     rows = whole("rows_per_user", rows_per_user)
@@ -265,13 +265,13 @@ def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
 
 
 def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
-    """Compare ways to correlate the noise, at the given batch size if it is one, else the recommended one."""
+    """Compare ways to correlate the noise in time, at a single given batch size, else the recommended."""
     batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
     return compare_in_time(advice.question, batch, progress)
 
 
 def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
-    """Compute the signal of the run file's plan, else of the recommended batch; None without weights."""
+    """Compute how well the run file's plan, or else the recommended one, can learn; None without weights."""
     count = None if weights is None else whole("weights", weights)
     if count is None and run_file is not None:
         count = trained_weights(run_file)
@@ -290,7 +290,7 @@ def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) 
 
 
 def _is_plan_of(question: PlanRequest, run_file: Config) -> bool:
-    """Return whether the question is that of the run file, with no option that changes it."""
+    """Return whether the question is that of the run file, so that no option has changed it."""
     privacy, training = run_file.privacy, run_file.training
     values = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
     return values == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
@@ -344,13 +344,13 @@ def _cells(option: PlanOption, passes: bool) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Write three digits and an exponent without leading zeros."""
+    """Format a number with three digits, and an exponent without leading zeros."""
     mantissa, _, exponent = f"{value:.2e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def _chance(value: float) -> str:
-    """Write a probability with one digit, and one below 1e-99 as ``<1e-99``.
+    """Format a probability with one digit; one below 1e-99 becomes ``<1e-99``.
 
     >>> _chance(1.3e-9), _chance(1e-300)
     ('1e-09', '<1e-99')
@@ -368,7 +368,7 @@ _NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}", "t
 
 
 def show_in_time(ways: Ways | None) -> None:
-    """Print the ways, those with least noise first, and the lines of a run file."""
+    """Print the ways to correlate the noise, and the run file's lines for the one with the least noise."""
     if ways is None:
         return
     figures = ("σ", "noise of sums", "relative", "kept")

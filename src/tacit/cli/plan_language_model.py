@@ -1,4 +1,4 @@
-"""``tacit plan --language-model``: the model, batch and steps for a budget of compute and privacy."""
+"""``tacit plan --language-model``: the model size, batch size and steps for a compute and privacy budget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tacit.scaling.published import published_law, read_runs
 
 _NEEDED = {
     "flops": "floating-point operations for training, such as 1e19",
-    "unit": "what one record is, such as sequence or user, for the promise names it",
+    "unit": "what one record is, such as sequence or user, since the promise names it",
     "epsilon": "the budget",
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
@@ -29,7 +29,7 @@ _NEEDED = {
 
 
 def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
-    """Check that a question has all facts that it needs."""
+    """Refuse a question that lacks a needed fact."""
     missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
@@ -57,7 +57,7 @@ def plan_language_model(
     figure: Path | None,
     as_json: bool,
 ) -> int:
-    """Answer, draw and print, and return the exit code."""
+    """Plan the training of a language model, print and draw the plan, and return the exit code."""
     facts: dict[str, Any] = {
         "flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
     }  # fmt: skip
@@ -97,7 +97,7 @@ def whole(name: str, value: float) -> int:
 
 
 def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
-    """Return the law, and the length of the sequences to plan for."""
+    """Return the scaling law, and the sequence length to plan for."""
     if length is not None:
         check_integer("sequence_length", length, low=1)
     if runs is None:

@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput, check_integer
 PAGE = Path(__file__).parent / "playground.html"
 """The built page: one file that needs no network."""
 _HOST = "127.0.0.1"
-_POLICY = "; ".join(  # the scripts in the page may run, and nothing else may be loaded
+_POLICY = "; ".join(  # lets the scripts in the page run, and forbids loading anything else
     (
         "default-src 'none'",
         "script-src 'unsafe-inline' blob:",
@@ -62,10 +62,10 @@ def serve(port: int) -> ThreadingHTTPServer:
     """Make a server of the page on this machine's loopback address, without starting it.
 
     Args:
-        port: the port; 0 for any that is free.
+        port: the port; 0 for any free port.
 
     Raises:
-        InvalidInput: the port is taken, or may not be used.
+        InvalidInput: the port is in use, or the process may not use it.
     """
     page = PAGE.read_bytes()
     try:
@@ -77,14 +77,14 @@ def serve(port: int) -> ThreadingHTTPServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """A handler that answers one address with the page, and every other with 404."""
+    """A handler that answers requests for the page's address with the page, and all others with 404."""
 
     def __init__(self, page: bytes, *connection: object) -> None:
         self._page = page
         super().__init__(*connection)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Send the page, which may load nothing."""
+        """Send the headers and the page."""
         self._answer(send_page=True)
 
     def do_HEAD(self) -> None:
@@ -111,4 +111,4 @@ class _Handler(BaseHTTPRequestHandler):
         return host in (_HOST, "localhost")
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the name of the base
-        """Print no line for each request."""
+        """Do nothing, so that requests are not printed."""

@@ -31,15 +31,16 @@ def command(
     The records have the form of the training records: a table (CSV, .csv.gz or Parquet) with the same
     columns, in which the target may be missing; a folder of pictures, or one picture; text with one record a
     line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be larger
-    than memory. The table of predictions has a line for each record: its number or file name, the columns of
-    --keep, such as an id, the class, and the probability of each class; or for each label true or false, and
-    its probability.
+    than memory. The table of predictions has a line for each record, with its number or file name and the
+    columns of --keep, such as an id. The class and the probability of each class follow, or for each label,
+    true or false and its probability.
 
     If one of two classes, or a label, is rare, few records have a probability above one half:
     --threshold 0.1 finds more of them, at no cost. Choose it from public knowledge, not from private records.
 
     Neither the training data nor a ledger is needed, and nothing is charged. A record that cannot be read
-    ends the command, with its place in the file; then, and after a Ctrl-C, no table is written.
+    ends the command with an error that names its place in the file. In that case, and after a Ctrl-C, no
+    table is written.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 

@@ -125,7 +125,7 @@ def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
 def _opened(
     ledger: Ledger, dataset: str, data: str, block: str | None, table: str | None
 ) -> Iterator[PrivateTable]:
-    """Open the table, which reads the content once for its fingerprint, and yield it."""
+    """Open the table and yield it; its content is read once, for its fingerprint."""
     from tacit.queries.private_table import PrivateTable
 
     with table_at(data, table, default=dataset) as source:
@@ -136,7 +136,7 @@ def _opened(
 
 
 def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
-    """Return the answer; None after a Ctrl-C and a message on what became of the charge."""
+    """Return the answer; after a Ctrl-C, print what became of the charge and return None."""
     try:
         with messages.status("asking"):
             return private.ask(query, **terms, by=by)
@@ -247,7 +247,7 @@ def _amount(epsilon: float, delta: float) -> str:
 def _show_bar(
     ledger: Ledger, dataset: str, *, paid: tuple[int, ...] | None = None, more: tuple[int, ...] | None = None
 ) -> None:
-    """Show the spent part of the budget, and in it what was just ``paid`` or what ``more`` would add."""
+    """Show the spent share of the budget as a bar, with the share just ``paid``, or with ``more`` added."""
     from tacit.report.spending import NOT_ADDED, counts_epsilon, shares
 
     status = ledger.status(dataset)

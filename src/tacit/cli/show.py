@@ -1,4 +1,4 @@
-"""The output of commands while they work: bars, lines for a log, and the effect of a Ctrl-C.
+"""The output of commands: tables, JSON, progress bars and messages; also, the handling of a Ctrl-C.
 
 Results go to stdout; messages about progress go to stderr.
 """
@@ -39,7 +39,7 @@ messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def say(text: RenderableType, style: str | None = None) -> None:
-    """Print words, wrapped on a terminal but not in a file."""
+    """Print text, wrapped on a terminal but not in a file."""
     console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
@@ -61,7 +61,7 @@ def plain_table(*names: str, **settings: Any) -> Table:
 def table_of_figures(
     words: Sequence[str], figures: Sequence[str], padding: int | tuple[int, int] = (0, 1)
 ) -> Table:
-    """Make a table without a frame: columns of words to the left, then figures to the right, none cut."""
+    """Make a table without a frame, with columns of words, then right-aligned numbers; no cell is cut."""
     table = plain_table(padding=padding)
     for name in words:
         table.add_column(Text(name), no_wrap=True)
@@ -119,7 +119,7 @@ class Preparations(_Bar):
 class TrainingBar(_Bar):
     """A watcher of the loop that shows loss, spent epsilon and time left after each step.
 
-    A terminal shows a bar; a file or a pipe gets one line for each line of metrics.
+    A terminal shows a bar; a file or a pipe gets one line for each row of metrics.
     """
 
     def __init__(self, title: str, plan: Plan, done: int, *, private: bool) -> None:
@@ -159,7 +159,7 @@ def _loss(loss: float | None, std: float | None) -> str:
 
 @contextlib.contextmanager
 def catching_interrupt() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM stop the loop after its step, and the second one at once."""
+    """Let the first Ctrl-C or SIGTERM stop the loop after the current step, and the second one at once."""
     stop = threading.Event()
 
     def handler(_number: int, _frame: FrameType | None) -> None:
@@ -185,7 +185,7 @@ def print_json(data: dict[str, object]) -> None:
 
 
 def refused_data(problem: TacitError | None) -> dict[str, object] | None:
-    """Return the reason of a refusal, with the numbers of the budget that it does not fit."""
+    """Return a refusal as plain data: its message and, if a budget was exceeded, the budget's numbers."""
     from tacit.ledger.errors import Refused
 
     if problem is None:
@@ -231,7 +231,10 @@ def one_voice() -> Iterator[Join]:
 
 
 def torchrun() -> list[str]:
-    """Return the words before ``tacit``'s arguments in this launch; complete on one machine."""
+    """Return the shell words that start this launch again, up to Tacit's arguments.
+
+    They are complete only if all processes are on one machine.
+    """
     launch = launched()
     if launch.processes == 1:
         return ["tacit"]

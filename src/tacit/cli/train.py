@@ -146,7 +146,7 @@ def _status(run: Run) -> DatasetStatus | None:
 
 
 def _balance(run: Run) -> dict[str, object] | None:
-    """Return that budget as plain data."""
+    """Return the budget of the data set that a run is charged to as plain data; None without a ledger."""
     if (status := _status(run)) is None:
         return None
     return {
@@ -169,7 +169,10 @@ def _show_balance(run: Run, when: str) -> None:
 
 
 def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
-    """Train with a bar. Return None after a Ctrl-C, and print how to resume: with train and ``again``."""
+    """Train with a progress bar; after a Ctrl-C, print how to resume and return None.
+
+    ``again`` holds the arguments of ``tacit train`` that resume the run.
+    """
     done = run.session.steps_done
     bar = TrainingBar(title, run.plan, done, private=run.session.private)
     with bar, catching_interrupt() as stop:
@@ -207,7 +210,7 @@ def _announce(run: Run) -> None:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print how good the model is, the statement, the score and the paths of the files."""
+    """Print the verdict on the model, the statement, the score and the paths of the files."""
     from tacit.report.evaluated import evaluation_text, score_line
     from tacit.rounding import round_up
     from tacit.runs.checks import declarations_file
@@ -243,7 +246,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def _about_score(outcome: Outcome) -> list[str]:
-    """Return remarks for the reader of a noisy score."""
+    """Return remarks that help to read a noisy score; empty for an exact score."""
     evaluation, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
     if evaluation.interval is None:
         return []
@@ -286,9 +289,9 @@ def batches_command(
 ) -> int:
     """Write the batches of a whole run on a corpus in Parquet, which `tacit train --batches` reads in order.
 
-    Use it for a corpus that the training machine cannot read at random places. Spark cuts the documents into
-    records, and sorts the records of each step together. They are exactly those that the run would draw. The
-    price is that of the run, which is charged when it trains.
+    Use it for a corpus that the training machine cannot read in random order. Spark cuts the documents into
+    records, and gathers the records of each step. They are exactly those that the run would draw. The price
+    is that of the run, and is charged when the run trains.
 
     The folder holds the records of each step and the key of the noise: it is as secret as the corpus. One run
     uses it, and can be resumed; another run needs its own batches.

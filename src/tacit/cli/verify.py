@@ -38,8 +38,8 @@ def command(
 
     For a statement, it accounts for the event again, compares all fields with those of the plan, and also
     asks Google's dp_accounting, if it is installed. For a certificate, it accounts for every mechanism again,
-    adds up, compares every line, and checks the signature. With --ledger, it replays the ledger's chain and
-    compares the charges: those that a certificate lists, or those of a statement's run.
+    adds up the costs, compares every line, and checks the signature. With --ledger, it replays the ledger's
+    chain and compares the charges: those that a certificate lists, or those of a statement's run.
 
     Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
 
