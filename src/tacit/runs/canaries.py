@@ -148,8 +148,8 @@ def check_canaries(config: Config) -> str | None:
         )
     if section.prefix.count(TAG) != 1:
         raise InvalidInput(
-            f'[canaries] prefix = "{section.prefix}" must hold {TAG} once: two secrets after one prefix '
-            "would compete for one place."
+            f'[canaries] prefix = "{section.prefix}" must hold {TAG} once: otherwise several secrets '
+            "would follow the same prefix."
         )
     if len(set(letters_of(alphabet))) < 2:
         raise InvalidInput(
@@ -176,7 +176,7 @@ def check_canaries(config: Config) -> str | None:
     most = sum(count * copies for count, copies in zip(section.count, section.copies, strict=True))
     if most > _LARGEST_SHARE * config.privacy.records:
         raise InvalidInput(
-            f"[canaries] add up to {most} lines to {config.privacy.records} records: at most "
+            f"[canaries] can add {most} lines to {config.privacy.records} records: at most "
             f"{100 * _LARGEST_SHARE:g} % are allowed, as a model learns nothing useful from them. Plant "
             "fewer."
         )

@@ -221,9 +221,9 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
         )
     raise PrivacyRefusal(
         "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
-        f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} for one score at the "
-        "end, the standard deviation of its noise in records; the noise of training, or epsilon, then "
-        f"grows by about 2 %; {another}."
+        f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} (records, as a standard "
+        "deviation) for one noisy score at the end; the noise of training, or epsilon, then grows by about "
+        f"2 %; {another}."
     )
 
 
@@ -256,7 +256,7 @@ def declarations_file(folder: Path) -> Path:
 
 
 def canary_file(folder: Path) -> Path:
-    """Return the path of a text run's canaries: their secrets, and which of them took part."""
+    """Return the path of the file with a text run's canaries and the outcomes of their coins."""
     return folder / _PRIVATE / "canaries.json"
 
 

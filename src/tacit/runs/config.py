@@ -120,13 +120,13 @@ class Config(Section):
         privacy = self.privacy
         if privacy.restart_every is not None and privacy.correlation != "tree":
             raise InvalidInput(
-                '[privacy] restart_every needs correlation = "tree": it says after how many steps a tree '
-                "begins anew. Leave it out."
+                '[privacy] restart_every needs correlation = "tree": it is the number of steps after which a '
+                "tree restarts. Leave it out."
             )
         if privacy.correlation != "independent" and privacy.report_loss:
             raise InvalidInput(
                 "[privacy] report_loss has no proven price with correlated noise. Set report_loss = false, "
-                "and use the test figures."
+                "and use the test metrics."
             )
         if privacy.cycle is not None and self.training.batch_size == "full":
             raise InvalidInput(
@@ -178,8 +178,8 @@ class Config(Section):
             raise PrivacyRefusal(
                 '[privacy] adjacency = "add-remove" is not proven for rows of several people: if one of '
                 "them leaves, the others may keep other rows, and nothing bounds that change. Set adjacency "
-                '= "zero-out" or "replace-one", which hide what the rows of a person say; which people have '
-                "a part in which row is then taken to be public."
+                '= "zero-out" or "replace-one", which hide what the rows of a person say. The people of each '
+                "row are then taken to be public."
             )
         if unit in ("row", "record", "sequence", "document"):
             raise PrivacyRefusal(

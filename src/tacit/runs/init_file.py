@@ -179,8 +179,8 @@ def _check_text(facts: Facts, sample: Sniffed) -> None:
         )
     if facts.public_model is None:
         raise InvalidInput(
-            f"--text {facts.text} needs a public model: say --model FOLDER, one with config.json, "
-            "tokenizer.json and model.safetensors."
+            f"--text {facts.text} needs a public model: say --model FOLDER, where the folder holds "
+            "config.json, tokenizer.json and model.safetensors."
         )
 
 

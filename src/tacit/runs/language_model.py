@@ -333,7 +333,7 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{path} cannot be read: {reason_of(problem)}. It says what the run began from. Restore the "
+            f"{path} cannot be read: {reason_of(problem)}. It names the base model of the run. Restore the "
             "file, or start a new run with --out."
         ) from None
 

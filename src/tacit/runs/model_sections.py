@@ -113,7 +113,7 @@ class ModelSection(Section):
         where = "Its own files say what it is" if self.factory is None else "Set them inside the function"
         if settings:
             raise InvalidInput(
-                f"[model] {', '.join(settings)} would not reach {target}: they are for models by name. "
+                f"[model] {', '.join(settings)} would not reach {target}: they are for models of Tacit. "
                 f"{where}."
             )
         return self

@@ -59,8 +59,8 @@ class PublicResult:
             began = json.loads(path.read_text(encoding="utf-8"))["sha256"]
         except (OSError, ValueError, KeyError, TypeError):
             raise InvalidInput(
-                f"{path} cannot be read: it says what the run began from. Restore the file, or start a new "
-                "run with --out."
+                f"{path} cannot be read: it names the public model of the run. Restore the file, or start "
+                "a new run with --out."
             ) from None
         if began != self.encoder.digest:
             raise PrivacyRefusal(

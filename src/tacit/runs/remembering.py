@@ -54,7 +54,7 @@ _PIECE = 6  # a match of this many characters counts as recited
 
 
 def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
-    """Convert a language model of transformers to the function that attacks need.
+    """Convert a language model of transformers to a function that returns next-token logits, for attacks.
 
     The function reads only the last ``length`` tokens of longer contexts.
     """
@@ -75,7 +75,7 @@ def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
 
 
 def next_token(model: nn.Module, longest: int) -> NextToken:
-    """Convert a model to the function that attacks need, from (n, t) tokens since the start of a record.
+    """Convert a model to a function from (n, t) tokens since the start of a record to next-token logits.
 
     Args:
         longest: L - 1, the largest training length; of longer contexts, only the last tokens are read.

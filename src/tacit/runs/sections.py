@@ -165,7 +165,7 @@ class DataSection(Section):
         if isinstance(self.user, list) and (not several or self.draw != "rows"):
             raise InvalidInput(
                 f"[data] user is a list of columns ({', '.join(self.user)}): each row counts for several "
-                'people. Set rows_per_user, the most rows in which one person has a part, and draw = "rows".'
+                'people. Set rows_per_user, the most rows that the run keeps of a person, and draw = "rows".'
             )
         return self
 

@@ -129,7 +129,7 @@ class Arrays(Kind):
         if len(names) != math.prod(self.shape):
             raise InvalidInput(
                 f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give one "
-                "column for each number of a record, in their order, below a line of names."
+                "column for each number of a record, in the same order, below a header line."
             )
         done = 0
         for chunk in CsvFile(path, names).chunks(rows):

@@ -152,7 +152,7 @@ def check_no_pictures(config: Config, kind: str) -> None:
         (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
     ):
         if is_set:
-            raise InvalidInput(f"{setting} needs pictures, and the records are of a {kind}. Take {usual}.")
+            raise InvalidInput(f"{setting} needs pictures, and the records are from a {kind}. Take {usual}.")
 
 
 def check_loss(name: str | None, targets: str) -> None:

@@ -114,8 +114,8 @@ def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
     if section.rank is not None and not folder.has_weights:
         raise InvalidInput(
             f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is missing, '
-            "and random weights would stay random. Leave [lora] out, which trains all weights from random "
-            "ones, or add the file."
+            "and random weights would stay random. Add the file, or leave [lora] out to train all weights "
+            "from random ones."
         )
 
 

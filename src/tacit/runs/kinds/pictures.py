@@ -201,7 +201,7 @@ def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
     if len(classes) < 2 or first is None:
         raise InvalidInput(
             f"{folder} has {len(classes)} folders of pictures. Give a folder with one folder of pictures for "
-            "each of at least two classes, or folders train and test that hold them; or a table."
+            "each of at least two classes, one with such folders inside train and test, or a table."
         )
     name, file = first
     where = f"picture 1 of {root / name}, in the order of paths,"  # the file name may be a person's

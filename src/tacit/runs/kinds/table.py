@@ -65,7 +65,7 @@ class Table(Kind):
                 raise InvalidInput(
                     f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". A '
                     "linear model of a number first learns the target's mean and spread, from gradients "
-                    'that no other setting passes on unchanged. Leave the key out, or take name = "mlp".'
+                    'that every other setting changes. Leave the key out, or take name = "mlp".'
                 )
 
     @classmethod

@@ -56,8 +56,8 @@ class Text(Kind):
         check_path("test_text", section.test_text, "text")
         if section.alphabet is None or section.longest is None:
             raise InvalidInput(
-                "[data] text needs alphabet and longest: every character that a line may hold, and the most "
-                "characters of a line. Declare what is known without the data."
+                "[data] text needs alphabet and longest: every character that a line may hold, and the "
+                "maximum length of a line. Declare what is known without the data."
             )
         check_characters(config)
         check_no_pictures(config, "text")
