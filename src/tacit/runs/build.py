@@ -267,7 +267,7 @@ def owned_by(config: Config) -> str | None:
 
 
 def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
-    """Return the line of the statement that says what a record is."""
+    """Return the statement's line about the people of records; empty without a column of people."""
     unit, user, most = config.privacy.unit, config.data.user, config.data.rows_per_user
     if user is None:
         return ()
@@ -309,7 +309,7 @@ def in_order_of_dates(
 
 
 def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
-    """Return the line of the statement that says which days the run has read."""
+    """Return the statement's line about the days that the run has read; empty for other runs."""
     section = config.data
     if section.date is None:
         return ()

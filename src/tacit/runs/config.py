@@ -251,7 +251,7 @@ class Config(Section):
         """Read the declarations of the table's columns.
 
         Raises:
-            InvalidInput, PrivacyRefusal: a declaration is wrong; the message names the column and why.
+            InvalidInput, PrivacyRefusal: a declaration is wrong; the message names the column and the reason.
         """
         return parse_columns(self.columns, source=source)
 

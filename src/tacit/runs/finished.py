@@ -52,7 +52,7 @@ class FinishedRun:
 
     @property
     def store(self) -> Path:
-        """The folder for files that must not be released."""
+        """The folder for files of attacks, which must not be released."""
         return self.folder / "private" / "attack"
 
     @property

@@ -113,8 +113,8 @@ class Predictor:
 
     **Guarantee**
 
-    * A record's prediction depends only on that record and the model, within the floating-point error of a
-      matrix product, which may change with the other rows.
+    * A record's prediction depends only on that record and the model, up to the floating-point error of a
+      matrix product, which may depend on the other records in the batch.
 
     Attributes:
         model: the network, a plain module in evaluation mode: inputs (n, ...) to (n, k).

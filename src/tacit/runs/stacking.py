@@ -87,7 +87,7 @@ def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, priv
 
     Args:
         plan: the plan of one shadow model, on half of the records of the ``pool``.
-        private: whether to train by ``plan``, or for as many steps without clipping and noise.
+        private: whether to train privately by ``plan``; else, for as many steps without clipping and noise.
     """
     network = perceptron_of(new_model(config, data, Generator.from_os()))
     optimizer = config.optimizer

@@ -103,7 +103,7 @@ class Meeting:
 
 
 def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
-    """Refuse to begin if a rank was started with another configuration."""
+    """Refuse to begin if a rank was started with another configuration or another ``--resume``."""
     mine = (checked.text, checked.resume)
     first = ranks.from_first(lambda: mine)
 
