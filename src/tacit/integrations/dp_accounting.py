@@ -1,14 +1,15 @@
-"""Conversion of events to and from Google's dp_accounting, and its epsilon for an event.
+"""Conversion of events to and from Google's dp_accounting, and the epsilon that it computes.
 
-An event of one library becomes an event of the other that describes the same mechanism; if there is none, the
-conversion refuses by name. Both define a noise multiplier as noise over the bound on one record's
-contribution, under every adjacency, so nothing is rescaled.
+An event of one library becomes the event of the other library that describes the same mechanism. If there is
+none, the conversion raises an error that names the event. Both libraries define a noise multiplier as the
+standard deviation of the noise over the bound on one record's contribution, under every adjacency, so nothing
+is rescaled.
 
-dp_accounting computes upper bounds on a grid of losses (1e-4 apart by default), without a lower bound. It
-does not allow for floating-point rounding: if the number of steps times 1e-16 is close to delta, its answer
-is too small. Two costs of version 0.6.0 are known to be wrong, and this file does not ask for them. Under
-replace-one its Renyi accountant takes sensitivity 1 instead of 2 (google/differential-privacy#378), and its
-PLD accountant counts a repeated randomised response once.
+dp_accounting rounds privacy losses up to a grid (spacing 1e-4 by default). So it returns upper bounds, and no
+lower bounds. It does not allow for floating-point rounding: if the number of steps times 1e-16 is close to
+delta, its answer is too small. Two costs in its version 0.6.0 are known to be wrong, so this module never
+computes them. Under replace-one its Renyi accountant takes sensitivity 1 instead of 2
+(google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tacit.report.statement.verification import Opinion
 
 __all__ = ["from_dp_accounting", "to_dp_accounting"]
 
-_INTERVAL = 1e-4  # the spacing of losses on dp_accounting's grid, by default
+_INTERVAL = 1e-4  # the default spacing of privacy losses on dp_accounting's grid
 _NOISE, _INNER = {"noise_multiplier": "noise_multiplier"}, {"event": "event"}
 _SAMPLE = {"records": "source_dataset_size", "batch_size": "sample_size"} | _INNER
 _SAME: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
@@ -62,9 +63,9 @@ _SAME: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
     WithoutReplacement: ("SampledWithoutReplacementDpEvent", _SAMPLE),
     WithReplacement: ("SampledWithReplacementDpEvent", _SAMPLE),
 }  # fmt: skip
-"""Events that differ only in names there: our class to their class, and our fields to theirs."""
+"""Events that differ only in names: from our class to theirs, and from our fields to theirs."""
 _NOISE_OF = {"DiscreteLaplaceDpEvent": "noise_parameter", "MixtureOfGaussiansDpEvent": "standard_deviation"}
-_MOST_COPIES = 1000  # the most copies of a randomised response that are written out
+_MOST_COPIES = 1000  # the most copies of a randomised response that a conversion writes out
 
 
 def _google(purpose: str, part: str = "dp_accounting.dp_event") -> Any:
@@ -76,12 +77,13 @@ def to_dp_accounting(event: Event) -> Any:
 
     **Guarantee**
 
-    * The result costs the same as ``event``, by any correct accountant of dp_accounting.
-    * Nothing is left out or rounded: :func:`from_dp_accounting` returns ``event`` (up to one rounding of a
-      discrete Laplace's scale, as dp_accounting stores its inverse).
+    * Any correct accountant of dp_accounting gives the result the same cost as ``event``.
+    * Nothing is left out: :func:`from_dp_accounting` converts the result back to ``event``. Only the scale of
+      a discrete Laplace is rounded once, as dp_accounting stores its inverse.
 
     Raises:
-        UnsupportedEvent: if dp_accounting has no class for an event inside; the message names it.
+        UnsupportedEvent: if dp_accounting has no class for ``event`` or an event in it; the message names
+            that event.
         MissingExtra: if dp_accounting is not installed.
 
     >>> to_dp_accounting(Repeat(PoissonSampled(0.01, Gaussian(2.0)), 100))  # doctest: +NORMALIZE_WHITESPACE
@@ -120,7 +122,7 @@ def from_dp_accounting(event: object) -> Event:
     """Return the event that describes the same mechanism as a ``DpEvent`` of dp_accounting.
 
     Raises:
-        UnsupportedEvent: if it has no counterpart, or guarantees nothing (noise 0, no privacy).
+        UnsupportedEvent: if Tacit has no such event, or if ``event`` guarantees nothing, as with noise 0.
         InvalidInput: if ``event`` is not a ``DpEvent``, or contains a value out of range.
         MissingExtra: if dp_accounting is not installed.
 
@@ -185,7 +187,7 @@ def _from(name: str, event: Any) -> Event | None:
 
 
 def _value(value: Any) -> Any:
-    """Return a number, a tuple of numbers, or the event inside."""
+    """Return a field's value for Tacit: a number, a tuple of numbers, or a converted inner event."""
     if hasattr(value, "to_named_tuple"):
         return from_dp_accounting(value)
     return tuple(value) if hasattr(value, "__len__") else value
@@ -206,12 +208,13 @@ def _from_trees(event: Any) -> Event:
 def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Opinion:
     """Return the cost of ``event`` by dp_accounting, or the reason why there is no reliable answer.
 
-    Its PLD accountant is used, at its default grid; if that does not support the event, its Renyi accountant.
+    This uses the PLD accountant of dp_accounting on its default grid, or its Renyi accountant for events that
+    the PLD accountant does not support.
 
     Args:
         event: the mechanism.
-        adjacency: the neighbouring relation.
-        delta: in (0, 1).
+        adjacency: which data sets are neighbours.
+        delta: the delta of the epsilon, in (0, 1).
 
     Raises:
         MissingExtra: if dp_accounting is not installed.
@@ -251,7 +254,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
 
 
 def _written_out(event: Event) -> Event:
-    """Write repeated randomised responses one by one, as dp_accounting's PLD ignores their number."""
+    """Write out repeated randomised responses, as the PLD accountant of dp_accounting ignores the count."""
     match event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:

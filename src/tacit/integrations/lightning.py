@@ -1,7 +1,7 @@
 """Private training of a Lightning module, by a callback that takes a private step for each batch.
 
-The module is the user's, with manual optimisation. It gets the optimizer and each step from
-:class:`PrivateSteps`. Validation, logging, callbacks and checkpoints are Lightning's.
+The user writes the module, with manual optimisation. It gets the optimizer and takes each step from
+:class:`PrivateSteps`. Lightning does the validation, logging, callbacks and checkpoints.
 """
 
 from __future__ import annotations
@@ -28,32 +28,34 @@ __all__ = ["PrivateSteps"]
 class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by mypy
     """Private steps in the loop of a Lightning Trainer.
 
-    In the module: ``self.automatic_optimization = False``; ``configure_optimizers`` returns
-    :attr:`optimizer`; ``training_step`` calls :meth:`step` with its batch, and may log the noisy loss in the
-    report.  For the Trainer: ``callbacks=[private]``, ``max_steps=plan.steps``, and :meth:`tickets` as its
-    training loader.
+    The module sets ``self.automatic_optimization = False`` and returns :attr:`optimizer` from
+    ``configure_optimizers``. Its ``training_step`` calls :meth:`step` with its batch, and may log the noisy
+    loss in the report. The Trainer gets ``callbacks=[private]``, ``max_steps=plan.steps``, and
+    :meth:`tickets` as its training loader.
 
     Args:
         session: the :class:`tacit.training.PrivateSession` over the module's model.
-        schedule: a schedule of the learning rate of the session's optimizer, such as those of
-            ``torch.optim.lr_scheduler``; it advances after each step.
-        state_folder: the folder of the states for resuming. They contain the secret key of the noise, so
-            Lightning must not write to it. Needed unless only weights are saved.
-        states_kept: the number of last checkpoints whose states are kept.
+        schedule: a learning rate schedule of the session's optimizer, such as one of
+            ``torch.optim.lr_scheduler``. It advances after each step.
+        state_folder: the folder for the session's states, from which a run resumes. They contain the secret
+            key of the noise, so Lightning must not write to this folder. Needed unless checkpoints are off or
+            save only weights.
+        states_kept: the number of states to keep, those of the last checkpoints.
 
     **Guarantee**
 
-    * Each step of the Trainer is one private step: a ``training_step`` without one, or with automatic
-      optimisation, is refused.
-    * The checkpoints do not contain the key of the noise. The states of the session do, and they are in no
-      folder that Lightning's checkpoints and loggers write to.
-    * A resumed run continues bitwise as the interrupted one would have, or not at all.
-    * A setting of the Trainer that would break one of these, or contradict the plan, is refused by name.
+    * Each step of the Trainer is one private step. A ``training_step`` that takes none, and a module with
+      automatic optimisation, are refused.
+    * The checkpoints do not contain the key of the noise. The states of the session contain it, and their
+      folder is none of those that Lightning's checkpoints and loggers write to.
+    * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
+    * A setting of the Trainer that would break one of these, or contradict the plan, is refused with an
+      error that names the setting.
 
     **Not covered**
 
-    * Anything that the module does in addition to the step: its own statistics of the training records are
-      exact.
+    * Anything else that the module computes: for instance, its own statistics of the training records have
+      no noise.
     * Folders that loggers create without telling Lightning.
 
     >>> import torch
@@ -115,7 +117,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         return self._optimizer
 
     def tickets(self) -> Tickets:
-        """Return the training loader: numbers of steps in place of batches, one pass at a time."""
+        """Return the training loader: step tickets in place of batches, one epoch at a time."""
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
@@ -136,7 +138,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         return report
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the settings, before the Trainer reads or writes anything."""
+        """Check the settings before the Trainer reads or writes anything."""
         if stage != "fit":
             return
         check_trainer(trainer, self.session.plan)
@@ -152,7 +154,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the optimizer; restore the session's state, after Lightning has loaded its checkpoint."""
+        """Check the optimizer, and restore the session's state after Lightning has loaded its checkpoint."""
         if [*trainer.optimizers] != [self._optimizer]:
             raise PrivacyRefusal(
                 "configure_optimizers must return the optimizer of PrivateSteps alone: the session steps "
@@ -187,7 +189,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to continue if the batch was read and no private step was taken."""
+        """Refuse to continue unless ``training_step`` took one private step for this batch."""
         if trainer.global_step != self.session.steps_done or self.session.steps_done != _step_after(batch):
             raise PrivacyRefusal(
                 f"training_step took no private step, or more than one: the session is at step "
@@ -206,11 +208,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store which state belongs to the checkpoint."""
+        """Store the checkpoint's step, by which its session state is found."""
         self._resume_at = int(checkpoint["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the part of a checkpoint about these steps: the schedule, and nothing secret."""
+        """Return this callback's entry in a checkpoint: the state of the schedule, and nothing secret."""
         return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -219,7 +221,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self.schedule.load_state_dict(state_dict["schedule"])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the Trainer and the module: a new call of fit checks its settings again."""
+        """Release the Trainer and the module, so that a new call of fit checks its settings again."""
         self._trainer = self._module = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -227,7 +229,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         self._trainer = self._module = None
 
     def _end_early(self) -> None:
-        """Stop the Trainer, as the ledger refused the next steps."""
+        """Stop the Trainer because the ledger refused the next steps."""
         if self._trainer is not None:
             self._trainer.should_stop = True
 
@@ -237,7 +239,7 @@ def _step_after(batch: Any) -> int:
 
 
 def _output_folders(trainer: Trainer) -> dict[str, str]:
-    """Return the folders that the Trainer's checkpoints and loggers write to, by the writer."""
+    """Return the folders that the Trainer's checkpoints and loggers write to, by the writer's name."""
     folders = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
         for saves in trainer.checkpoint_callbacks
@@ -249,7 +251,7 @@ def _output_folders(trainer: Trainer) -> dict[str, str]:
 
 
 def check_trainer(trainer: Any, plan: Plan) -> None:
-    """Refuse settings that would break the guarantee or contradict the plan, all in one message.
+    """Refuse settings that would break the guarantee or contradict the plan; one message lists all of them.
 
     Lightning itself refuses gradient clipping and accumulation under manual optimisation.
 
@@ -312,8 +314,8 @@ def check_module(module: Any, session: PrivateSession) -> None:
     """Refuse a module that would train without the session.
 
     Raises:
-        PrivacyRefusal: if it optimises automatically.
-        InvalidInput: if the session's model is not a part of it.
+        PrivacyRefusal: if the module uses automatic optimisation.
+        InvalidInput: if the session's model is not a submodule of it.
     """
     name = type(module).__name__
     if module.automatic_optimization:

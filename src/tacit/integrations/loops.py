@@ -1,20 +1,23 @@
-"""Private steps in another library's loop, and the storage of a session's states.
+"""Private steps in another library's training loop, and the storage of a session's states.
 
-The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run it
-reads the number of the next step instead (:func:`ticket_loader`), and the session takes that step. The
+The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run the
+loop reads the number of the next step, a ticket, instead of a batch (:func:`ticket_loader`), and the session
+takes that step. The
 Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record and no gradient passes
 through the Trainer's loop.
 
 A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
-secret key of the noise, and with it anyone can subtract the noise from the model. So it is stored in a
-separate folder (:class:`SessionStates`), one file for each checkpoint, and is deleted with its checkpoint.
+secret key of the noise, and with it anyone can subtract the noise from the model. So the
+states are stored in a separate folder (:class:`SessionStates`), one file for each checkpoint, and each is
+deleted with its checkpoint.
 
 **Guarantee**
 
 * A loader returns a ticket only if the session has a step left for which the ledger was charged.
-* Each step of the optimizer that the Trainer sees is one private step: it refuses one without the other.
-* The folder of the states is in none of those that the Trainer writes to, by any name or link.
-* A run that is not resumed overwrites no state of another run.
+* Each step of the Trainer's optimizer belongs to exactly one private step: the optimizer raises an error
+  otherwise.
+* The folder of the states is inside no folder that the Trainer writes to, even through symbolic links.
+* A new run overwrites no state of an earlier run.
 """
 
 from __future__ import annotations
@@ -36,15 +39,15 @@ _NAME = re.compile(r"step-(\d+)\.session")
 
 
 def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> DataLoader[Any]:
-    """Return a loader of tickets for one pass: dictionaries of a tensor (1,), the number of a step.
+    """Return a loader of the tickets of one epoch: dictionaries of one tensor (1,), the number of a step.
 
     Loops can treat such a ticket like a batch: read its keys and sizes, and move it to a device. The loader
-    has no workers and does not prefetch. If a run was resumed within a pass, the loader includes the steps
-    already taken in that pass, for the loop to skip.
+    has no workers and does not prefetch. If a run was resumed within an epoch, the loader also has tickets
+    for the steps already taken in it, which the loop skips.
 
     Args:
         session: the session that takes the steps.
-        ended: called when a ledger ends the run early.
+        ended: a function that is called if the ledger ends the run early.
     """
     length = _steps_of_a_pass(session)
     return DataLoader(
@@ -56,9 +59,9 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
 
 @final
 class Tickets:
-    """The tickets left in a pass, for loops that resume within a pass.
+    """The tickets that remain in an epoch, for loops that resume in the middle of it.
 
-    The session knows its position, so the tickets have no state, and the two methods for it do nothing.
+    The session knows its position, so this loader has no state, and its two state methods do nothing.
     """
 
     def __init__(self, session: PrivateSession, *, ended: Callable[[], None]) -> None:
@@ -98,7 +101,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
     """Return the ticket that a loop read.
 
     Raises:
-        PrivacyRefusal: if it is no ticket: the loop was given another loader.
+        PrivacyRefusal: if ``batch`` is no ticket, because the loop reads another loader.
     """
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
@@ -136,12 +139,12 @@ class SteppedBySession:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the session's optimizer; learning rates may be changed here."""
+        """The parameter groups of the session's optimizer; you may change learning rates here."""
         return self._session.optimizer.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of the session's optimizer."""
+        """The default settings of the session's optimizer."""
         return self._session.optimizer.defaults
 
     @property
@@ -150,10 +153,10 @@ class SteppedBySession:
         return self._session.optimizer.state
 
     def step(self, closure: Callable[[], object] | None = None) -> None:
-        """Check that the session has taken one step; change nothing.
+        """Check that the session has taken one step since the last call; change no weights.
 
         Raises:
-            PrivacyRefusal: if it has taken none, or several, since the last call.
+            PrivacyRefusal: if it has taken none or several.
         """
         del closure
         count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
@@ -164,23 +167,23 @@ class SteppedBySession:
             )
 
     def follow(self) -> None:
-        """Count from the session's present step on, after a state was loaded."""
+        """Count steps from the session's current one. Call this after loading a state."""
         self._seen = self._session.steps_done
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing, as the session leaves no gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: that of the optimizer is in the session's file."""
+        """Return an empty state, as the session's file contains the optimizer's state."""
         return {"state": {}, "param_groups": []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing: the state of the optimizer is in the session's file."""
+        """Do nothing, as the session's file contains the optimizer's state."""
 
 
 @final
 class _ChargedSteps(Sampler[int]):
-    """Positions within a pass over the records, as long as steps are left and paid for."""
+    """Positions of the steps of an epoch, as long as the ledger was charged for them."""
 
     def __init__(self, session: PrivateSession, length: int, ended: Callable[[], None]) -> None:
         self._session, self._length, self._ended = session, length, ended
@@ -190,12 +193,12 @@ class _ChargedSteps(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         begun = self._session.steps_done % self._length
-        yield from range(begun)  # steps of this pass from before a resume, for the loop to skip
+        yield from range(begun)  # steps taken before the run was resumed, which the loop skips
         yield from _charged(self._session, range(begun, self._length), self._ended)
 
 
 def _charged(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
-    """Yield the positions of a pass, as long as steps are left for which the ledger was charged."""
+    """Yield positions of an epoch, as long as the session has steps for which the ledger was charged."""
     tickets = session.batches()
     for position in positions:
         if next(tickets, None) is None:
@@ -207,14 +210,14 @@ def _charged(session: PrivateSession, positions: range, ended: Callable[[], None
 
 @final
 class SessionStates:
-    """The states of one run in ``folder``, by the number of steps done.
+    """The saved session states of one run in ``folder``, by the number of steps done.
 
     Args:
         folder: the folder of the states.
-        outputs: folders that the Trainer writes to, by their name in its settings.
+        outputs: the folders that the Trainer writes to, by the name of the setting.
 
     Raises:
-        PrivacyRefusal: if ``folder`` is one of them, or inside one.
+        PrivacyRefusal: if ``folder`` is one of ``outputs``, or inside one.
     """
 
     def __init__(self, folder: Path | str, outputs: Mapping[str, Path | str]) -> None:
@@ -233,7 +236,7 @@ class SessionStates:
         return self.folder / f"step-{steps}.session"
 
     def steps(self) -> list[int]:
-        """Return the numbers of steps for which there are states, in order."""
+        """Return the steps after which a state was saved, in ascending order."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -241,7 +244,8 @@ class SessionStates:
         """Refuse to begin a run in the folder of another run's states.
 
         Raises:
-            InvalidInput: if there are some; the message has ``way_on``, how to resume.
+            InvalidInput: if the folder contains states. The message includes ``way_on``, which says how to
+                resume.
         """
         if steps := self.steps():
             raise InvalidInput(
@@ -250,7 +254,7 @@ class SessionStates:
             )
 
     def save(self, session: PrivateSession) -> None:
-        """Write the present state."""
+        """Save the session's current state."""
         session.save(self.path(session.steps_done))
         self._own.add(session.steps_done)
 
@@ -258,7 +262,7 @@ class SessionStates:
         """Restore the state after ``steps`` steps.
 
         Raises:
-            InvalidInput: if there is no such state.
+            InvalidInput: if no such state was saved.
             PrivacyRefusal: if it belongs to another run.
         """
         if steps not in self.steps():
@@ -270,7 +274,7 @@ class SessionStates:
         session.load(self.path(steps))
 
     def keep(self, checkpoints: Collection[int]) -> None:
-        """Remove states whose checkpoints are gone, among those that ever had one.
+        """Remove the states whose checkpoints were deleted.
 
         Args:
             checkpoints: the steps of the existing checkpoints.
@@ -281,7 +285,7 @@ class SessionStates:
         self._own = (self._own & present) | (present & set(self.steps()))
 
     def keep_last(self, count: int) -> None:
-        """Remove all but the last ``count`` states: all in the folder are of this run."""
+        """Remove all but the last ``count`` states, as all states in the folder belong to this run."""
         for steps in self.steps()[:-count]:
             self.path(steps).unlink(missing_ok=True)
 

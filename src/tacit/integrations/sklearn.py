@@ -1,6 +1,6 @@
-"""Estimators of scikit-learn that train by DP-SGD. Long: each argument is documented.
+"""Estimators of scikit-learn that train by DP-SGD.
 
-Both make a :class:`tacit.plan.Plan` from the constructor's arguments, and a
+Both estimators make a :class:`tacit.plan.Plan` from the constructor's arguments, and a
 :class:`tacit.training.PrivateSession` performs it.  The user declares the classes and the range of every
 column: scikit-learn's own estimators read them from the data, which would leak.
 
@@ -41,72 +41,74 @@ from tacit.recipes import Recipe
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
 Records: TypeAlias = ArrayLike | Mapping[str, Any]
-"""An array (n, d); a data frame of pandas, Polars or Arrow; arrays (n,) by name; or the input of features."""
+"""An array (n, d); a frame of pandas, Polars or Arrow; a dict of arrays (n,); or input of ``features``."""
 
 
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains logistic regression, or a perceptron with ``hidden`` layers, by DP-SGD or least squares.
+    """Trains logistic regression, or a multilayer perceptron with ``hidden`` layers, by DP-SGD or least
+    squares.
 
     **Every call of fit spends budget on its records again.**  Cross-validation and grid search call fit many
     times on overlapping records, and the costs add up: run them on public data, or divide the budget by the
-    number of fits.  Without a ledger they get a :class:`~tacit.errors.PrivacyWarning`, and each statement
-    says what the fits so far cost together.
+    number of fits.  Without a ledger such searches get a :class:`~tacit.errors.PrivacyWarning`, and
+    each statement says what all fits so far cost together.
 
-    The statement does not cover two things.  ``score`` on the training records is exact: do not publish it.
-    A transformer before this estimator in a pipeline, such as ``StandardScaler`` or ``PCA``, reads the data
-    without noise.
+    The statement does not cover two things.  ``score`` on the training records has no noise: do not publish
+    it.  A transformer before this estimator in a pipeline, such as ``StandardScaler`` or ``PCA``, reads the
+    data without noise.
 
     Args:
         epsilon, delta: the budget of one call of fit, to which the noise is calibrated.
-        unit: what one row is, such as "person" or "image"; the guarantee names it.
+        unit: what one row describes, such as "person" or "image"; the guarantee names it.
         adjacency: "add-remove", "replace-one" or "zero-out".
-        records: the public figure for the number of records.  Needed under add-remove, where the true
-            number is secret; under the other two the default is the number of rows, which is public.
-        rows_per_user: for people with several rows, the number of rows of a person that a step reads.  It
-            clips the mean of their gradients once.  Needs ``owners`` in fit; ``records`` and ``batch_size``
-            then count people.
+        records: a public estimate of the number of records.  Needed under add-remove, where the true
+            number is secret.  Under the other two the default is the number of rows, which is public.
+        rows_per_user: for people with several rows, the number of rows per person that a step reads.  The
+            step clips the mean gradient of these rows once.  Needs ``owners`` in fit; ``records`` and
+            ``batch_size`` then count people.
         classes: the possible labels, (k,).  Needed, as reading them from ``y`` would leak.
-        columns: public facts of each column of a data frame, by name: a :class:`~tacit.columns.Column`, or a
-            dict as in a run file's ``[columns.NAME]``.  Texts, dates, booleans and categories become
-            features by these facts alone.
-        bounds: the public range of the values, in place of ``columns``, if all are numbers: one pair
+        columns: the public facts about each column of a data frame, by column name: a
+            :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They alone
+            decide how texts, dates, booleans and categories become features.
+        bounds: the public range of the values, in place of ``columns``, if all values are numbers: one pair
             (low, high), an array (d, 2), or for a data frame a dict from each column to its pair.  Values
             outside are clamped, and the range is scaled to [-1, 1].  Give ``columns`` or ``bounds``, except
             for ``features`` of X as given.
         class_weight: a declared weight for each class, 1 by default.  It multiplies the loss of the records
-            of that class, before clipping.  Choose it far below 1 for a common class: clipping undoes most
-            of a weight above 1.
-        threshold: the least probability of the second of two classes at which ``predict`` returns it.  It
-            may be set after fit, at no cost.  Lower it for a rare class by public knowledge: a threshold
-            chosen on the records reveals something of them.
-        max_sample_weight: the largest weight of a record, public; needed for ``sample_weight`` in fit.
-        normalise: scale each row alone to mean 0 and variance 1, at no cost.  Good for pictures and
-            spectra, with columns of one kind; bad for tables of a few unlike columns.
-        features: frozen features before the model, from public data or none.  Without ``bounds`` and
-            ``columns``: any callable from X as given, such as texts or pictures, to (n, f) numbers, like
-            ``model.encode`` of sentence-transformers.  A module gets X as float32, bytes of pictures as
-            [0, 1], and texts by its own ``tokens``.  The features are computed once, in pieces, and each row
-            is scaled to mean 0 and length 1.  With ``bounds`` or ``columns``: a module from (n, d) values,
-            scaled to [0, 1], to (n, f).  For :class:`tacit.models.PictureFeatures` take clipping_norm=1.0
-            and learning_rate=0.3.
+            of that class, before clipping.  To balance classes, give a common class a weight far below 1:
+            clipping undoes most of a weight above 1.
+        threshold: with two classes, the probability of the second class from which on ``predict`` returns
+            it.  You may set it after fit, at no cost.  Lower it for a rare class from public knowledge: a
+            threshold chosen on the records reveals something about them.
+        max_sample_weight: a public bound on the weight of a record; needed for ``sample_weight`` in fit.
+        normalise: scale each row alone to mean 0 and variance 1, at no cost.  This suits pictures and
+            spectra, whose columns are of one kind, and harms tables with a few unlike columns.
+        features: a frozen feature extractor before the model, trained on public data or not at all.  Without
+            ``bounds`` and ``columns`` it is any callable that maps X as given, such as texts or pictures, to
+            (n, f) numbers, like ``model.encode`` of sentence-transformers.  A module gets float32 numbers:
+            bytes scaled to [0, 1], and texts as the tokens that its own ``tokens`` method returns.  The
+            features are computed once, in pieces, and each row is scaled to mean 0 and length 1.  With
+            ``bounds`` or ``columns`` it is a module that maps (n, d) values, scaled to [0, 1], to (n, f).
+            For :class:`tacit.models.PictureFeatures` take clipping_norm=1.0 and learning_rate=0.3.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
-            (:func:`tacit.training.least_squares_session`): no hidden layers, and no steps to choose.
-        model: of a model without hidden layers: "additive" gives each number ten bins in addition to its
-            value, so that the model is a sum of one curve for each column.  "linear" has no bins.  "auto"
-            takes bins if records times epsilon is 1,500 or more, and none with ``normalise`` or
-            ``features``.
-        hidden: widths of hidden layers; without any it is logistic regression.
+            (:func:`tacit.training.least_squares_session`), which has no hidden layers and needs no steps.
+        model: the kind of model if there are no hidden layers.  "additive" gives each number ten bins in
+            addition to its value, so that the model is a sum of one curve for each column.  "linear" has no
+            bins.  "auto" uses bins if records times epsilon is 1,500 or more, but never with ``normalise``
+            or ``features``.
+        hidden: widths of the hidden layers; the default () is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
-        clipping_norm: bound on the norm of one record's gradient.
+        clipping_norm: the bound on the norm of one record's gradient.
         batch_size: expected number of records per step (Poisson sampling).
-        epochs, steps: at most one of them.
-        learning_rate, momentum: of stochastic gradient descent.  The defaults of this and the settings above
-            come from :func:`tacit.recipes.linear_recipe`, as for ``tacit train``.  With hidden layers or
-            features of scaled values they are 30 epochs, learning_rate 0.56 and clipping_norm 1.33.
-        engine: "fast", or "reference", which computes by the definition.
-        physical_batch_size: the most records in memory at once, or "auto"; it changes speed and memory only
+        epochs, steps: the length of training, as at most one of the two.
+        learning_rate, momentum: settings of stochastic gradient descent.  The defaults of ``clipping_norm``,
+            ``batch_size``, ``steps`` and these two come from :func:`tacit.recipes.linear_recipe`, as for
+            ``tacit train``.  With hidden layers or features of scaled values they are 30 epochs,
+            learning_rate 0.56 and clipping_norm 1.33.
+        engine: "fast", or "reference", which computes the gradient of one record after the other.
+        physical_batch_size: the most records in memory at once, or "auto"; it changes only speed and memory
             (:class:`tacit.training.PrivateSession`).
         verbose: write progress with the epsilon spent to the standard error stream.
         ledger: the file or database URL of a ledger.  Every call of fit then charges the whole plan to the
@@ -115,21 +117,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
-        n_features_in_, feature_names_in_: d, or f for features of X as given, and the names of the columns
-            of a data frame.
-        encoder_: the :class:`~tacit.columns.Encoder` of declared columns, whose ``features`` are the inputs
-            of the model; None for an array.
+        n_features_in_: d, or f if ``features`` are computed from X as given.
+        feature_names_in_: the column names of a data frame.
+        encoder_: the :class:`~tacit.columns.Encoder` of declared ``columns``, whose ``features`` are the
+            inputs of the model; None without ``columns``.
         model_: the trained :class:`torch.nn.Module`, from (n, f) inputs to (n, k) logits.  Inputs are in
             [-1, 1], or rows of length 1 for features of X as given.
         plan_: the :class:`~tacit.plan.Plan` of the fit.
-        epsilon_: the cost at ``delta`` of this call of fit alone; a grid search makes many.
+        epsilon_: the epsilon at ``delta`` of this call of fit alone; a grid search makes many calls.
         statement_: the privacy statement; ``print(statement_.to_text())``.
-        curves_: of a linear model of declared columns or bounds, its summand for each column: a list of
+        curves_: for a linear model of declared columns or bounds, the summand of each column: a list of
             curves with ``name``, ``x``, ``y`` (len(x), outputs), ``other``, ``missing`` and ``importance``,
-            the highest less the lowest ``y``.  With ``intercept_`` they sum to the log odds of the second
-            class, for three or more classes to the logit of each less their mean, and for a regressor to the
-            prediction before it is clamped.  Each has mean 0 over its values or its range.  They are
-            computed from ``model_`` alone, at no cost.  Columns of an array are x0, x1 and so on.
+            the highest ``y`` minus the lowest.  The curves and ``intercept_`` sum to the log odds of the
+            second class; for three or more classes, to each logit minus their mean; for a regressor, to the
+            prediction before it is clamped.  Each curve has mean 0 over its values or its range.  Curves are
+            computed from ``model_`` alone, at no cost.  Columns of an array are named x0, x1 and so on.
         intercept_: the constant to which the curves are added, (outputs,).
 
     **Guarantee**
@@ -138,16 +140,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
       one call of fit, as ``statement_`` says.
     * Classes, columns, bounds and class weights come from the arguments, never from the data.
     * A record's weight scales its gradient before clipping, so that its contribution keeps the same bound.
-    * A row outside the bounds changes the model no more than one inside.
-    * ``features`` that mix records are refused, if a check on some records detects it.
+    * A row outside the bounds can change the model no more than a row inside them.
+    * ``features`` that mix records are refused if a check on some records detects it.
     * With a ledger, no step is taken before the charge for all of them is committed.
 
     Raises:
         BudgetExceeded: from fit, if the plan costs more than the ledger has left.
-        InvalidInput: from fit, for a setting that is missing or out of range, or values that are not
-            numbers.
-        PrivacyRefusal: from fit, if the plan cannot be accounted for, or the data set in the ledger
-            promises something else.
+        InvalidInput: from fit, if a setting is missing or out of range, or values are not numbers.
+        PrivacyRefusal: from fit, if the plan cannot be accounted for, or contradicts the policy of the data
+            set in the ledger.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -178,16 +179,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> PrivateClassifier:
         """Train on records ``X`` (n, d) and labels ``y`` (n,); this spends epsilon on these records again.
 
-        The model of an earlier call of fit is replaced, but its cost remains.
+        The new model replaces that of an earlier call of fit, whose cost remains.
 
         Args:
-            X: a data frame with the declared columns, or an array.
+            X: a data frame with the declared columns, an array, or the input of ``features``.
             y: labels, all of them declared in ``classes``.
-            sample_weight: a factor of each record's loss, (n,), clamped to ``max_sample_weight``.  A weight
+            sample_weight: a factor for each record's loss, (n,), clamped to ``max_sample_weight``.  A weight
                 is part of its record.  The statement does not cover weights that were computed from other
                 records, such as those that balance classes.
             owners: the person of each row, (n,) numbers or texts, if the estimator has ``rows_per_user``.
-                The unit is then a person with all rows (:class:`tacit.training.UserRecords`).
+                The unit of privacy is then a person with all their rows
+                (:class:`tacit.training.UserRecords`).
         """
         classes = declared_classes(self.classes)
         by_class = class_weights(self.class_weight, classes)
@@ -202,12 +204,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return self
 
     def predict_proba(self, X: Records) -> NDArray[np.float64]:
-        """Return probabilities (n, k), in the order of ``classes_``; free, as post-processing."""
+        """Return probabilities (n, k), in the order of ``classes_``, at no cost, as post-processing."""
         probabilities: NDArray[np.float64] = outputs_of(self, X).softmax(dim=1).numpy()
         return probabilities
 
     def predict(self, X: Records) -> NDArray[Any]:
-        """Return the most probable class of each row of ``X`` (n, d), (n,); free, as post-processing."""
+        """Return the most probable class (n,) of each row of ``X`` (n, d), at no cost, as post-processing."""
         threshold = check_real("threshold", self.threshold, low=0.0, high=1.0)
         if threshold == 0.5:
             numbers = outputs_of(self, X).argmax(dim=1).numpy()
@@ -221,7 +223,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return labels
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy on ``X`` (n, d) and ``y`` (n,): exact, not private; do not publish it."""
+        """Return the exact accuracy on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X)
 
@@ -229,13 +231,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains a linear model, or a perceptron with ``hidden`` layers, on squared errors by DP-SGD.
+    """Trains a linear model, or a multilayer perceptron with ``hidden`` layers, on squared errors by DP-SGD.
 
-    Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds`` in place of
-    ``classes``: the public range (low, high) of the targets.  Targets outside are clamped, the range is
-    scaled to [-1, 1] for training, and predictions are clamped to it.  With hidden layers the defaults are
-    clipping_norm 0.5 and learning_rate 0.1.  A linear model first learns mean and spread of the targets,
-    privately, so that wide bounds cost little (:class:`tacit.models.additive.StandardLinear`).
+    Arguments and warnings are those of :class:`PrivateClassifier`, except that ``target_bounds``, the public
+    range (low, high) of the targets, replaces ``classes``, ``class_weight`` and ``threshold``.  Targets and
+    predictions are clamped to this range, which is scaled to [-1, 1] for training.  With hidden layers the
+    defaults are clipping_norm 0.5 and learning_rate 0.1.  A linear model first learns the mean and spread of
+    the targets privately, so that wide bounds cost little accuracy
+    (:class:`tacit.models.additive.StandardLinear`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
 
@@ -243,11 +246,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     * ``model_``, and so all predictions, is (``epsilon_``, ``delta``)-DP with respect to the rows given to
       one call of fit, as ``statement_`` says.
-    * Both bounds come from the arguments, never from the data.
+    * Columns, ``bounds`` and ``target_bounds`` come from the arguments, never from the data.
 
     Raises:
-        InvalidInput: from fit, for a setting that is missing or out of range, or values that are not
-            numbers.
+        InvalidInput: from fit, if a setting is missing or out of range, or values are not numbers.
         PrivacyRefusal: from fit, if the plan cannot be accounted for.
 
     >>> X, y = np.random.default_rng(0).uniform(-1, 1, (500, 3)), np.zeros(500)
@@ -273,8 +275,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ) -> PrivateRegressor:
         """Train on records ``X`` (n, d) and numbers ``y`` (n,); this spends epsilon on these records again.
 
-        The model of an earlier call of fit is replaced, but its cost remains.  ``sample_weight`` and
-        ``owners`` as in :meth:`PrivateClassifier.fit`.
+        The new model replaces that of an earlier call of fit, whose cost remains.  For ``sample_weight`` and
+        ``owners`` see :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         inputs, targets = records_of(self, X, y, _numbers)
@@ -284,14 +286,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
-        """Return predictions (n,) for ``X`` (n, d), within ``target_bounds``; free, as post-processing."""
+        """Return predictions (n,) for ``X`` (n, d) in ``target_bounds``, at no cost, as post-processing."""
         outputs = outputs_of(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         values: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
         return values
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return R^2 on ``X`` (n, d) and ``y`` (n,): exact, not private; do not publish it."""
+        """Return the exact R^2 on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
 

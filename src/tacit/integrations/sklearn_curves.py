@@ -18,7 +18,7 @@ Estimator = Any  # PrivateClassifier or PrivateRegressor, whose base imports thi
 
 
 class NoCurves(InvalidInput, AttributeError):
-    """The model is not a sum over columns; an AttributeError, so that hasattr returns False."""
+    """Raised for a model that is not a sum over columns; an AttributeError, so that hasattr returns False."""
 
 
 def curves_of(estimator: Estimator) -> AdditiveModel:
@@ -29,11 +29,11 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
 
     **Guarantee**
 
-    * They are computed from ``model_`` and the estimator's arguments alone, at no cost.
+    * The curves are computed from ``model_`` and the estimator's arguments alone, at no cost.
 
     Raises:
         NoCurves: if the model is not linear in declared columns.
-        NotFittedError: if there is none yet.
+        NotFittedError: if the estimator is not fitted yet.
     """
     check_is_fitted(estimator, "model_")
     model, bins = estimator.model_, None
@@ -52,7 +52,7 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
 
 
 def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
-    """Return the encoder of an array's columns with their bounds; columns without names are x0, x1, ..."""
+    """Return an encoder for columns with ``bounds``; columns without names are x0, x1, ..."""
     count = estimator.n_features_in_
     frame_names = getattr(estimator, "feature_names_in_", None)
     names = [f"x{place}" for place in range(count)] if frame_names is None else frame_names.tolist()

@@ -1,4 +1,4 @@
-"""Classes, ranges and weights: users declare them, and scikit-learn would read them from the data.
+"""Checks of declared classes, ranges and weights, which scikit-learn would read from the data.
 
 Letters: n records; d columns; k classes.
 """
@@ -17,17 +17,17 @@ from numpy.typing import ArrayLike, NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 
 T = TypeVar("T")
-_LARGEST_WEIGHT = 1e6  # clipping bounds the effect of any weight; this one does not overflow in float32
+_LARGEST_WEIGHT = 1e6  # clipping bounds the effect of any weight; this limit avoids overflow in float32
 
 
 class WrongType(InvalidInput, TypeError):
-    """A cell or an argument has a type that is not a number; scikit-learn raises a TypeError too."""
+    """Raised for a value or argument of a wrong type; a TypeError too, as scikit-learn raises one."""
 
 
 def scaled(
     values: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Clamp (n, d) to [low, high], (d,) each, and scale that to [-1, 1]."""
+    """Clamp (n, d) values to [low, high], (d,) each, and scale this range to [-1, 1]."""
     clamped = np.clip(values, low, high)
     return ((clamped - low) / (high - low) * 2 - 1).astype(np.float32)
 
@@ -154,7 +154,7 @@ def sample_weights(
     * The result for a record depends only on its weight and on ``largest``.
 
     Raises:
-        InvalidInput: if no bound is declared; or weights are negative, not finite, or too few or many.
+        InvalidInput: if no bound is declared, or if weights are negative, not finite, or not (n,).
     """
     if weights is None:
         return None
@@ -188,7 +188,7 @@ def refuse_unknown_arguments(estimator: type[T]) -> type[T]:
 
     Raises:
         PrivacyRefusal: from the constructor, for ``random_state``.
-        InvalidInput: from it for any other, which is a TypeError too.
+        InvalidInput: from the constructor, for any other unknown argument; it is a TypeError too.
     """
     cls: Any = estimator
     init = cls.__init__

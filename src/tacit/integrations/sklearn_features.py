@@ -1,8 +1,8 @@
-"""Frozen features of X: computed once, for each record alone, before any private step.
+"""Frozen features of X, computed once before the first private step, for each record independently.
 
-``features`` is either a module on the scaled values of declared ``bounds`` or ``columns``, or any callable on
-X as given: texts, pictures, a column of a data frame.  Features of X as given have unit length, so that they
-need no bounds.
+With declared ``bounds`` or ``columns``, ``features`` is a module that gets the scaled values.  Without them
+it is any callable that gets X as given: texts, pictures, a column of a data frame.  Features of X as given
+are scaled to unit length, so they need no bounds.
 
 Letters: n records; d columns of X; f features.
 """
@@ -28,16 +28,16 @@ from tacit.recipes import BINS, additive_pays
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
-_PIECE = 64  # records of one call: texts of some hundred tokens, or pictures, fit into memory
+_PIECE = 64  # records per call, so that texts of some hundred tokens, or pictures, fit into memory
 _TRIED = 8  # the number of records whose features are computed again, each alone
-_SAME = 1e-3  # of a row's length: far above the rounding of sums in another order in 32 bits
+_SAME = 1e-3  # relative to a row's length; summing in another order in float32 changes far less
 
 
 # --- X as given ------------------------------------------------------------------------------------------
 
 
 def takes_given(estimator: Estimator) -> bool:
-    """Return whether ``features`` takes X as given, as neither bounds nor columns are declared."""
+    """Return whether ``features`` gets X as given, because neither bounds nor columns are declared."""
     return estimator.features is not None and estimator.bounds is None and estimator.columns is None
 
 
@@ -45,10 +45,10 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
     """Return whether numbers get bins, so that the model is a sum of one curve for each column.
 
     Args:
-        rows: the number of rows of X, used only if the adjacency makes it public.
+        rows: the number of rows of X. It is used only if ``records`` is not declared; then it is public.
 
     Raises:
-        InvalidInput: if model is "additive" and other settings forbid that, or model is unknown.
+        InvalidInput: if ``model`` is unknown, or is "additive" and another setting excludes that.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
     conflicts_of = {
@@ -66,12 +66,12 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
     if model != "auto":
         return model == "additive"
     records = rows if estimator.records is None else estimator.records
-    return not against and additive_pays(max(1, records), estimator.epsilon)  # no rows are refused later
+    return not against and additive_pays(max(1, records), estimator.epsilon)  # an empty X is refused later
 
 
 @dataclass(frozen=True)
 class Given:
-    """Records as given to fit, before their features are computed.
+    """Records as the user passed them, before their features are computed.
 
     >>> from types import SimpleNamespace
     >>> lengths = lambda texts: [[len(text), text.count("a"), 1] for text in texts]
@@ -101,19 +101,20 @@ class Given:
         return len(self.X)
 
     def compute(self, *, width: int | None = None) -> Tensor:
-        """Return (n, f) float32 rows of unit length; a constant row is 0.
+        """Return (n, f) float32 features, each row of mean 0 and length 1; a constant row becomes 0.
 
         Args:
-            width: f, if it is known from a fit; None in a fit, which checks that records are not mixed.
+            width: f for a fitted estimator; None during fit, which then checks that records are not mixed.
 
         **Guarantee**
 
-        * Some records of the first piece have the same features alone as among the others, before all
-          others and after them.  So a record's row depends on that record alone, as far as this check shows.
+        * In fit, some records of the first piece are computed again, each alone, before and after the other
+          pieces, and must get the same features.  As far as this check shows, a record's features depend on
+          that record alone.
 
         Raises:
-            InvalidInput: if features fails, or does not return rows of finite numbers.
-            PrivacyRefusal: in a fit, if features of a record depend on other records or on earlier calls.
+            InvalidInput: if ``features`` fails, or does not return (n, f) finite numbers.
+            PrivacyRefusal: during fit, if a record's features depend on other records or on earlier calls.
         """
         from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
@@ -145,7 +146,7 @@ class Given:
 
 
 def name_of(features: Any) -> str:
-    """Return the name in a statement: name and digest of a public model, or the class or function.
+    """Return the name for the statement: a public model's name and digest, or a class or function name.
 
     >>> name_of(nn.Linear(2, 2)), name_of(len), name_of("ab".count)
     ('Linear', 'len', 'str.count')
@@ -160,7 +161,7 @@ def _slice(X: Any, start: int, stop: int) -> Any:
 
 
 def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row less its mean, scaled to length 1."""
+    """Subtract each row's mean, and scale the row to length 1."""
     rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)  # no overflow of squares
     rows = rows - rows.mean(axis=1, keepdims=True)
     unit: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -168,7 +169,7 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
-    """Return (n, f) features of a piece, checked to be finite numbers, ``width`` of them if it is known."""
+    """Return (n, f) features of a piece; check that they are finite, and f = ``width`` if that is given."""
     rows = _numbers(_output_of(features, piece))
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
@@ -189,7 +190,7 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
 
 
 def _output_of(features: Any, piece: Any) -> Any:
-    """Return the output of ``features`` for the piece. Errors contain no value of a record."""
+    """Return the output of ``features`` for a piece of X. Errors contain no value of a record."""
     try:
         if isinstance(features, Pretrained):  # embed batches texts of similar length
             return features.embed(_inputs(features, piece))
@@ -212,7 +213,7 @@ def _output_of(features: Any, piece: Any) -> Any:
 
 
 def _inputs(features: nn.Module, piece: Any) -> Tensor:
-    """Return the inputs of a module: tokens of texts, by its own ``tokens``, or numbers as float32."""
+    """Return a module's inputs: tokens from its own ``tokens`` method if it has one, or float32 numbers."""
     tokens = getattr(features, "tokens", None)
     if callable(tokens):
         inputs: Tensor = tokens(list(piece))
@@ -225,7 +226,7 @@ def _inputs(features: nn.Module, piece: Any) -> Tensor:
 
 @contextmanager
 def _eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode, and restore the mode of each part at the end."""
+    """Put the module into eval mode, and restore the mode of each submodule at the end."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -241,7 +242,7 @@ def _numbers(output: Any) -> NDArray[np.float64]:
     elif hasattr(output, "toarray"):  # a sparse matrix, as of HashingVectorizer
         output = output.toarray()
     numbers: NDArray[np.float64] | None = None
-    with suppress(TypeError, ValueError):  # their text would print a value
+    with suppress(TypeError, ValueError):  # the error's text would contain a value
         numbers = np.asarray(output, dtype=np.float64)
     if numbers is None:
         raise InvalidInput(
@@ -269,11 +270,11 @@ class _Fixed(nn.Module):
 
 
 def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.Module:
-    """Return the fixed module before the model, which maps each record once for all steps.
+    """Return the fixed module in front of the model; it maps each record once, before all steps.
 
     Raises:
         InvalidInput: if ``features`` is not a module, or does not return rows.
-        PrivacyRefusal: if the features of a record depend on the others of its batch.
+        PrivacyRefusal: if the features of a record depend on other records of its batch.
     """
     if takes_given(estimator):
         return nn.Identity()

@@ -48,7 +48,7 @@ _WEIGHTS = "weights that were computed from other records, such as balanced weig
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """The arguments of both estimators; :class:`PrivateClassifier` documents each."""
+    """Base class with the arguments of both estimators; :class:`PrivateClassifier` documents them."""
 
     epsilon: float
     delta: float
@@ -80,19 +80,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _of_networks: ClassVar[Recipe]
 
     def _recipe(self, records: int, longest: float) -> Recipe:
-        """Return the default settings, for rows of at most the length ``longest``."""
+        """Return the default settings for input rows of norm at most ``longest``."""
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
 
     @property
     def _classes(self) -> int:
-        """The number of declared classes; 1 for numbers."""
+        """The number of declared classes; 1 for a regressor."""
         raise NotImplementedError
 
     @property
     def curves_(self) -> list[Curve]:
-        """The curves of the columns, in their order; see the attributes of the classifier."""
+        """The curves of the columns, in column order; see the attributes of :class:`PrivateClassifier`."""
         return [*curves_of(self).curves]
 
     @property
@@ -101,7 +101,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
-        """Return tags for scikit-learn: two calls of fit differ, as each draws new noise."""
+        """Return scikit-learn's tags, with ``non_deterministic`` set, as each call of fit draws new noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
@@ -134,12 +134,12 @@ def train_model(
     outputs: int,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
 ) -> None:
-    """Train on ``rows``, each record's loss times its weight; set ``model_``, ``plan_`` and ``statement_``.
+    """Train on ``rows``; set the estimator's ``model_``, ``plan_``, ``statement_`` and ``epsilon_``.
 
-    The weight multiplies the loss, and so the gradient before it is clipped.  The record moves the sum by at
-    most the clipping norm, for any weight.
+    A record's weight multiplies its loss, and thereby its gradient before clipping.  So for any weight, the
+    record changes the sum of gradients by at most the clipping norm.
 
-    The session and the key of the noise end with this call, so a pickled estimator may be released.
+    The estimator stores neither the session nor the key of the noise, so a pickled estimator may be released.
     """
     least_squares = check_in("head", settings.head, _HEADS) == "least-squares"
     if least_squares:
@@ -202,7 +202,7 @@ def _take_steps(session: PrivateSession, *, verbose: bool) -> None:
 
 
 def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> float:
-    """Return the largest length of a row of the model's inputs, with the 1 of the bias."""
+    """Return the largest norm of an input row of the model, including the bias's constant 1."""
     if takes_given(settings):
         return 1.0 if settings._classes > 1 else math.sqrt(2)
     if settings.encoder_ is not None and not settings.normalise:
@@ -211,10 +211,10 @@ def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> floa
 
 
 def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
-    """Refuse wrong settings before features are computed, which may take long.
+    """Refuse wrong settings before the features are computed, which may take long.
 
     Raises:
-        InvalidInput, PrivacyRefusal: as fit does.
+        InvalidInput, PrivacyRefusal: for the same settings as fit.
     """
     if settings.normalise:
         raise InvalidInput(
@@ -236,10 +236,10 @@ def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[fl
 
 
 def _check_one_release(settings: PrivateEstimator) -> None:
-    """Refuse settings of steps and layers, as least squares has neither.
+    """Refuse settings of steps and hidden layers, as least squares has neither.
 
     Raises:
-        InvalidInput: if one is given.
+        InvalidInput: if such a setting is given.
     """
     values = {
         "hidden": tuple(settings.hidden),
@@ -255,7 +255,7 @@ def _check_one_release(settings: PrivateEstimator) -> None:
 
 
 def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
-    """Make the plan of one call of fit on ``rows`` records, which are rows or people."""
+    """Make the plan of one call of fit on ``rows`` units, each a row or a person."""
     check_real("epsilon", settings.epsilon, low=0.0, open_low=True)
     adjacency = Adjacency.parse(settings.adjacency)
     records = settings.records
@@ -287,7 +287,7 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
 
 @contextmanager
 def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
-    """Charge the whole plan at once, as an interrupted fit cannot be resumed."""
+    """Charge the ledger for the whole plan at once, as an interrupted fit cannot be resumed."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
             f"ledger and dataset go together; got ledger={settings.ledger!r}, dataset={settings.dataset!r}. "
@@ -297,7 +297,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
         yield None
         return
     with closing(Ledger.open(settings.ledger)) as ledger:
-        column = ledger.policy(settings.dataset).unit_column  # nothing checks that owners are this column
+        column = ledger.policy(settings.dataset).unit_column  # nothing checks that ``owners`` is this column
         owned_by = None if settings.rows_per_user is None else column
         yield StepCharges(
             ledger, settings.dataset, plan, chunk=plan.steps, owned_by=owned_by, generator=generator
@@ -305,7 +305,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
 
 
 def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Generator) -> nn.Module:
-    """Make the model, (n, d) to (n, outputs): a linear one starts at 0, others at weights from the key."""
+    """Make the model, (n, d) to (n, outputs). A linear one starts at 0; others are seeded by the key."""
     try:
         hidden = tuple(settings.hidden)
     except TypeError:
@@ -349,15 +349,15 @@ def _statement(
 
 @dataclass(frozen=True)
 class _Progress:
-    """Writes steps and epsilon on one line of the standard error stream."""
+    """Writes the steps and epsilon so far on one line of the standard error stream."""
 
     steps: int
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Do nothing: ``on_row`` writes ten times in all."""
+        """Do nothing: ``on_row`` writes the progress ten times in all."""
 
     def on_row(self, row: MetricsRow) -> None:
-        """Write the position."""
+        """Write the number of steps done and the epsilon spent."""
         end = "\n" if row.steps == self.steps else ""
         sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
         sys.stderr.flush()

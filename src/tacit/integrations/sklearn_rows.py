@@ -1,4 +1,4 @@
-"""Records X and y as numbers, by declared columns or bounds.
+"""Conversion of records X and y to numbers, by declared columns or bounds.
 
 Letters: n records; d columns of X; f features of the model.
 """
@@ -36,17 +36,18 @@ def records_of(
 ) -> tuple[Tensor | Given, NDArray[Any]]:
     """Return the inputs of the model, float32 (n, f) in [-1, 1], and the targets (n,).
 
-    With ``features`` on X as given the inputs are those records, before their features are computed.
+    If ``features`` takes X as given, the inputs are X itself in a ``Given``, before its features are
+    computed.
 
-    Sets ``encoder_``, ``n_features_in_`` and, if X has names, ``feature_names_in_``.
+    This sets ``encoder_``, ``n_features_in_`` and, if X has column names, ``feature_names_in_``.
 
     **Guarantee**
 
     * A record's input depends on that record and on the estimator's arguments alone.
-    * A message names columns, counts and row numbers, and no cell of X or y.
+    * Error messages contain columns, counts and row numbers, but no value of X or y.
 
     Raises:
-        InvalidInput: if X or y differs from the declarations.
+        InvalidInput: if X or y contradicts the declarations.
     """
     estimator.additive_ = is_additive(estimator, np.asarray(y, dtype=object).size)
     estimator.encoder_ = _encoder(estimator)
@@ -117,7 +118,7 @@ def _validated(
 
 @dataclass(frozen=True)
 class Rows:
-    """The records of a fit: inputs (n, f) in [-1, 1], targets, weights (n,) or None, owners (n,) or None."""
+    """The records of a fit: inputs (n, f) in [-1, 1], targets, and optional weights and owners, (n,) each."""
 
     inputs: Tensor | Given
     targets: Tensor
@@ -125,11 +126,11 @@ class Rows:
     owners: Any
 
     def records(self, inputs: Tensor, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
-        """Return the rows for the model, or people with their rows, and their number.
+        """Return the data for the session, which are rows or people with their rows, and the number of units.
 
         Raises:
             InvalidInput: if ``owners`` is given without ``rows_per_user``, or the reverse.
-            PrivacyRefusal: if rows have several owners.
+            PrivacyRefusal: if a row has several owners.
         """
         weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
         parts = (inputs, self.targets, *weights)
@@ -159,7 +160,7 @@ class Rows:
 
 
 def _refuse_dates(X: Any) -> None:
-    """Refuse dates, as NumPy would turn them into numbers in an undeclared unit."""
+    """Refuse dates, which NumPy would convert to numbers in an undeclared unit."""
     head = np.asarray(X[:1] if hasattr(X, "columns") else X)
     if head.dtype.kind in "mM":
         raise InvalidInput(
@@ -208,7 +209,7 @@ def _by_columns(encoder: Encoder, X: object) -> Tensor:
 
 
 def _check_columns(encoder: Encoder, X: object) -> None:
-    """Refuse X that is not a data frame, and undeclared columns of it."""
+    """Refuse X if it is not a data frame or has undeclared columns."""
     try:
         names = names_of_frame(X)
     except InvalidInput:
@@ -229,11 +230,11 @@ def _check_columns(encoder: Encoder, X: object) -> None:
         )
 
 
-# --- scikit-learn's checks, without the cells that they print --------------------------------------------
+# --- scikit-learn's checks, without the values that they print -------------------------------------------
 
 _SHOWN = 5  # columns
 
-# Those of scikit-learn's messages that name shapes, types and columns, and no cell.
+# Messages of scikit-learn that contain shapes, types and columns, but no value of the data.
 _HARMLESS = re.compile(
     r"X has \d+ features|Feature names are only supported if |Found array with |Found input variables with |"
     r"Sparse data was passed|Unknown label type: |Input [Xy] contains |Input contains |y should be a 1d "
@@ -244,10 +245,10 @@ _HARMLESS = re.compile(
 
 
 def checked(check: Callable[[], T], X: object, y: object = None) -> T:
-    """Return the result of ``check``. Its errors become Tacit's, without any value of ``X`` or ``y``.
+    """Call ``check`` and return its result; replace its errors by errors without values of ``X`` or ``y``.
 
     Raises:
-        InvalidInput: if the check failed; a TypeError too if it failed with one.
+        InvalidInput: if ``check`` failed. It is also a TypeError if ``check`` raised one.
     """
     try:
         return check()
@@ -256,7 +257,7 @@ def checked(check: Callable[[], T], X: object, y: object = None) -> T:
     except (TypeError, ValueError, OverflowError) as problem:
         kind = WrongType if isinstance(problem, TypeError) else InvalidInput
         message = _without_cells(problem, X, y)
-    raise kind(message)  # outside the handler: the first error prints cells and must not be its context
+    raise kind(message)  # outside the handler: the first error prints values, and must not be its context
 
 
 def _without_cells(problem: Exception, X: object, y: object) -> str:
@@ -291,13 +292,13 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
 
 
 def _columns_of_non_numbers(X: object) -> str:
-    """Return the columns with cells that are not numbers, with their counts; "" if there are none."""
+    """Describe the columns with values that are not numbers, and count these; "" if there are none."""
     table = np.asarray(X, dtype=object)
     if table.ndim != 2:
         return ""
     names = getattr(
         X, "column_names", getattr(X, "columns", range(table.shape[1]))
-    )  # Arrow's columns are cells
+    )  # ``columns`` of an Arrow table holds the values
     counts = {name: _count_non_numbers(table[:, place]) for place, name in enumerate(names)}
     parts = [f"{count} in column {name!r}" for name, count in counts.items() if count]
     more = f" and {len(parts) - _SHOWN} more columns" if len(parts) > _SHOWN else ""

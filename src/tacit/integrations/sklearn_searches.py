@@ -1,8 +1,8 @@
-"""Warnings about searches, which make many fits: each one spends epsilon on the same records.
+"""Warnings about searches and ensembles, which call fit many times, each time spending epsilon again.
 
-A grid search calls fit often, and without a ledger nothing adds the costs up.  So this file warns the user
-once, and the statement of each fit names the search and the cost of its fits so far.  It detects a search in
-Python's call stack, and reads nothing from the records.
+A grid search calls fit often, and without a ledger nothing adds the costs up.  So this module warns the user
+once, and the statement of each fit names the search and the total cost of the fits so far.  It detects a
+search in Python's call stack, and reads nothing from the records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALONE = "other calls of fit on the same records, as in cross-validation, are no
 
 @dataclass
 class _Fits:
-    """The number of fits in searches of this process without a ledger, and the sums of their costs."""
+    """The number of fits that searches in this process made without a ledger, and their total cost."""
 
     fits: int = 0
     epsilon: float = 0.0
@@ -38,9 +38,9 @@ _total, _lock = _Fits(), threading.Lock()
 
 
 def note_of_fit(ledger: str | None, plan: Plan) -> str:
-    """Return the note on other fits for the statement of a fit.  Call this once, when its epsilon is spent.
+    """Return the statement's note on other fits of the same records.  Call this once per fit, after training.
 
-    The first fit without a ledger that a search makes in this process warns.
+    The first fit in this process that a search makes without a ledger also warns the user.
     """
     frame = None if ledger is not None else _outermost()
     if frame is None:
@@ -76,7 +76,7 @@ def _warning(name: str, plan: Plan) -> str:
 
 
 def _outermost() -> FrameType | None:
-    """Return the outermost running call of a part of scikit-learn that fits many times."""
+    """Return the outermost call on the stack in a module of scikit-learn that fits many times, or None."""
     frame: FrameType | None = sys._getframe(1)
     outermost = None
     while frame is not None:
@@ -88,7 +88,7 @@ def _outermost() -> FrameType | None:
 
 
 def _name(frame: FrameType) -> str:
-    """Return the class of the method that runs, or the function; "cross-validation" for internal ones."""
+    """Return the class or function of a frame for messages; "cross-validation" if its name is private."""
     owner = frame.f_locals.get("self")
     name = frame.f_code.co_name if owner is None else type(owner).__name__
     return "cross-validation" if name.startswith(("_", "<")) else name

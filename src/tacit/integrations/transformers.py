@@ -1,9 +1,9 @@
-"""A private Trainer of transformers: a session takes the steps, and the loop stays the Trainer's.
+"""A private Trainer of transformers: the Trainer runs the loop, and a session takes the steps.
 
-:class:`PrivateTrainer` is transformers' Trainer with schedules, evaluation, callbacks, logging, checkpoints
-and resuming. In place of the Trainer's gradient and step, a :class:`tacit.training.PrivateSession` takes a
-private step. It uses only documented extension points of the Trainer: the loader of training batches, the
-training step, the schedule, the log, and callbacks.
+:class:`PrivateTrainer` has the schedules, evaluation, callbacks, logging, checkpoints and resuming of
+transformers' Trainer. In place of the Trainer's gradient and step, a :class:`tacit.training.PrivateSession`
+takes a private step. This module uses only documented extension points of the Trainer: the loader of training
+batches, the training step, the schedule, the log, and callbacks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tacit.plan import Plan
 from tacit.training import AuditSlots, PrivateSession, StepCharges
 
 try:
-    import accelerate  # noqa: F401 (the Trainer needs it, and reports that late)
+    import accelerate  # noqa: F401 (the Trainer needs it, but reports it missing only late)
     from transformers import Trainer, TrainerCallback, TrainingArguments
 except ImportError:
     raise MissingExtra("transformers and accelerate", "transformers", "PrivateTrainer") from None
@@ -47,28 +47,29 @@ _ANOTHER_RUN = "To resume it pass resume_from_checkpoint=True to train."
 
 @final
 class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
-    """transformers' Trainer, whose training steps a private session takes.
+    """A Trainer of transformers whose training steps a private session takes.
 
     Args:
-        model: a model of transformers, or another one that takes its inputs by keyword.
-        args: settings, such as :func:`training_arguments` makes from a plan; they are checked against it.
-        plan: the steps of the run, and their cost.
+        model: a model of transformers, or any module that takes its inputs by keyword.
+        args: the settings; :func:`training_arguments` makes them from a plan. They are checked against
+            ``plan``.
+        plan: the private plan of the run: its steps, noise and cost.
         loss: ``loss(model, **record) -> (n,)``, one number for each record, such as
             :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
-            model computes itself is a mean over the batch, and is not used.
-        train_dataset: a map-style data set whose items are dictionaries, one for each record; or
-            :class:`~tacit.training.UserRecords` of it, if a user may have several.
-        state_folder: the folder of the states for resuming, one for each checkpoint. They contain the secret
-            key of the noise, so it must not be in ``output_dir``.  Needed unless ``save_strategy="no"`` or
-            ``save_only_model=True``.
-        data_collator: as the Trainer's; in training it is called with one record at a time, so that it cannot
-            mix them. It must pad to a fixed length.
+            model computes itself is not used, as it is a mean over the batch.
+        train_dataset: a map-style data set with one dictionary per record; or
+            :class:`~tacit.training.UserRecords` of such a data set, if a user may have several records.
+        state_folder: the folder for the session's states, from which a run resumes, one for each checkpoint.
+            They contain the secret key of the noise, so this folder must not be in ``output_dir``.  Needed
+            unless ``save_strategy="no"`` or ``save_only_model=True``.
+        data_collator: as in the Trainer. In training it gets one record at a time, so that it cannot mix
+            records, and it must pad to a fixed length.
         eval_dataset: held-out records, or several of them by name.
-        processing_class, compute_metrics, preprocess_logits_for_metrics: as the Trainer's.
-        callbacks, optimizers, optimizer_cls_and_kwargs: as the Trainer's.
-        engine, physical_batch_size, memory, audit, charges, generator: as those of
+        processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
+        callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
+        engine, physical_batch_size, memory, audit, charges, generator: as in
             :class:`tacit.training.PrivateSession`.
-        compute_loss_func, model_init: refused, with the reason.
+        compute_loss_func, model_init: arguments of the Trainer that raise an error here, with the reason.
 
     Attributes:
         session: the :class:`tacit.training.PrivateSession`, for ``tacit.statement`` and ``session.epsilon``.
@@ -76,17 +77,18 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     **Guarantee**
 
     * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
-    * The log contains no exact statistic of the training records: the loss is the noisy one of the plan's
-      ``loss_report``, or there is none.
-    * The states of the session, with the key of the noise, are in no folder that the Trainer writes to.
-    * A resumed run continues bitwise as the interrupted one would have, or not at all.
-    * A setting that would break one of these, or contradict the plan, is refused by name.
+    * The log contains no exact statistic of the training records: it has the noisy loss of the plan's
+      ``loss_report``, or no loss.
+    * The states of the session, which contain the key of the noise, are in no folder that the Trainer writes
+      to.
+    * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
+    * A setting that would break one of these, or contradict the plan, is refused with an error that names
+      the setting.
 
     **Not covered**
 
-    * Evaluation, ``compute_metrics`` and callbacks see ``eval_dataset`` exactly; its records must not be
-      among those to be protected.
-    * A callback can read the training records, as all of the user's code can.
+    * The records in ``eval_dataset``: evaluation, ``compute_metrics`` and callbacks use them without noise.
+    * Callbacks: like any code of the user, they can read the training records.
 
     Raises:
         InvalidInput: if a setting contradicts the plan, or is missing.
@@ -209,7 +211,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the mean of ``loss`` over held-out records, for ``eval_loss``; training does not call it."""
+        """Return the mean of ``loss`` over held-out records, for ``eval_loss``. Training never calls this."""
         outputs: list[Any] = []
         hook = model.register_forward_hook(lambda _, __, output: outputs.append(output))
         try:
@@ -221,27 +223,27 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return mean, outputs[-1] if isinstance(outputs[-1], dict) else {"logits": logits_of(outputs[-1])}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the Trainer's schedule for the session's optimizer."""
+        """Return the Trainer's learning rate schedule, for the session's optimizer."""
         return super().create_scheduler(num_training_steps, optimizer=self.session.optimizer)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Return the Trainer's loader.
+        """Return the Trainer's loader of held-out records.
 
         Raises:
-            PrivacyRefusal: if the records are the training records.
+            PrivacyRefusal: if ``eval_dataset`` is the training data set.
         """
         check_held_out(self.train_dataset, eval_dataset)
         loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
         return loader
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, without the figures that a private step does not have, and with the epsilon spent."""
+        """Log the epsilon spent, and drop metrics that a private step does not have."""
         if "loss" in logs or "train_loss" in logs:
             logs = self._public(logs) | {"epsilon": self.session.epsilon}
         super().log(logs, start_time)
 
     def _public(self, logs: dict[str, float]) -> dict[str, float]:
-        """Return the real figures of a training log; zeros stand for the others."""
+        """Return ``logs`` without metrics that a private run lacks, which the Trainer logs as 0."""
         missing = {"grad_norm", "total_flos"}
         if self.session.plan.loss_report is None:
             missing |= {"loss", "train_loss"}
@@ -254,12 +256,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     ) -> Any:
         """Take the remaining steps; return the Trainer's output.
 
-        Its ``training_loss`` is NaN without a loss report.
+        The output's ``training_loss`` is NaN if the plan has no loss report.
 
         Args:
             resume_from_checkpoint: the folder of a checkpoint whose state is in ``state_folder``, or True for
-                the last of them.
-            ignore_keys_for_eval: as the Trainer's.
+                the last such checkpoint.
+            ignore_keys_for_eval: as in the Trainer.
 
         Raises:
             InvalidInput: if there is no state to resume from, or an earlier run would be overwritten.
@@ -316,12 +318,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return _checkpoints(self.args.output_dir)[max(resumable)]
 
     def _end_early(self) -> None:
-        """Save, and end as after the last step, as the ledger refused the next steps."""
+        """Save a checkpoint and stop, because the ledger refused the next steps."""
         self.control.should_training_stop = True
         self.control.should_save = self._states is not None
 
     def _begin(self) -> None:
-        """Restore the session's exact state, after the Trainer has loaded its checkpoint."""
+        """Restore the session's exact state after the Trainer has loaded its checkpoint."""
         if self._states is None:
             return
         if self._resume_at is not None:
@@ -330,7 +332,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         self._states.keep(_checkpoints(self.args.output_dir).keys())
 
     def _saved(self) -> None:
-        """Write the session's state into its folder, after the Trainer has written a checkpoint."""
+        """Save the session's state in its folder after the Trainer has written a checkpoint."""
         if self._states is not None:
             self._states.save(self.session)
             self._states.keep(_checkpoints(self.args.output_dir).keys())

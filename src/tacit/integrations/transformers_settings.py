@@ -1,6 +1,6 @@
-"""The settings of transformers' Trainer that private training refuses: a table of setting, reason and fix.
+"""The settings of transformers' Trainer that private training refuses, each with the reason and the fix.
 
-Some would break the guarantee, and others would be silently ignored. One message refuses all of them.
+Some of them would break the guarantee, and others would be silently ignored. One error lists all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ except ImportError:
 
 
 def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
-    """Make ``TrainingArguments`` with the plan's settings: steps, batch size, and no second clip.
+    """Make ``TrainingArguments`` for a plan: its steps and batch size, and no clipping by the Trainer.
 
-    The default learning rate is 5e-4, ten times the Trainer's default: private steps are few and large, and
-    at the usual rate a model hardly moves (Li et al., 2110.05679, section 3). For LoRA take 2e-3
+    The default learning rate is 5e-4, ten times the Trainer's default: private runs take few steps on large
+    batches, and at the usual rate they hardly change a model (Li et al., 2110.05679, section 3). For LoRA use
+    2e-3
     (:func:`tacit.recipes.lora_recipe`).
 
     Args:
-        plan: the steps of the run, and their cost.
+        plan: the private plan of the run: its steps, noise and cost.
         output_dir: the folder for the Trainer's checkpoints.
         settings: any other setting of ``TrainingArguments``.
 
@@ -95,7 +96,7 @@ _BREAKS: dict[str, str] = {
         "session does not set. Take another, such as adamw_torch"
     ),
 }
-"""Settings that must be off, or fit, for the guarantee to hold, with the reason."""
+"""The reasons for settings that must be off, or have an allowed value, for the guarantee to hold."""
 _DISAGREES: dict[str, str] = {
     "ignore_data_skip": "a resumed run continues at its own step of the pass. Set it to False",
     "enable_jit_checkpoint": (
@@ -108,13 +109,13 @@ _DISAGREES: dict[str, str] = {
         "default of TrainingArguments is 1.0). Set it to 0"
     ),
 }
-"""Settings that would be ignored, or contradict the plan."""
+"""The reasons for settings that would be ignored, or would contradict the plan."""
 _FITS: dict[str, Callable[[Any], bool]] = {
     "gradient_accumulation_steps": lambda value: not value or value == 1,
     "train_sampling_strategy": lambda value: not value or value == "random",
     "optim": lambda value: not re.search("lomo|layerwise|schedule_free", str(value).lower()),
 }
-"""Tests of allowed values; all other settings must be empty or "no"."""
+"""Tests for allowed values of some settings; all other settings must be empty or "no"."""
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -122,11 +123,11 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def check_settings(args: TrainingArguments, plan: Plan) -> None:
-    """Refuse settings that break the guarantee, are ignored or contradict the plan, in one message.
+    """Refuse settings that break the guarantee, are ignored or contradict the plan; one error lists all.
 
     Raises:
         PrivacyRefusal: if at least one of them would break the guarantee.
-        InvalidInput: if none would, but they do not fit.
+        InvalidInput: if settings would only be ignored or contradict the plan.
     """
     if not isinstance(args, TrainingArguments):
         raise InvalidInput(
@@ -182,7 +183,7 @@ def check_accelerator(accelerator: Any) -> None:
     """Refuse options that ``accelerate launch`` or its configuration file switched on.
 
     Raises:
-        PrivacyRefusal: if one would break the guarantee.
+        PrivacyRefusal: if an option would break the guarantee.
     """
     state = accelerator.state
     dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
@@ -210,10 +211,10 @@ _REFUSED_ARGUMENTS = {
 
 
 def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
-    """Refuse the two arguments of Trainer that PrivateTrainer cannot take.
+    """Refuse the two arguments of Trainer that PrivateTrainer does not support.
 
     Raises:
-        PrivacyRefusal: if one was given; the message says what to give instead.
+        PrivacyRefusal: if one was given; the message says what to use instead.
     """
     for name, value in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
         if value is not None:
@@ -237,7 +238,7 @@ def check_held_out(data: object, eval_data: object) -> None:
     """Refuse to evaluate on the training records.
 
     Raises:
-        PrivacyRefusal: if the two, or one of several, are the same data; or it is the rows of users.
+        PrivacyRefusal: if ``eval_data``, or one data set in it, is ``data`` or the rows of its users.
     """
     training = [data, data.data] if isinstance(data, UserRecords) else [data]
     if eval_data is not None and any(one is own for one in _sets(eval_data) for own in training):
