@@ -1,6 +1,6 @@
-"""Public models that give features: local files, frozen, with texts or images in and numbers out.
+"""Public models from local files that map texts or images to features, with frozen weights.
 
-Each name is loaded at its first use: a run file is checked without torch.
+The submodules are imported at the first use of a name, so that a run file can be checked without torch.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 * The features of a record depend on that record and the model alone, up to floating-point rounding: a frozen
   model stays in evaluation mode, and batch norm never uses the statistics of a batch.
-* No code in a file runs: weights are safetensors, or files that torch reads with ``weights_only``.
+* Loading runs no code from a file: weights are safetensors, or files that torch reads with ``weights_only``.
 
-Letters: n records; d features of one.
+Letters: n records; d features per record.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tacit.pretrained.looking import FORMAT, SAVED
 
 _WEIGHTS = "model.safetensors"
 BATCH = 32
-"""The records per pass of a frozen model: more are no faster, and take memory."""
+"""The number of records per pass of a frozen model. More are no faster, and take more memory."""
 
 
 class Pretrained(nn.Module, ABC):
     """A public model without its head, in float32, loaded by :func:`tacit.pretrained.load_pretrained`.
 
     Attributes:
-        body: the network whose weights can be trained, as a whole or by LoRA; frozen at first.
-        features: d.
-        digest: SHA-256 of the weights and of all other settings that decide the features, in hexadecimal.
+        body: the network, at first frozen; all its weights can be trained, or only LoRA.
+        features: d, the number of features.
+        digest: the SHA-256 of the weights and of all settings that change the features, in hexadecimal.
         name: a description in one line.
         tunable: whether the body can be trained.
 
@@ -64,11 +64,11 @@ class Pretrained(nn.Module, ABC):
 
         Args:
             body: the network, in evaluation mode.
-            features: d.
+            features: d, the number of features.
             name: a description in one line.
-            decides: all facts that decide the features; the digest is computed from them.
-            files: the files it was loaded from, by their names in a saved folder.
-            settings: the arguments of ``load_pretrained`` that load it again.
+            decides: all facts that change the features; the digest is computed from them.
+            files: the files that the body was loaded from, by their names in a saved folder.
+            settings: the arguments of ``load_pretrained`` that load this model again.
         """
         super().__init__()
         self.body = body.requires_grad_(False)
@@ -84,7 +84,7 @@ class Pretrained(nn.Module, ABC):
     def embed(self, inputs: Tensor) -> Tensor:
         """Return (n, d) features without gradients, computed in small batches.
 
-        They are computed on the model's device, and returned on that of ``inputs``.
+        The features are computed on the model's device, and returned on the device of ``inputs``.
         """
         features = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
@@ -104,9 +104,9 @@ class Pretrained(nn.Module, ABC):
         return next((p.device for p in self.body.parameters()), torch.device("cpu"))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of the parts that are trained; a frozen body stays in evaluation mode.
+        """Set the mode of a body that is trained; a frozen body stays in evaluation mode.
 
-        So does batch norm in any body, as its statistics of a batch would mix records.
+        Batch norm always stays in evaluation mode, as the statistics of a batch would mix records.
         """
         if not any(p.requires_grad for p in self.body.parameters()):
             return self
@@ -119,12 +119,12 @@ class Pretrained(nn.Module, ABC):
     def save(self, folder: Path) -> tuple[str, ...]:
         """Write the files that ``load_pretrained(folder)`` needs for this model, and return their names.
 
-        They are the original files; see :meth:`save_trained` for weights trained since.
+        The files contain the original weights; :meth:`save_trained` saves weights that were trained since.
         """
         return self._save(folder, self._files, self._settings)
 
     def save_trained(self, folder: Path) -> tuple[str, ...]:
-        """Write the same with the current weights, and give the model a new digest."""
+        """Write the same files with the current weights, and give the model a new digest."""
         name, settings = _WEIGHTS, self._settings
         if "file" in settings:  # weights of an architecture
             settings = {**settings, "file": (name := "weights.safetensors")}
@@ -147,7 +147,7 @@ class Pretrained(nn.Module, ABC):
 
 
 def _digest(decides: Mapping[str, Any]) -> str:
-    """Return SHA-256 of all facts that decide the features."""
+    """Return the SHA-256 of all facts that change the features."""
     text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -162,5 +162,5 @@ def parameters_of(body: nn.Module) -> int:
 
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Return the files that exist."""
+    """Return the paths of those named files that exist in the folder, by name."""
     return {name: folder / name for name in names if (folder / name).is_file()}

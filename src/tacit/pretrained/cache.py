@@ -1,6 +1,6 @@
-"""A cache of features, computed once, piece by piece, in files named by a hash of their inputs.
+"""A cache of features, in files that are named by a hash of the model and the records.
 
-Features are as sensitive as the records: they reveal nearly all about them.
+Features are as sensitive as the records, as they reveal nearly everything about them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tacit.files import write_atomically
 from tacit.pretrained.base import Pretrained
 
 PIECE = 512
-"""The records of one file: at most these are computed again after an interruption."""
+"""The number of records per file. After an interruption, at most one file is computed again."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SUM = 32
-"""The bytes of the SHA-256 after the array, which reveals a damaged file."""
+"""The number of bytes of the SHA-256 at the end of a file, which reveals damage."""
 
 
 @final
 class FeatureCache:
     """A cache of a frozen model's features, in files that only their owner can read.
 
-    A file's name is the SHA-256 of the model's digest and of the records, so that a file of other records, or
-    of another model, is never used. A damaged one is computed again. An interrupted run continues where it
+    A file's name is the SHA-256 of the model's digest and of the records, so the features of another model or
+    of other records are never used. A damaged file is computed again. An interrupted run continues where it
     stopped.
     """
 
@@ -41,8 +41,8 @@ class FeatureCache:
 
         Args:
             encoder: a frozen model.
-            folder: the folder for files; created if needed.
-            also_in: other folders to search for files.
+            folder: the folder for new files. It is created if needed.
+            also_in: further folders to search for files.
         """
         self.encoder, self.folder = encoder, Path(folder)
         self._folders = (self.folder, *map(Path, also_in))
@@ -51,8 +51,8 @@ class FeatureCache:
         """Return (n, d) features of (n, ...) records, on the CPU.
 
         Args:
-            inputs: records, each as the model takes it.
-            progress: called after each piece with the number of records done.
+            inputs: the records, in the form of the model's inputs.
+            progress: a function that is called after each piece, with the number of records done.
 
         Raises:
             InvalidInput: if the model is not frozen, or the disk is full.
@@ -105,7 +105,7 @@ def _write(path: Path, features: np.ndarray) -> None:
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the features in a file; None if there is none, or it is damaged."""
+    """Return the features in a file; None if the file is missing or damaged."""
     try:
         data = path.read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""A check on made-up records, before any data are read: features must not depend on other records.
+"""A check on made-up records, before data are read, that features do not depend on other records.
 
-Later a gradient with respect to features is clipped. If the features depended on other records, a record's
-influence would have no bound.
+Training clips the gradient that each record's features give. If the features also depended on other records,
+clipping would not bound a record's influence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.pretrained.base import Pretrained
 
 Encoder = Callable[[Tensor], Tensor]
-_ROUNDING = 1e-3  # rounding of sums in another order; mixing of records gives far larger differences
+_ROUNDING = 1e-3  # relative; rounding differs far less, and features that mix records differ far more
 _CAUSES = (
     "Its features depend on other records, and no private step bounds that. Look for batch norm in training "
     "mode (call eval() first), for x - x.mean(0), and for padding without a mask."
@@ -25,17 +25,18 @@ _CAUSES = (
 
 
 def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
-    """Refuse an encoder whose features depend on other records, or that returns none.
+    """Refuse an encoder whose features depend on other records, or that does not return features.
 
-    Made-up records go through it alone, in a batch and in another order. A module is not changed.
+    The encoder gets made-up records alone, in a batch and in another order. If it is a module, its buffers
+    are restored.
 
     Args:
         encoder: maps (n, ...) inputs to (n, d) features.
         example_inputs: (n, ...); only their shape and type are read.
 
     Raises:
-        InvalidInput: if it fails, or does not return (n, d) finite floats.
-        UnsupportedModel: if features depend on other records, or on chance.
+        InvalidInput: if the encoder fails, or does not return (n, d) finite floats.
+        UnsupportedModel: if features depend on other records, or are random.
 
     >>> import torch
     >>> check_isolated(lambda x: x - x.mean(0), torch.zeros(4, 3))
@@ -67,7 +68,7 @@ def _accepted_records(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor
     normal, whole = made_up((example,), 1)[0], made_up((example.long(),), 1)[0].to(example)
     try:
         return normal, _features(encoder, normal)
-    except InvalidInput:  # it may accept only tokens, or numbers of a list
+    except InvalidInput:  # it may accept only integers, such as tokens or indices
         return whole, _features(encoder, whole)
 
 
@@ -96,7 +97,7 @@ def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
-    """Return whether features are equal up to rounding, by the norm of the difference for each record."""
+    """Return whether features are equal up to rounding: for each record, the difference has a small norm."""
     first, second = first.double(), second.double()
     most = _ROUNDING * first.norm(dim=1).clamp(min=1e-12)
     return first.shape == second.shape and bool(((first - second).norm(dim=1) <= most).all())
@@ -104,7 +105,7 @@ def _alike(first: Tensor, second: Tensor) -> bool:
 
 @contextmanager
 def _restored_buffers(encoder: Encoder) -> Iterator[None]:
-    """Restore the buffers of a module, which batch norm in training mode changes."""
+    """Restore a module's buffers at the end, as batch norm in training mode changes them."""
     copies = {}
     if isinstance(encoder, nn.Module):
         copies = {buffer: buffer.detach().clone() for buffer in encoder.buffers()}

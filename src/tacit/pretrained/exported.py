@@ -1,7 +1,7 @@
-"""Networks that come as a program, used as they are: frozen, for inputs of the declared shape.
+"""Networks exported as programs, by torch.export or ONNX, with frozen weights and a fixed input shape.
 
-A program of torch.export is a file of its author's operations: use only trusted ones. A program that contains
-anything that would run as Python when it is read, such as pickles or texts in its sizes, is refused.
+A program runs the operations that its author chose, so use only trusted files. A torch.export file is refused
+if loading it could run Python code: if it contains pickled objects, or other text than arithmetic in a size.
 
 Letters: n records; d features.
 """
@@ -25,7 +25,7 @@ from tacit.pretrained.base import Pretrained, parameters_of
 from tacit.pretrained.folder import file_digest
 
 _SIZES = re.compile(r"([\w ()+*/,<>=-]|'\w*')*", re.ASCII)
-"""The form of a size in a program: names, numbers, operators; no other text, no attribute."""
+"""The allowed form of a size in a program: names, numbers and operators."""
 _FLOATS = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 
 
@@ -33,10 +33,10 @@ _FLOATS = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 class PretrainedExported(Pretrained):
     """A program that maps (n, ...) inputs to (n, d) features, and cannot be trained.
 
-    It must include all preprocessing, such as scaling: none is done here.
+    The program must include all preprocessing, such as scaling, as this class does none.
 
     Attributes:
-        shape: the shape of one input; None for a size that may vary.
+        shape: the shape of one input, without the batch axis.
     """
 
     tunable = False
@@ -44,12 +44,12 @@ class PretrainedExported(Pretrained):
     def __init__(
         self, body: nn.Module, declared: Sequence[int | None], dtype: torch.dtype, path: Path
     ) -> None:
-        """Wrap the program in a file.
+        """Wrap the program of a file.
 
         Args:
-            body: runs the program.
-            declared: the shape of a batch, None for sizes that may vary.
-            dtype: the type of its inputs.
+            body: a module that runs the program.
+            declared: the shape of a batch, with None for each size that may vary.
+            dtype: the type of the program's inputs.
             path: the file.
         """
         self.shape = tuple(declared[1:])
@@ -71,7 +71,7 @@ class PretrainedExported(Pretrained):
         )
 
     def _count_features(self, body: nn.Module, path: Path) -> int:
-        """Return d, from one made-up record of zeros."""
+        """Return d, which one made-up record of zeros shows."""
         if None in self.shape:
             raise InvalidInput(
                 f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}) of variable "
@@ -80,7 +80,7 @@ class PretrainedExported(Pretrained):
         try:
             with torch.no_grad():
                 features = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
-        except Exception as problem:  # noqa: BLE001  # a program raises anything
+        except Exception as problem:  # noqa: BLE001  # a program may raise any exception
             reason = " ".join(str(problem).split())[:200].rstrip(".")
             raise InvalidInput(
                 f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Export the "
@@ -97,7 +97,7 @@ class PretrainedExported(Pretrained):
         return int(features.shape[1])
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight made-up records; for an integer type, of zeros and ones."""
+        """Return eight made-up records; they are zeros and ones if the inputs are integers."""
         rows = super().made_up(example)
         return rows if self._type.is_floating_point else rows.round()
 
@@ -137,7 +137,7 @@ def _torch_export(path: Path) -> PretrainedExported:
         body: nn.Module = program.module()
     except InvalidInput:
         raise
-    except Exception as problem:  # noqa: BLE001  # torch raises anything about a file that is none
+    except Exception as problem:  # noqa: BLE001  # torch raises anything for another format
         raise _unreadable(path, "a program of torch.export", problem) from None
     return PretrainedExported(body, declared, like.dtype, path)
 
@@ -158,7 +158,7 @@ def _refuse_code(path: Path) -> None:
 
 
 def _walk(tree: Any) -> Any:
-    """Yield every key of JSON with its value."""
+    """Yield every key of nested JSON data, with its value."""
     if isinstance(tree, dict):
         yield from tree.items()
     if isinstance(tree, dict | list):
@@ -174,7 +174,7 @@ def _is_harmless(key: str, value: object) -> bool:
 
 @final
 class _Onnx(nn.Module):
-    """A network of ONNX on the CPU; copies and pickles contain only the file."""
+    """An ONNX network on the CPU. Its copies and pickles contain only the bytes of the file."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class _Onnx(nn.Module):
 
     @property
     def session(self) -> Any:
-        """The session that runs the network."""
+        """The ONNX Runtime session that runs the network."""
         return self._session
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ def _onnx(path: Path) -> PretrainedExported:
     needed("onnxruntime", "onnx", "a network of ONNX")
     try:
         body = _Onnx(path.read_bytes())
-    except Exception as problem:  # noqa: BLE001  # onnxruntime raises anything about a file that is none
+    except Exception as problem:  # noqa: BLE001  # onnxruntime raises anything for another format
         raise _unreadable(path, "a network of ONNX", problem) from None
     inputs, outputs = body.session.get_inputs(), body.session.get_outputs()
     if len(inputs) != 1 or len(outputs) != 1 or inputs[0].type not in _FLOATS:

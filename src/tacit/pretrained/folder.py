@@ -1,4 +1,4 @@
-"""The folder of a transformers model, whose files are checked before it is loaded."""
+"""A folder with a transformers model, whose files are checked before the model is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENIZER_FILES = (
     TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
     "merges.txt", "added_tokens.json", "tokenizer.model",
 )  # fmt: skip
-"""The files of a tokenizer. Only the first is read; all are saved with the trained model."""
+"""The files of a tokenizer. Only tokenizer.json is read; all are saved with the trained model."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model.pt", "consolidated.00.pth")
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
 _CHUNK = 1 << 20
@@ -28,7 +28,7 @@ _LISTED = 6
 @final
 @dataclass(frozen=True)
 class ModelFolder:
-    """The folder at ``path``, as :meth:`check` returns it."""
+    """The folder of a transformers model at ``path``; :meth:`check` makes one."""
 
     path: Path
 
@@ -44,12 +44,12 @@ class ModelFolder:
 
         Args:
             path: the folder.
-            called: the user's name for it.
-            files: the files that it must have, in addition to weights.
+            called: the user's setting that names the folder, for errors.
+            files: the files that the folder must have, in addition to weights.
 
         Raises:
-            InvalidInput: if it does not exist; a file is missing or unreadable; or its weights or its model
-                would need code to run.
+            InvalidInput: if the folder does not exist, if a file is missing or unreadable, or if loading the
+                weights or the model would run code.
         """
         folder = cls(Path(path))
         where = f'{called} = "{path}"'
@@ -97,12 +97,12 @@ class ModelFolder:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the folder contains weights; without them they are random."""
+        """Whether the folder contains weights; otherwise the model starts with random weights."""
         return (self.path / WEIGHTS).is_file() or (self.path / INDEX).is_file()
 
     @property
     def weight_files(self) -> tuple[Path, ...]:
-        """The files of the weights, in the order of their names."""
+        """The files of the weights, sorted by name."""
         if (self.path / WEIGHTS).is_file() or not self.has_weights:
             return (self.path / WEIGHTS,) if self.has_weights else ()
         parts = self.read(INDEX).get("weight_map")
@@ -112,7 +112,7 @@ class ModelFolder:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """The texts of the tokens for begin, end and padding, if tokenizer_config.json names them."""
+        """The texts of the begin, end and padding tokens that tokenizer_config.json names, by key."""
         if not (self.path / "tokenizer_config.json").is_file():
             return {}
         config = self.read("tokenizer_config.json")
@@ -121,10 +121,10 @@ class ModelFolder:
         return {name: one for name, one in texts.items() if isinstance(one, str)}
 
     def weights_digest(self) -> str | None:
-        """Return SHA-256 of the weights, in hexadecimal; None if there are none.
+        """Return the SHA-256 of the weights, in hexadecimal; None if there are none.
 
-        For one file it is that of the file. For several it is that of the lines "digest  name", as sha256sum
-        prints them, in the order of the names.
+        For one file this is the hash of the file. For several files it is the hash of the lines
+        "digest  name" that sha256sum prints, sorted by name.
         """
         digests = [(file_digest(file), file.name) for file in self.weight_files]
         if len(digests) < 2:
@@ -133,7 +133,7 @@ class ModelFolder:
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def tokenizer_digest(self) -> str:
-        """Return SHA-256 of tokenizer.json, in hexadecimal."""
+        """Return the SHA-256 of tokenizer.json, in hexadecimal."""
         return file_digest(self.path / TOKENIZER)
 
     def read(self, name: str) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _is_name(part: object) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """Return SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

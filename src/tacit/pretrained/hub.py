@@ -1,4 +1,4 @@
-"""Loads transformers models from local files, with weights only as safetensors, in float32."""
+"""Loading of transformers models in float32 from local files, whose weights must be safetensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ transformers = needed("transformers", "transformers", "a model of Hugging Face")
 
 @contextmanager
 def said_plainly(where: str, kind: str) -> Iterator[None]:
-    """Turn any error of transformers about its files into one error about the folder."""
+    """Replace any error of transformers about its files by an :class:`InvalidInput` about the folder."""
     try:
         yield
     except InvalidInput:
         raise
-    except Exception as problem:  # noqa: BLE001  # transformers raises anything
+    except Exception as problem:  # noqa: BLE001  # transformers may raise any exception
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
             f"{where} cannot be loaded as {kind}: {type(problem).__name__}: {reason}. Save model and config "
@@ -30,19 +30,19 @@ def said_plainly(where: str, kind: str) -> Iterator[None]:
 
 
 def config_of(folder: ModelFolder, where: str) -> Any:
-    """Return the configuration in a folder."""
+    """Return the configuration of the model in a folder."""
     with said_plainly(where, "a model of transformers"):
         return transformers.AutoConfig.from_pretrained(folder.path, local_files_only=True)
 
 
 def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: str) -> tuple[Any, list[str]]:
-    """Return the model in evaluation mode, and the names of weights that its files lack or have otherwise.
+    """Return the model in evaluation mode, and the names of weights that are missing or of another shape.
 
     Args:
-        kind: the class of transformers that loads it.
-        folder: contains weights.
+        kind: the class of transformers that loads the model.
+        folder: a folder with weights.
         config: the result of :func:`config_of`.
-        where: the folder, for errors.
+        where: the description of the folder, for errors.
         what: the expected kind of model, for errors.
     """
     with said_plainly(where, what), without_bars():
@@ -58,7 +58,7 @@ def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: 
 
 
 def refuse_lacking(lacking: list[str], where: str) -> None:
-    """Refuse files without all weights: transformers would continue with random ones."""
+    """Refuse files that lack weights, which transformers would replace by random ones."""
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Loads the model in a file or folder: finds its kind, checks its settings, loads it."""
+"""Loading of a public model from a file or folder: finds its kind, checks its settings and loads it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ def load_pretrained(
     length: int | None = None,
     image_size: int | None = None,
 ) -> Pretrained:
-    """Load a public model from local files, without its head and frozen; nothing is downloaded.
+    """Load a public model from local files, without its head and with frozen weights; download nothing.
 
     Args:
-        path: one of: the folder of a transformers model, of text (with tokenizer.json) or of images; a file
-            of weights (.pth, .pt or .safetensors), with ``architecture``; a network of torch.export (.pt2) or
-            ONNX (.onnx) that returns features; or a folder written by :meth:`Pretrained.save`.
-        architecture: the network of a file of weights: "mobilenet_v2", or a name of torchvision or timm if
-            installed.
-        length: the number of tokens read of a text; by default 256, or fewer if the model takes fewer.
-        image_size: the side in pixels to which images are scaled; by default as the folder says, or 224.
+        path: the folder of a transformers model for text (with tokenizer.json) or images; or a weights file
+            (.pth, .pt or .safetensors), with ``architecture``; or a network of torch.export (.pt2) or ONNX
+            (.onnx) that returns features; or a folder written by :meth:`Pretrained.save`.
+        architecture: the network of a weights file: "mobilenet_v2", or a model name of torchvision or timm,
+            if installed.
+        length: the number of tokens to read from each text; by default 256, or the model's limit if that is
+            lower.
+        image_size: the side in pixels to which images are scaled; by default the size that the folder
+            declares, or 224.
 
     Raises:
-        InvalidInput: if the files are missing, do not fit each other, or would need code to run; or an
-            argument does not fit them.
+        InvalidInput: if files are missing, do not fit each other, or would run code; or if an argument does
+            not fit them.
         MissingExtra: if a package that reads them is not installed.
 
     >>> load_pretrained("nowhere")
@@ -47,7 +49,7 @@ def load_pretrained(
 
 
 def load_called(label: str, path: Path | str, settings: Mapping[str, Any]) -> Pretrained:
-    """Load a public model; errors name its path by ``label``."""
+    """Load a public model; errors call its path ``label``."""
     location = look_at(Path(path), label, settings)
     with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
         loaded = _loaded(location, label)

@@ -1,4 +1,4 @@
-"""Finds the public model at a path, from file names and the descriptions in the files; without torch."""
+"""The search for the public model at a path, by file names and configuration files, without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.pretrained.folder import CONFIG, TOKENIZER, ModelFolder
 
 FORMAT = 1
 SAVED = "pretrained.json"
-"""The file in a saved folder that says how to load the model next to it."""
+"""The file in a saved folder that says how to load the model in this folder."""
 _SETTINGS = ("architecture", "length", "image_size")
 TEXT, PICTURES, WEIGHTS, PROGRAM = "text", "pictures", "weights", "program"
 _TAKES = {TEXT: ("length",), PICTURES: ("image_size",), WEIGHTS: ("architecture", "image_size"), PROGRAM: ()}
@@ -25,13 +25,13 @@ USUAL_SIZE, SMALL_SIZE, _SMALL = 224, 128, 64
 @final
 @dataclass(frozen=True)
 class Found:
-    """A public model that exists, and is not loaded yet.
+    """A public model that was found, but not loaded yet.
 
     Attributes:
-        kind: ``TEXT`` or ``PICTURES``, a folder of transformers; ``WEIGHTS``; or ``PROGRAM``.
+        kind: ``TEXT`` or ``PICTURES`` for a transformers folder, ``WEIGHTS`` or ``PROGRAM`` for a file.
         path: the folder or file to load.
-        settings: the settings for loading it: architecture, length and image_size, if given.
-        digest: the digest that it must have; None unless the model was saved by ``Pretrained.save``.
+        settings: the settings for loading it that are given: architecture, length or image_size.
+        digest: the digest that the loaded model must have, if ``Pretrained.save`` wrote it; else None.
     """
 
     kind: str
@@ -45,12 +45,12 @@ def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
 
     Args:
         path: a file or folder.
-        label: the user's name for the path.
-        arguments: the settings for loading it; None for those that the user leaves out.
+        label: the setting by which the user names the path, for errors.
+        arguments: the settings for loading the model, with None for those that the user leaves out.
 
     Raises:
-        InvalidInput: if there is nothing, or no model; a file is missing; or a setting is missing or does not
-            apply.
+        InvalidInput: if the path does not exist or contains no model, if a file is missing, or if a setting
+            is missing or does not apply.
     """
     settings = {name: value for name, value in arguments.items() if value is not None}
     place, digest = path, None
@@ -92,7 +92,7 @@ def _kind(path: Path, label: str) -> str:
 
 
 def _kind_of_folder(path: Path, label: str) -> str:
-    """Return whether a folder's model is of text or of images, by its files or its configuration."""
+    """Return TEXT or PICTURES, by the files and the configuration of a model's folder."""
     present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
     if all(present):
         raise InvalidInput(
@@ -117,7 +117,7 @@ def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict
     """Return the path of a saved model, the settings for loading it, and its digest.
 
     Raises:
-        InvalidInput: if the description is damaged, has another format, or contradicts ``arguments``.
+        InvalidInput: if the saved description is damaged, has another format, or contradicts ``arguments``.
     """
     path = folder / SAVED
     try:
@@ -141,9 +141,9 @@ def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict
 
 
 def usual_size(height: int, width: int) -> int:
-    """Return the side in pixels to which images of a size are scaled, if the model takes any size.
+    """Return the side in pixels to which images should be scaled for a model that takes any size.
 
-    Enlarging small images further adds no information: MobileNetV2 on CIFAR-10 is best at 128 pixels and
+    Small images are scaled to 128 pixels only: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels and
     takes twice as long at 224.
 
     >>> usual_size(32, 32), usual_size(480, 640)

@@ -1,6 +1,6 @@
 """MobileNetV2 (Sandler et al., https://arxiv.org/abs/1801.04381), with torchvision's names of weights.
 
-So published weights of torchvision can be read without torchvision. The classifier is left out.
+By these names, torchvision's published weights can be loaded without torchvision. There is no classifier.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 _BLOCKS = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-"""Expansion factor, channels, blocks, stride of the first block: table 2 of the paper."""
+"""Table 2 of the paper: expansion factor, channels, number of blocks, and stride of the first block."""
 _FIRST, FEATURES = 32, 1280
 HEAD = "classifier."
-"""The prefix of the weights that are left out."""
+"""The prefix of the classifier's weights, which are not loaded."""
 
 
 def _convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -28,7 +28,7 @@ def _convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1, grou
 
 @final
 class _Block(nn.Module):
-    """An inverted residual: expand, filter each channel, project; added to the input if shapes allow."""
+    """An inverted residual block: expand, filter each channel, project; add the input if shapes fit."""
 
     def __init__(self, times: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

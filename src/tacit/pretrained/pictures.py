@@ -1,6 +1,6 @@
 """Networks trained on public images, without their heads, that map an image to features.
 
-Letters: n images; c channels, h by w pixels of one; s the side in pixels that the network sees; d features.
+Letters: n images of c channels and h by w pixels; s by s pixels after scaling; d features.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class PretrainedPictures(Pretrained):
     """A network that maps images of any size, with values in [0, 1], to features.
 
-    Grey images get three channels; all are scaled to ``image_size`` and normalised as in the network's
-    training.
+    Grey images are repeated in three channels. All images are scaled to ``image_size`` and normalised as in
+    the network's training.
 
     Attributes:
-        image_size: s.
+        image_size: s, the side in pixels of the scaled images.
     """
 
     def __init__(
@@ -45,14 +45,15 @@ class PretrainedPictures(Pretrained):
         """Wrap a body as a model; see :func:`tacit.pretrained.load_pretrained`.
 
         Args:
-            body: maps (n, 3, s, s) to a last feature map, to features, or to an output of transformers.
-            what: a description of the body, for the name and for errors.
+            body: a network from (n, 3, s, s) images to a last feature map, features, or a transformers
+                output.
+            what: a description of the body, for the model's name and for errors.
             image_size: s.
-            mean: the mean of each channel over its training images.
+            mean: the mean of each channel over the training images of the body.
             std: the standard deviation of each channel.
-            decides: all other facts that decide the features.
-            files: the files it was loaded from.
-            settings: the arguments that load it again.
+            decides: all other facts that change the features.
+            files: the files that the body was loaded from.
+            settings: the arguments of ``load_pretrained`` that load this model again.
         """
         self.image_size = check_integer("image_size", image_size, low=1)
         looks = {"image_size": self.image_size, "mean": list(mean), "std": list(std)}
@@ -81,17 +82,17 @@ class PretrainedPictures(Pretrained):
 
 
 def scaled(pictures: Tensor, size: int) -> Tensor:
-    """Return images of ``size`` by ``size`` pixels, each a weighted mean of nearby pixels.
+    """Scale images to ``size`` by ``size`` pixels.
 
-    The result is that of ``interpolate``, bilinear with antialias, but by two matrix products: these work in
-    every export format, and under vmap.
+    The result equals that of bilinear ``interpolate`` with antialias. It is computed by two matrix products,
+    which work in every export format and under vmap.
     """
     high, wide = (_weights(side, size, pictures) for side in pictures.shape[-2:])
     return high @ pictures @ wide.T
 
 
 def _weights(source: int, target: int, like: Tensor) -> Tensor:
-    """Return (wanted, given) weights of the pixels of a row for those of the scaled row."""
+    """Return the weights (target, source) of the pixels of an image row in the scaled row."""
     ratio = source / target
     places = (torch.arange(target, device=like.device).to(like.dtype) + 0.5) * ratio - 0.5
     pixels = torch.arange(source, device=like.device).to(like.dtype)
@@ -107,15 +108,15 @@ def _pooled(output: Any) -> Tensor:
     features: Tensor = output
     if features.dim() == 4:
         return features.mean(dim=(2, 3))
-    return features[:, 0] if features.dim() == 3 else features  # the token that represents the whole image
+    return features[:, 0] if features.dim() == 3 else features  # the first token represents the whole image
 
 
 def _features(body: nn.Module, size: int, kind: str) -> int:
-    """Return d, from a grey image."""
+    """Return d, which one black image shows."""
     try:
         with torch.no_grad():
             features = _pooled(body(torch.zeros((1, 3, size, size))))
-    except Exception as problem:  # noqa: BLE001  # a network raises anything about a size it does not take
+    except Exception as problem:  # noqa: BLE001  # a network may raise any exception for a wrong size
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
             f"{kind} fails on pictures of {size} by {size} pixels: {type(problem).__name__}: "

@@ -1,6 +1,6 @@
 """Language models trained on public texts, without their heads, that map a text to features.
 
-Letters: n texts; L tokens of one at most; T positions of a batch; d features.
+Letters: n texts; at most L tokens per text; T positions of a batch, T <= L; d features.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tacit.pretrained.base import BATCH, Pretrained, files_in, parameters_of
 from tacit.pretrained.folder import CONFIG, INDEX, TOKENIZER, TOKENIZER_FILES, ModelFolder, file_digest
 
 USUAL_LENGTH = 256
-"""The default number of tokens read of a text: about two hundred words."""
+"""The default number of tokens read from each text, which is about 200 words."""
 POOLING = "1_Pooling/config.json"
 """The file in which a sentence transformer declares its pooling."""
 END = -1.0
-"""The filler of a row of tokens after the end of its text."""
+"""The value that fills a row of tokens after the end of its text."""
 _AT_ONCE = 1_000
 _FIRST, _MEAN, _LAST = "first", "mean", "last"
 
@@ -32,18 +32,19 @@ class Encoded(NamedTuple):
     tokens: Tensor
     """Tokens (n, L)."""
     cut: int
-    """The number of longer texts, whose ends were cut off; as sensitive as the texts."""
+    """The number of texts that were cut to L tokens. It is as sensitive as the texts."""
 
 
 @final
 class PretrainedText(Pretrained):
     """A transformers model that maps rows of tokens to features.
 
-    The features are the mean of the last states over a text. For a causal model they are the state of the
-    last token, which alone has seen the whole text. The folder's own pooling file takes precedence.
+    The features are the mean of the last hidden states over the tokens of a text. For a causal model they are
+    the last token's state, as only this state depends on the whole text. A pooling file in the folder takes
+    precedence.
 
     Attributes:
-        length: L.
+        length: L, the number of tokens read from each text.
         pooling: "mean", "first" or "last".
     """
 
@@ -77,18 +78,18 @@ class PretrainedText(Pretrained):
         self._tokenizer = _tokenizer(folder, self.length, self._vocabulary)
 
     def tokens(self, texts: Sequence[str]) -> Tensor:
-        """Return (n, L) numbers of tokens as float32, -1 after the end of a text.
+        """Return (n, L) token numbers as float32, with -1 after the end of a text.
 
         Raises:
-            InvalidInput: if a row is no text.
+            InvalidInput: if an entry of ``texts`` is not a string.
         """
         return self.encode(texts).tokens
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the tokens as :meth:`tokens` does, with the number of texts that were cut.
+        """Return the tokens as :meth:`tokens` does, and the number of texts that were cut.
 
         Raises:
-            InvalidInput: if a row is no text.
+            InvalidInput: if an entry of ``texts`` is not a string.
         """
         for row, text in enumerate(texts):
             if not isinstance(text, str):
@@ -105,7 +106,7 @@ class PretrainedText(Pretrained):
         return Encoded(tokens, cut)
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight rows of random tokens, the first empty, and each other longer than the last."""
+        """Return eight rows of random tokens of increasing length; the first row is empty."""
         places, generator = example.shape[1], torch.Generator().manual_seed(0)
         rows = torch.randint(self._vocabulary, (8, places), generator=generator).to(example)
         ends = torch.linspace(0, places, 8).round().to(example.device)
@@ -157,7 +158,7 @@ def _states(body: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
 
 
 def _load(folder: ModelFolder, label: str) -> Any:
-    from tacit.pretrained.hub import config_of, load_network, refuse_lacking, transformers  # imports it
+    from tacit.pretrained.hub import config_of, load_network, refuse_lacking, transformers  # slow import
 
     where = f'{label} = "{folder.path}"'
     config = config_of(folder, where)
@@ -168,7 +169,7 @@ def _load(folder: ModelFolder, label: str) -> Any:
         )
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of text")
     if getattr(body, "pooler", None) is not None:
-        body.pooler = None  # made from one token for a training task; the features do not need it
+        body.pooler = None  # trained for a pretraining task; the features do not use it
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)
     if body.get_input_embeddings() is None or not hasattr(body.config, "hidden_size"):
@@ -179,11 +180,11 @@ def _load(folder: ModelFolder, label: str) -> Any:
 
 def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
     most = getattr(body.config, "max_position_embeddings", None)
-    most = most if isinstance(most, int) and most > 0 else None  # relative ones, as in XLNet, have no limit
+    most = most if isinstance(most, int) and most > 0 else None  # XLNet's relative ones have no limit
     first = getattr(
         getattr(getattr(body, "embeddings", None), "position_embeddings", None), "padding_idx", None
     )
-    if most is not None and first is not None:  # RoBERTa starts its positions after that of padding
+    if most is not None and first is not None:  # RoBERTa numbers positions from that of padding, plus 1
         most -= first + 1
     if length is None:
         return USUAL_LENGTH if most is None else min(USUAL_LENGTH, most)
@@ -192,7 +193,7 @@ def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
 
 
 def _is_causal(body: nn.Module) -> bool:
-    """Return whether no state depends on later tokens: tested, as a configuration need not say so."""
+    """Test whether no state depends on later tokens, as a configuration need not say so."""
     tokens = torch.zeros((2, 4), dtype=torch.int64)
     tokens[1, -1] = 1
     with torch.no_grad():
@@ -221,7 +222,7 @@ def _pooling(folder: ModelFolder) -> str | None:
 
 
 def _padding(config: Any) -> int:
-    """Return a token for positions that do not count; RoBERTa derives positions from it."""
+    """Return the token that fills masked positions; RoBERTa derives positions from it."""
     for name in ("pad_token_id", "eos_token_id"):
         token = getattr(config, name, None)
         if isinstance(token, int) and 0 <= token < config.vocab_size:

@@ -22,9 +22,10 @@ from tacit.pretrained.base import Pretrained
 
 @final
 class UnitLength(nn.Module):
-    """Scales features (n, d + c): the first d to length 1, and each column by 1 / sqrt(c).
+    """Scales inputs (n, d + c): the d features to length 1, and each of the c columns by 1 / sqrt(c).
 
-    So a record's features have length 1 for any public model, and its columns together at most length 1.
+    So a record's features have length 1 for any public model, and its c columns, each in [-1, 1], together
+    have length at most 1.
 
     >>> UnitLength(2)(torch.tensor([[3.0, 4.0, -1.0]]))
     tensor([[ 0.6000,  0.8000, -1.0000]])
@@ -58,9 +59,9 @@ class Head(nn.Sequential):
 
 @final
 class TunedModel(nn.Module):
-    """A public model and a head on it: records, with c columns in addition to the model's inputs, to (n, k).
+    """A public model with a head, which maps records and their c ordinary columns to (n, k) outputs.
 
-    Without gradients, records go through the body by :meth:`Pretrained.embed`, which takes little memory.
+    Without gradients, :meth:`Pretrained.embed` computes the features, as this takes little memory.
     """
 
     def __init__(self, encoder: Pretrained, head: Head, columns: int = 0) -> None:
@@ -82,14 +83,14 @@ class TunedModel(nn.Module):
 def with_lora(
     model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str], blocks: Sequence[int] = ()
 ) -> TunedModel:
-    """Add LoRA to the body; it is trained with the head, and the body's weights stay fixed.
+    """Add LoRA to the body. LoRA and the head are trained; the body's weights stay fixed.
 
     Args:
         model: the model to change.
         rank: the rank r of each update B A, which is initially 0.
-        alpha: the factor of an update is alpha / r.
-        targets: the last parts of the names of layers that get one.
-        blocks: the numbers of the blocks of these layers; all blocks if empty.
+        alpha: a number; each update is multiplied by alpha / r.
+        targets: the layers that get an update, by the last part of their names, such as "query".
+        blocks: the numbers of the transformer blocks whose layers get an update; all blocks if empty.
 
     Raises:
         InvalidInput: if the body cannot be tuned, or has no such layer.
@@ -118,7 +119,7 @@ def with_lora(
 
 
 def with_all_weights(model: TunedModel) -> TunedModel:
-    """Make the body's weights trainable too; dropout and batch norm stay in evaluation mode.
+    """Make the body's weights trainable too.
 
     Raises:
         InvalidInput: if the body cannot be tuned.
@@ -128,7 +129,7 @@ def with_all_weights(model: TunedModel) -> TunedModel:
 
 
 def merged(model: TunedModel) -> TunedModel:
-    """Merge LoRA into the weights that it updates, so that nothing else is needed."""
+    """Merge LoRA into the weights that it updates, and freeze them, so that the model does not need peft."""
     merge: Any = getattr(model.encoder.body, "merge_and_unload", None)
     if merge is not None:
         model.encoder.body = merge()

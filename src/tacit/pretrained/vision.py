@@ -1,4 +1,4 @@
-"""Loads transformers models of images, with the image size and normalisation of their training."""
+"""Loading of transformers image models, with the image size and normalisation of their training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_vision(folder: ModelFolder, image_size: int | None, label: str) -> Pret
     where = f'{label} = "{folder.path}"'
     config = config_of(folder, where)
     body, lacking = load_network(transformers.AutoModel, folder, config, where, "a model of pictures")
-    if any(name.startswith("pooler.") for name in lacking):  # saved with a head that does not need it
+    if any(name.startswith("pooler.") for name in lacking):  # the saved model has a head without pooler
         body.pooler = None
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)

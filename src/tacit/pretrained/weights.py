@@ -1,4 +1,4 @@
-"""Reads the weights of a known architecture, as tensors alone, from any kind of file."""
+"""Loading of weights for a known architecture, from .pth, .pt or .safetensors files, as tensors only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tacit.pretrained.looking import USUAL_SIZE
 from tacit.pretrained.pictures import PretrainedPictures
 
 OURS = "mobilenet_v2"
-"""The architecture that Tacit builds without other packages."""
+"""The architecture that Tacit builds without torchvision or timm."""
 _HEADS = ("classifier", "fc", "head", "heads")
 """Torchvision's names of the layers that form a head."""
 
 
 def load_weights(path: Path, *, architecture: str, image_size: int | None = None) -> PretrainedPictures:
-    """Load the network of an architecture with the weights of a file; see ``load_pretrained``."""
+    """Load an architecture's network with the weights in a file; see ``load_pretrained``."""
     weights = _read(path)
     body, package = _network(architecture)
     expected = body.state_dict()
@@ -64,12 +64,12 @@ def _read(path: Path) -> dict[str, Tensor]:
             content: Any = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # its text says how to run the code anyway
+    except pickle.UnpicklingError:  # torch's message says how to run the code anyway
         raise InvalidInput(
             f"{path} is not a file of tensors alone. Nothing else is read, as other pickles can run any "
             "code: save model.state_dict(), best as .safetensors."
         ) from None
-    except Exception as problem:  # noqa: BLE001  # the libraries raise anything about a file that is none
+    except Exception as problem:  # noqa: BLE001  # the libraries raise anything for another format
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
         raise InvalidInput(
             f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, "
