@@ -1,4 +1,4 @@
-"""Image sets in array files: NumPy's npz, and the IDX files of MNIST and its successors."""
+"""Loaders of image sets in array files: NumPy's npz, and the IDX format of MNIST and similar sets."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def load_npz(
 ) -> Dataset:
     """Read ``x_train, y_train, x_test, y_test`` from an npz file.
 
-    Shapes: x (n, h, w), (n, h, w, c) with c = 1 or 3, or (n, d); y (n,) class numbers. The ``inputs`` are (n,
-    c, h, w) or (n, d), divided by ``scale``, a public constant: 255 for pixels, 1 for ready features.
+    In the file, x is (n, h, w), (n, h, w, c) with c = 1 or 3, or (n, d), and y is (n,) class numbers. The
+    data set's ``inputs`` are (n, c, h, w) or (n, d), divided by the public constant ``scale``: 255 for
+    pixels, 1 for features.
 
     Raises:
-        InvalidInput: if a file is unreadable, an array is missing, or labels are outside the classes.
+        InvalidInput: if the file is unreadable, an array is missing, or labels are outside the classes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
@@ -105,7 +106,9 @@ def find_idx(folder: Path, file: str) -> Path | None:
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """Read one IDX file: two zero bytes, a type byte, the number of axes, big-endian sizes, then values.
+    """Read one IDX file.
+
+    Its bytes are two zeros, the type, the number of axes, big-endian sizes of the axes, and the values.
 
     Raises:
         InvalidInput: if the file is not IDX or its length does not fit its header.
@@ -190,7 +193,7 @@ def to_inputs(values: NDArray[Any], *, scale: float = 255.0, name: str) -> Tenso
 
 
 def to_targets(labels: NDArray[Any], *, classes: int, name: str) -> Tensor:
-    """Convert labels (n,) or (n, 1) to int64 (n,), checked against the declared number of classes."""
+    """Convert labels (n,) or (n, 1) to int64 (n,), and check that they are below ``classes``."""
     flat = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "ui":
         raise InvalidInput(f"{name} must be integer class numbers (n,); got {labels.dtype} {labels.shape}.")

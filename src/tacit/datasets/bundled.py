@@ -1,7 +1,7 @@
 """Small, public data sets that come with scikit-learn, for tests, examples and first steps.
 
-Columns are scaled by public constants, never by statistics of the rows: digits by their 16 grey levels, the
-others by round bounds that anyone who knows the quantity would have declared.
+Columns are scaled by public constants, never by statistics of the rows. Pixels of digits are divided by 16.
+The other columns have round bounds, as a person who knows the quantity would declare without the data.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SPLIT = "columns scaled to [-1, 1] by declared bounds; 80/20 split with a publi
 
 
 def load_bundled(name: str) -> Dataset:
-    """Load one of :data:`BUNDLED`, from scikit-learn's files.
+    """Load a data set in :data:`BUNDLED` from scikit-learn's files.
 
-    Shapes: digits (n, 1, 8, 8) in [0, 1]; the others (n, columns) in [-1, 1]; diabetes has targets (n, 1) in
-    [-1, 1], see ``target_bounds``.
+    Inputs of digits are (n, 1, 8, 8) in [0, 1]; those of the other sets are (n, columns) in [-1, 1]. The
+    targets of diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
 
     Raises:
         MissingExtra: if scikit-learn is not installed.
@@ -92,7 +92,7 @@ def _fetch(name: str) -> Any:
 
 
 def _to_unit(values: NDArray[np.float64], bounds: _Bounds) -> NDArray[np.float64]:
-    """Clamp every column to its declared bounds, and map these to [-1, 1]."""
+    """Clamp every column to its declared bounds, and scale the bounds to [-1, 1]."""
     low, high = np.asarray(bounds, dtype=np.float64).T
     scaled: NDArray[np.float64] = 2.0 * (np.clip(values, low, high) - low) / (high - low) - 1.0
     return scaled

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from the official pickles, their archive, or JPEG in an npz."""
+"""Readers of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): the official pickles, or JPEG in an npz file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _ARRAY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "n
 
 
 def read_jpeg_npz(path: Path) -> tuple[TensorPair, TensorPair]:
-    """Read CIFAR-10 as JPEG: ``jpeg_train`` (bytes), ``offsets_train`` (n + 1), ``y_train``; test likewise.
+    """Read CIFAR-10 from JPEG images in an npz file.
+
+    Its arrays are ``jpeg_train`` (the bytes of all images), ``offsets_train`` (n + 1,) and ``y_train`` (n,),
+    and the same for test.
 
     Raises:
         MissingExtra: if Pillow is not installed.
@@ -65,10 +68,13 @@ def _to_images(pixels: NDArray[np.uint8]) -> Tensor:
 
 
 def read_batches(root: Path, *, fine_labels: bool) -> tuple[TensorPair, TensorPair] | None:
-    """Read the official Python version in ``root``, unpacked or tar.gz; return None if neither exists.
+    """Read the official Python version in ``root``, unpacked or as tar.gz; return None if neither exists.
 
-    ``fine_labels``: False for CIFAR-10; True for CIFAR-100 with its 100 fine labels. The tar.gz is read in
-    place; nothing is unpacked.
+    The tar.gz is read without unpacking it to the disk.
+
+    Args:
+        root: the folder that contains the unpacked folder or the archive.
+        fine_labels: False for CIFAR-10; True for CIFAR-100 with its 100 fine labels.
 
     Raises:
         InvalidInput: if a file is damaged, or a pickle contains more than arrays and lists.
@@ -133,11 +139,11 @@ def _read_batch(raw: bytes, name: str, fine: bool) -> tuple[NDArray[np.uint8], T
 
 
 class _Refused(pickle.UnpicklingError):
-    """A pickle contains something that no data file needs; the message names it, and no data."""
+    """Raised for a pickle with something that no data file needs. The message names it and shows no data."""
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds dicts, lists, strings and NumPy arrays; refuses other names in the pickle without a call."""
+    """Builds dicts, lists, strings and NumPy arrays; refuses all other objects without calling their code."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if module_name in _ARRAY_MODULES and global_name in ("_reconstruct", "ndarray", "dtype"):
@@ -154,10 +160,10 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
 
 
 def safe_unpickle(raw: bytes, *, name: str) -> Any:
-    """Read a pickle of arrays, strings, numbers, lists and dicts, without anything that could run code.
+    """Read a pickle of arrays, strings, numbers, lists and dicts, without running code from it.
 
     Raises:
-        InvalidInput: if it contains anything else; nothing in the pickle has been called by then.
+        InvalidInput: if the pickle contains anything else. None of its code has run by then.
 
     >>> safe_unpickle(pickle.dumps({"labels": [1, 2]}), name="toy")
     {'labels': [1, 2]}

@@ -1,8 +1,8 @@
-"""The documents of a corpus, in JSON Lines or Parquet, in the order of files and rows.
+"""Readers of the documents of a corpus, in JSON Lines or Parquet, in the order of files and rows.
 
-In JSON Lines each line is an object with the named fields. Parquet is a file or a folder of files. Its parts
-are the row groups, so that several machines can each read some, and the number of a document does not depend
-on its reader.
+In JSON Lines each line is an object with the named fields. A Parquet corpus is a file or a folder of files.
+It is read by row groups, so that each of several machines can read some of them. A document's number does not
+depend on the machine that reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.errors import InvalidInput, without_values
 
 @dataclass(frozen=True)
 class Document:
-    """A ``text``, with its ``user``, or several users, and its ``date``, if they are declared."""
+    """A ``text``, with its ``user`` (or several users) and its ``date`` if the user declared their fields."""
 
     text: str
     user: Owner | None = None
@@ -35,7 +35,10 @@ class Document:
 
 
 def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
-    """Return the owner of a document from its fields: a name, or names; None if a value is no name."""
+    """Return a document's owner, or a tuple of owners, from the values of its user fields.
+
+    The result is None if there is no value, or a value is neither a string nor an integer. ``one`` says that
+    the data set has one user field."""
     entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
     names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
     if not names or len(names) < len(entries):
@@ -46,7 +49,7 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
 def read_json_lines(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a JSON Lines file; errors as for ``load_documents``."""
+    """Yield the documents of a JSON Lines file; the errors are those of ``load_documents``."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -63,7 +66,7 @@ def _document(
 ) -> Document:
     try:
         data = json.loads(line)
-    except (ValueError, RecursionError):  # its message would show the line
+    except (ValueError, RecursionError):  # the error's text would show the line
         raise InvalidInput(
             f"{where} is not JSON in UTF-8. Write one object a line, such as "
             f'{{"{text}": "..."}}, and no empty lines.'
@@ -114,10 +117,10 @@ class CorpusPart:
 
 
 def corpus_parts(path: Path) -> list[CorpusPart]:
-    """Return the parts of a corpus, in order.
+    """Return the row groups of a Parquet corpus, in order.
 
     Raises:
-        InvalidInput: if there is no Parquet file, or one cannot be read.
+        InvalidInput: if there is no Parquet file, or a file cannot be read.
     """
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -135,7 +138,7 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
 def read_corpus(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a corpus; errors as for :func:`read_part`."""
+    """Yield the documents of a Parquet corpus; the errors are those of :func:`read_part`."""
     count = 0
     for part in corpus_parts(path):
         for document in read_part(part, text=text, user=user, date=date):
@@ -148,17 +151,18 @@ def read_corpus(
 def read_part(
     part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of one part.
+    """Yield the documents of one row group.
 
     Args:
         part: the row group to read.
-        text: the column of the text, with strings.
-        user: the column of a document's user, with strings, integers, or lists of them; or several columns.
-        date: the column of the day on which a document arrived, with dates, times or strings.
+        text: the column of the text, which contains strings.
+        user: the column of the document's user, or several columns. They contain strings, integers or lists
+            of them.
+        date: the column of the document's arrival day, which contains dates, times or strings.
 
     Raises:
-        InvalidInput: if a column is missing or of another type, or a cell is empty; the message gives the
-            number of the row, and none of its content.
+        InvalidInput: if a column is missing or has another type, or if a cell is empty. The message contains
+            the number of the row, but none of its content.
     """
     file = _opened(part.path)
     user_columns = [] if user is None else [user] if isinstance(user, str) else [*user]

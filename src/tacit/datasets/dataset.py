@@ -1,8 +1,9 @@
-"""The data sets that loaders return: tensors for training and testing, and the facts for a statement.
+"""The data sets that loaders return: tensors for training and testing, and facts for the statement.
 
-Test records are chosen one by one, so that one record more or less moves no other record. A shuffle with a
-fixed seed would not do: the order depends on the number of records. A data set with one record more would
-train on quite different records, but the guarantee covers a difference of one record.
+Each test record is chosen independently, so that adding or removing a record never moves another one between
+training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the number of
+records: with one more record, training would get quite different records, but the guarantee only covers a
+difference of one record.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from tacit.columns import Encoder
 from tacit.errors import InvalidInput, check_real
 
 Owner: TypeAlias = str | int | tuple[str | int, ...]
-"""The owner of a record, or all owners if there are several."""
+"""The owner of a record, or a tuple of its owners if there are several."""
 Owners: TypeAlias = Sequence[Owner]
 
 
 class Spelling(Protocol):
-    """The tokens of made-up text, in the vocabulary of a data set."""
+    """An encoder of made-up text, such as canaries, in the vocabulary of a data set."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text; raise InvalidInput for a character without one."""
+        """Return the tokens of a text; raise InvalidInput for a character without a token."""
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens."""
@@ -39,9 +40,9 @@ class Spelling(Protocol):
 class TensorPair(NamedTuple):
     """Records and their targets, to be unpacked: ``inputs, targets = data.train``.
 
-    Shapes: ``inputs`` (n, ...) float32 (float16 for large features); ``targets`` (n,) int64 class numbers, or
-    (n, k) float32 values or labels 0 or 1. For text both are (n, L) int64: characters or tokens, and the
-    following ones.
+    ``inputs`` are (n, ...) float32, or float16 if features are large. ``targets`` are (n,) int64 class
+    numbers, or (n, k) float32 values or 0/1 labels. For text both are (n, L) int64: ``inputs`` are characters
+    or tokens, and ``targets`` the characters or tokens that follow them.
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -55,23 +56,24 @@ class TensorPair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set that is ready for training, and the public facts about it.
+    """A data set that is ready for training, with the public facts about it.
 
     * ``classes``: names of the classes in the order of their numbers; ``()`` for regression, labels and text.
     * ``labels``: names of the labels, if a record may have several; else ``()``.
-    * ``alphabet``: for text, the characters in the order of their numbers, from 1; else ``""``.
-    * ``vocabulary``: for text in tokens, the number of tokens; else 0.
-    * ``spelling``: for text in tokens, the encoding of made-up text; else None.
+    * ``alphabet``: for text as characters, the characters in the order of their numbers, which start at 1;
+      else ``""``.
+    * ``vocabulary``: for text as tokens, the number of tokens in the vocabulary; else 0.
+    * ``spelling``: for text as tokens, the encoder of made-up text; else None.
     * ``source``: one line for the privacy statement.
     * ``unit``: the unit of privacy, which is one record, such as "image", "row" or "person".
-    * ``features``: names of the columns of ``inputs`` for tables, else ``()``.
-    * ``encoder``: the encoder of a table, which encodes new rows in the same way; else None.
+    * ``features``: for tables, the names of the columns of ``inputs``; else ``()``.
+    * ``encoder``: for tables, the encoder, which also encodes new rows; else None.
     * ``owners``, ``test_owners``: the owner of each record of ``train`` and ``test``, if the unit is a person
-      who
-      may have several records; else None.
+      who may have several records; else None.
     * ``dates``: the arrival date of each record of ``train``, for training in this order; else None.
     * ``pictures``: the shape of an image, if ``inputs`` are features of images; else None.
-    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which maps to [-1, 1].
+    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which is scaled to
+      [-1, 1].
 
     Raises:
         InvalidInput: if the tensors do not fit together.
@@ -114,12 +116,12 @@ class Dataset:
 
     @property
     def tokens(self) -> int:
-        """The number V of different tokens in records of text; else 0."""
+        """V, the number of different tokens in text records; 0 for other records."""
         return self.vocabulary or (1 + len(self.alphabet) if self.alphabet else 0)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one record, without the record axis."""
+        """The shape of one record, without the batch axis."""
         return tuple(self.train.inputs.shape[1:])
 
 
@@ -176,7 +178,7 @@ def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
 
 
 def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:
-    """Refuse a data set unless exactly one argument says where the test records come from."""
+    """Refuse the arguments unless exactly one of them says where the test records come from."""
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
             f"give either test_fraction or test_path for the test {subject}, not both or neither."
@@ -184,15 +186,14 @@ def check_one_test(test_fraction: float | None, test_path: Path | None, subject:
 
 
 def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bool_]:
-    """Mark the test records: those whose sha256, as a fraction, is below ``test_fraction``.
+    """Mark the test records: those whose SHA-256, read as a fraction in [0, 1), is below ``test_fraction``.
+
+    On average, the share of test records is ``test_fraction``.
 
     **Guarantee**
 
-    * Whether a record is marked depends on its bytes alone, so data sets that differ in one record have
-      training
-      parts that differ in at most one. Equal records go to the same part.
-
-    The share of test records is ``test_fraction`` on average, not exactly.
+    * Whether a record is marked depends on its bytes alone. So if two data sets differ in one record, their
+      training records differ in at most one. Equal records get the same mark.
 
     >>> choose_test([b"a", b"b", b"c", b"d"], 0.5).tolist()
     [False, True, True, True]
@@ -204,9 +205,9 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 
 
 def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, instead: str) -> None:
-    """Refuse marks of :func:`choose_test` by which no record trains, or none tests.
+    """Refuse marks of :func:`choose_test` that leave no training record or no test record.
 
-    ``what`` is the kind of a record, and ``instead`` another way to choose the test records.
+    The error calls a record ``what``, and suggests ``instead`` as another source of test records.
     """
     if marks.all() or not marks.any():
         part = "training" if marks.all() else "testing"
@@ -217,9 +218,9 @@ def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, ins
 
 
 def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Mark the records of training people and of test people; a hash of the name decides.
+    """Mark the records of training people and of test people, whom a hash of their names separates.
 
-    Records that people of both parts share are in neither.
+    Records that training people and test people share get neither mark.
 
     Raises:
         InvalidInput: if a record has no owner.
@@ -239,7 +240,7 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
 
 
 def is_missing(name: Any) -> bool:
-    """Return whether a name is missing: None, NaN and the like, or a blank text."""
+    """Return whether a name is missing: None, NaN or another missing value, or blank text."""
     if isinstance(name, str):
         return not name.strip()
     return name is None or str(name) in ("<NA>", "NaT", "nan")  # pandas' NA is neither equal nor unequal

@@ -1,9 +1,9 @@
-"""Documents as records of a language model, cut into sequences by a declared rule.
+"""Loader of documents for a language model, which cuts them into sequences by a declared rule.
 
-No record contains tokens of two documents: nothing is packed across them. The length of a sequence is
-declared, so that the shape of the records reveals nothing of the documents.
+No record contains tokens of two documents, as documents are not packed together. The sequence length is
+declared, so that the shape of the records reveals nothing about the documents.
 
-Letters: n records; T tokens of a sequence.
+Letters: n records; T tokens per sequence.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer
 class Cutting:
     """The declared rule by which a document becomes sequences of ``length`` tokens.
 
-    ``keep`` is "first" for the first sequence only, or "split" for all, one after another without overlap.
-    Short sequences are padded with the token ``padding``, which is not in the loss.
+    ``keep`` is "first" for only the first sequence, or "split" for all sequences, without overlap. Short
+    sequences are padded with the token ``padding``, which does not count in the loss.
 
     >>> cutting = Cutting(3, "split", padding=0)
     >>> list(cutting.pieces([5, 6, 7, 8])), list(Cutting(3, "first", padding=0).pieces([5, 6, 7, 8]))
@@ -56,12 +56,12 @@ class Cutting:
         check_in("keep", self.keep, ("first", "split"))
 
     def describe(self, path: Path) -> str:
-        """Return the line of the statement on the documents in ``path``."""
+        """Return the privacy statement's line about the documents in ``path``."""
         part = "the first sequence" if self.keep == "first" else "all sequences"
         return f"documents in {path.name}: {part} of {self.length} tokens of each"
 
     def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield the sequences of one document; none if it has no tokens."""
+        """Yield the sequences of one document; yield nothing if it has no tokens."""
         stop = len(tokens) if self.keep == "split" else min(1, len(tokens))
         yield from (tokens[start : start + self.length] for start in range(0, stop, self.length))
 
@@ -69,7 +69,8 @@ class Cutting:
 def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> TensorPair:
     """Return the inputs and targets of a language model, which predicts each token from those before it.
 
-    ``inputs`` (n, T) int64 are the tokens, ``targets`` (n, T) int64 the following ones; -100 at the end.
+    ``inputs`` (n, T) int64 are the tokens. ``targets`` (n, T) int64 are the tokens that follow them, with
+    -100 after the end.
 
     >>> pair = sequence_pair([[5, 6, 7], [8, 9]], Cutting(3, "first", padding=0))
     >>> pair.inputs.tolist(), pair.targets.tolist()
@@ -83,7 +84,7 @@ def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Tenso
 
 
 def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> TensorPair:
-    """Pair tokens (n, T) with the following ones; only the first ``lengths`` (n,) of each row count."""
+    """Pair tokens (n, T) with the tokens that follow; only the first ``lengths`` (n,) of each row count."""
     targets = np.full(inputs.shape, PADDING, dtype=np.int64)
     targets[:, :-1] = inputs[:, 1:]
     targets[np.arange(1, inputs.shape[1] + 1) >= lengths[:, None]] = PADDING
@@ -107,24 +108,24 @@ def load_documents(
 ) -> Dataset:
     """Read the documents in a JSON Lines file or a Parquet corpus.
 
-    A JSON Lines file, plain or .gz, has one document per line, an object with the named fields. A corpus in
-    Parquet is a folder, or a file whose name ends in .parquet, with one document per row.
+    Each line of a JSON Lines file, plain or .gz, is one document, an object with the named fields. A Parquet
+    corpus is a folder, or a file whose name ends in .parquet; each row is one document.
 
     Args:
         path: the file or folder.
-        text: the field, or the column, of the document's text.
-        encode: returns the tokens of a text; must depend on the text alone.
-        vocabulary: the number of tokens.
-        cutting: the declared rule that makes records of a document.
-        spelling: the encoding of made-up text, only for canaries.
-        user: the field of a document's user; each user may have one record. It may contain a list of users,
-            or be a list of fields, if users may have ``several``.
-        several: whether a user may have several records; the data set then names each record's owners, and
-            the users of test documents are others.
-        date: the field of the day on which a document arrived, for training by date.
-        test_fraction: the share of test documents, each chosen by a hash of its text alone, or with
-            ``several`` of its users.
-        test_path: a file of test documents instead.
+        text: the field or column of the document's text.
+        encode: a function that returns the tokens of a text; it must depend on the text alone.
+        vocabulary: the number of tokens in the vocabulary.
+        cutting: the declared rule that cuts a document into records.
+        spelling: the encoder of made-up text, used only for canaries.
+        user: the field of the document's user, who may have one record. With ``several``, it may contain a
+            list of users, or be a list of fields.
+        several: whether a user may have several records. The data set then has the owners of each record,
+            and with ``test_fraction`` no user has both training and test records.
+        date: the field of the document's arrival day, for training by date.
+        test_fraction: the share of test documents. A hash of its text, or with ``several`` of its users,
+            decides for each document.
+        test_path: a file of test documents, in place of ``test_fraction``.
         unit: the unit of privacy.
 
     **Guarantee**
@@ -133,9 +134,9 @@ def load_documents(
     * If ``user`` is given without ``several``, no user has two training records, nor two test records.
 
     Raises:
-        InvalidInput: if a file cannot be read, a line is no such object, or no record is left; the message
-            gives the number of the line, and none of its content.
-        PrivacyRefusal: if a user has several records without ``several``.
+        InvalidInput: if a file cannot be read, a line is not such an object, or no record is left. The
+            message contains the number of the line, but none of its content.
+        PrivacyRefusal: if a user has several records, but ``several`` is False.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "notes.jsonl"
@@ -176,7 +177,7 @@ def load_documents(
 def read_documents(
     path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a file or a corpus; errors as for :func:`load_documents`."""
+    """Yield the documents of a file or a corpus; the errors are those of :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
         return read_json_lines(path, text=text, user=user, date=date)
     return read_corpus(path, text=text, user=user, date=date)
@@ -190,9 +191,9 @@ def pair_of(
     *,
     several: bool = False,
 ) -> tuple[TensorPair, Owners | None, list[object]]:
-    """Return the records of one part, their owners if a user may have ``several``, and their dates.
+    """Return the records for training or testing, their owners if a user may have ``several``, and dates.
 
-    A single token predicts nothing and is no record.
+    Sequences of a single token are dropped, as they contain nothing to predict.
     """
     records = [
         (document, sequence) for document in documents for sequence in cutting.pieces(encode(document.text))
@@ -210,11 +211,11 @@ def pair_of(
 
 
 def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:
-    """Refuse records of which two have the same owner; ``owners`` has one entry per record.
+    """Refuse records if two of them have the same owner; ``owners`` has one entry per record.
 
     Raises:
-        InvalidInput: if some are numbers and some are texts, or there are lists of them.
-        PrivacyRefusal: if an owner has several records; the message contains only counts.
+        InvalidInput: if owners are partly numbers and partly texts, or if a record has several owners.
+        PrivacyRefusal: if an owner has several records. The message contains only counts.
     """
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):

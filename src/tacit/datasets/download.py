@@ -1,4 +1,4 @@
-"""Data files, from a folder of the user or from one download with its sha256 checked."""
+"""Access to data files, in the user's folders or by a download whose SHA-256 is checked."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from typing import IO
 from tacit.errors import InvalidInput, MissingExtra, needed
 
 _CHUNK = 1 << 20
-_TIMEOUT = 60.0  # seconds without a byte
+_TIMEOUT = 60.0  # seconds without a byte before an error
 _QUIET = 2.0  # seconds before a progress bar is worth showing
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at an official address, and the sha256 that it must have."""
+    """A file at an official URL, and the SHA-256 that it must have."""
 
     url: str
     sha256: str
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """The file's name, the last part of its URL."""
         return self.url.rsplit("/", 1)[-1]
 
 
 def download(remote: RemoteFile, folder: Path) -> Path:
-    """Return ``folder / remote.name``, fetching it if it is not there with the right checksum.
+    """Return ``folder / remote.name``, and download it unless it exists with the right checksum.
 
-    The bytes go to a temporary file next to the target. After the checksum is verified, it gets the target's
-    name in one atomic step. So a file under the final name is always complete, no partial file remains, and
-    two processes can fetch at the same time. A download of more than 2 s shows a progress bar.
+    The download goes to a temporary file in the same folder, which is renamed to the final name once its
+    checksum is verified. So a file under the final name is always complete, no partial file remains, and two
+    processes can download at the same time. A download that takes more than 2 s shows a progress bar.
 
     Raises:
-        InvalidInput: if the address cannot be reached or the checksum is wrong.
+        InvalidInput: if the URL cannot be reached, or the checksum is wrong.
     """
     target = folder / remote.name
     if target.is_file() and sha256_of(target) == remote.sha256:
@@ -64,13 +64,13 @@ def download(remote: RemoteFile, folder: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy(remote: RemoteFile, file: IO[bytes]) -> str:
-    """Write the bytes at the address to ``file`` and return their sha256."""
+    """Download the bytes into ``file``, and return their SHA-256."""
     from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
     digest = hashlib.sha256()
@@ -93,17 +93,17 @@ def _copy(remote: RemoteFile, file: IO[bytes]) -> str:
 
 
 def search_folders(folder: Path | None) -> tuple[Path, ...]:
-    """Return the folders to search, in order: ``folder``, the one in TACIT_DATA, the user's cache.
+    """Return the folders to search, in order: ``folder``, the folder in TACIT_DATA, the user's cache.
 
     Raises:
-        InvalidInput: if ``folder``, or the one in TACIT_DATA, does not exist.
+        InvalidInput: if ``folder``, or the folder in TACIT_DATA, does not exist.
     """
     folders: list[Path] = []
     if folder is not None:
         folders.append(_existing("folder", Path(folder)))
     if variable := os.environ.get("TACIT_DATA"):
         folders.append(_existing("the environment variable TACIT_DATA", Path(variable)))
-    with contextlib.suppress(MissingExtra):  # without platformdirs nothing was ever downloaded
+    with contextlib.suppress(MissingExtra):  # downloads need platformdirs, so without it there are none
         folders.append(user_cache())
     return tuple(folders)
 

@@ -1,4 +1,4 @@
-"""Images in folders, one folder per class."""
+"""Loader of images in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -37,22 +37,21 @@ def load_image_folder(
 ) -> Dataset:
     """Read images from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
 
-    * ``size``: (height, width) in pixels to which every image is scaled (bilinear, aspect not kept).
-    * ``classes``: the declared classes, each with a folder of its name; a folder may be empty.
+    * ``size``: (height, width) in pixels, to which every image is scaled (bilinear, without keeping the
+      aspect ratio).
+    * ``classes``: the declared classes. Each has a folder of its name, which may be empty.
     * ``colours``: 3 for red, green and blue, 1 for grey.
-    * ``test_fraction``: the share of test images, if there are no folders train and test; an image's part
-      depends
-      on that image alone.
-    * ``progress(done, total)`` is called after every image.
-    * ``features`` maps images to (n, d) features, which replace them, each independently; so only a few
-      hundred
-      images are in memory.
+    * ``test_fraction``: the share of test images, if there are no folders train and test. A hash of the image
+      and its class decides for each.
+    * ``progress``: a function that is called as ``progress(done, total)`` after every image.
+    * ``features``: a function that maps each image independently to features, (n, d) in all. They replace the
+      images, so only a few hundred images are in memory at once.
 
-    Shapes: inputs (n, colours, height, width) in [0, 1], or (n, d).
+    The data set's inputs are (n, colours, height, width) in [0, 1], or (n, d) features.
 
     Raises:
-        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message gives its
-            position, as its name may be a person's.
+        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message contains
+            the image's position in place of its file name, which may be a person's name.
         MissingExtra: if Pillow is not installed.
 
     >>> import tempfile
@@ -107,7 +106,7 @@ def load_image_folder(
 
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Return every file below the class folders with its class number, in the order of classes and names."""
+    """Return every file below the class folders with its class number, sorted by class and path."""
     if not folder.is_dir():
         raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
@@ -133,12 +132,16 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 def read_picture(
     source: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
-    """Return the pixels (height, width, colours) of one image: a file, or an image of Pillow's.
+    """Return the pixels (height, width, colours) of one image.
 
-    ``where()`` names it in an error.
+    Args:
+        source: a path or a Pillow image.
+        size: (height, width) in pixels, to which the image is scaled.
+        colours: 3 for red, green and blue, 1 for grey.
+        where: a function that returns the description of the image for errors.
 
     Raises:
-        InvalidInput: if it cannot be read.
+        InvalidInput: if the image cannot be read.
         MissingExtra: if Pillow is not installed.
     """
     needed("PIL", "images", "Reading pictures", package="pillow")
@@ -160,7 +163,7 @@ def read_picture(
 
 
 def _whereabouts(folder: Path, files: list[tuple[Path, int]], number: int, classes: tuple[str, ...]) -> str:
-    """Describe an image by its position: its name, and that of an inner folder, may be a person's."""
+    """Describe an image by its position, as the names of its file and inner folders may be people's names."""
     label = files[number][1]
     place = sum(other == label for _, other in files[: number + 1])
     return f"picture {place} of {folder / classes[label]}, in the order of paths"
@@ -175,7 +178,7 @@ def _read_piece(
     classes: tuple[str, ...],
     count: Callable[[], None],
 ) -> NDArray[np.uint8]:
-    """Return the pixels (n, height, width, colours) of some hundred files, the first of them at ``start``."""
+    """Return the pixels (n, height, width, colours) of up to 512 files, from the index ``start`` on."""
     batch = files[start : start + _PIECE]
     pixels = np.empty((len(batch), *size, colours), dtype=np.uint8)
     for number, (file, _) in enumerate(batch):
@@ -191,7 +194,7 @@ def _bytes_of(pixels: NDArray[np.uint8], label: int) -> bytes:
 
 
 def _joined(pieces: list[Any]) -> Tensor:
-    """Join pixels, scaled only now, or features: (n, ...)."""
+    """Join pieces of features, or of pixels, which are scaled only here, to (n, ...)."""
     if isinstance(pieces[0], Tensor):
         return torch.cat(pieces)
     return to_inputs(np.concatenate(pieces), name="pictures")

@@ -1,4 +1,4 @@
-"""The standard data sets that can be loaded by name: bundled ones, and files that may be fetched."""
+"""The standard data sets that can be loaded by name, from scikit-learn, local files or a download."""
 
 from __future__ import annotations
 
@@ -40,30 +40,31 @@ _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class _ImageSet:
-    """An image set in files: the function that finds it in a folder, and its addresses.
+    """An image set in files: the function that finds it in a folder, and its URLs.
 
-    ``find`` takes a folder, and whether the user named that folder for this set.
+    ``find`` gets a folder, and whether the user named that folder for this set.
     """
 
     find: Callable[[Path, bool], Dataset | None]
     remote: tuple[RemoteFile, ...]
-    subfolder: str  # below the user's cache; "" if file names are distinct
-    files: str  # the files to put in a folder, for the error
+    subfolder: str  # in the user's cache; "" if the file names are unique to the set
+    files: str  # the names of the files, for the error
 
 
 def load(name: str, *, folder: Path | None = None, download: bool = False) -> Dataset:
     """Load a data set by name; see :func:`names`.
 
-    digits, breast-cancer, wine, iris and diabetes come with scikit-learn.  mnist, fashion-mnist, cifar10 and
-    cifar100 are searched for in ``folder``, then in the folder that the environment variable TACIT_DATA
-    names, then in the user's cache. ``download=True`` allows fetching them to the cache, with a checksum.
-    Pixels are divided by 255: no statistic of the data is used. names, a list of first names as text, is
-    searched for in the same places.
+    ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn.  The image sets
+    ``mnist``, ``fashion-mnist``, ``cifar10`` and ``cifar100`` are searched for in ``folder``, then in the
+    folder that the environment variable TACIT_DATA names, then in the user's cache. ``download=True`` allows
+    downloading them to the cache, with a checksum. Pixels are divided by 255, as a statistic of the data
+    would leak. ``names``, a list of first names as text, is searched for in the same folders.
 
-    Shapes: images (n, channels, height, width) in [0, 1]; tables (n, columns) in [-1, 1].
+    Inputs of image sets are (n, channels, height, width) in [0, 1]; those of tables are (n, columns) in
+    [-1, 1].
 
     Raises:
-        InvalidInput: if the name is unknown, or the files are not found, or are damaged.
+        InvalidInput: if the name is unknown, or the files are missing or damaged.
 
     >>> data = load("digits")
     >>> data.input_shape, len(data.classes), data.unit
@@ -111,9 +112,11 @@ _FASHION_MNIST = "Fashion-MNIST, Xiao et al. 2017 (1708.07747), pixels / 255; th
 def _find_idx_set(
     folder: Path, by_user: bool, *, name: str, subfolder: str, classes: tuple[str, ...], source: str
 ) -> Dataset | None:
-    """Find the npz file, else the four IDX files in a folder of the set's name, or in torchvision's layout.
+    """Load MNIST or Fashion-MNIST from ``folder``; return None if its files are not there.
 
-    Both sets use the same IDX file names, so files directly in ``folder`` count only if the user named it.
+    They are one npz file, or four IDX files in a subfolder with the set's name or in torchvision's subfolder.
+    Both sets use the same IDX file names, so IDX files directly in ``folder`` count only if the user named
+    that folder.
     """
     npz = folder / f"{name.replace('-', '_')}.npz"
     if npz.is_file():

@@ -1,8 +1,8 @@
-"""Tables from CSV or Parquet, encoded by a public schema, and split into train and test.
+"""Loader of tables from CSV or Parquet, encoded by a public schema, with training and test rows.
 
-Nothing is learnt from the rows: bounds, categories and classes are declared. Bounds taken from the data would
-be an unaccounted release: one extreme record would change every other record's scaled values. Rows are read
-piece by piece, so that only the tensors are in memory.
+The encoding learns nothing from the rows: bounds, categories and classes are declared. Bounds computed from
+the data would be a release that the budget does not cover, as one extreme record would change the scaled
+values of all others. Rows are read in pieces, so that only the tensors are in memory.
 
 Letters: n rows; d features.
 """
@@ -27,19 +27,19 @@ from tacit.errors import InvalidInput
 
 _Targets: TypeAlias = NDArray[np.int64] | Floats
 Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]]
-"""A function of some rows' inputs (n, d), targets and offset that returns the rows of each part, (n,)."""
+"""A function from a piece's inputs (n, d), targets and offset in the table to a mask (n,) for each part."""
 
 
 def encoded_parts(
     path: Path, encoder: Encoder, split: Split, *, narrow: bool = False
 ) -> tuple[list[TensorPair], list[NDArray[np.bool_]]]:
-    """Return the parts of a table, such as train and test, as tensors, and the rows of each, (n,).
+    """Return the tensors of each part of a table, such as train and test, and a mask (n,) of its rows.
 
     Args:
         path: the file.
-        encoder: the encoder of its columns, with a target.
-        split: assigns rows to parts.
-        narrow: whether inputs are kept in float16, which rounds a feature by 1 part in 2,000.
+        encoder: the encoder of the table's columns, with a target.
+        split: the function that assigns rows to parts.
+        narrow: whether inputs are stored in float16, which rounds a feature by at most 1 part in 2,000.
 
     Raises:
         InvalidInput: if the table has no rows, or the encoder refuses it.
@@ -67,7 +67,7 @@ def encoded_parts(
 
 
 class _Growing:
-    """Rows of an array whose memory grows in place: unfilled rows take none."""
+    """An array to which rows are appended. Its memory grows in place, and unfilled rows take none."""
 
     def __init__(self) -> None:
         self._array: NDArray[Any] | None = None
@@ -109,37 +109,38 @@ def load_table(
 ) -> Dataset:
     """Read a table from CSV (also .csv.gz) or Parquet and encode it by a public schema.
 
-    Test rows come from ``test_path``, or are a ``test_fraction`` of the rows, each chosen by a hash of that
-    row alone. So one row more or less leaves all others in their part.
+    Test rows come from ``test_path``, or are a ``test_fraction`` of the rows, chosen by a hash of each row
+    alone. So adding or removing a row never moves another one between training and test.
 
     Args:
         path: the file.
         schema: the target and every column to use; other columns are not read.
-        target: the target column. Its values, or true and false, are the classes; a number becomes (n, 1) in
-            [-1, 1]. A list of k booleans gives labels, a list of numbers several targets, (n, k).
+        target: the target column. The declared values of a category, or false and true, are the classes. A
+            number becomes a target (n, 1) in [-1, 1]. A list of k boolean columns gives labels (n, k), and a
+            list of k number columns gives targets (n, k).
         dialect: the format of CSV files.
-        user: the column of a row's owner; or several columns, such as sender and receiver, who all own the
-            row. Test rows are then those of other people, each chosen by a hash of the name alone; rows
-            shared by people of both parts are left out.
+        user: the column of a row's owner, or several columns, such as sender and receiver, who all own the
+            row. With ``test_fraction``, a hash of each person's name decides who is a test person. Rows that
+            training people and test people share are left out.
         date: the column of a row's arrival date, for training by date.
-        records: the approximate number of training rows, a public number. If their features would take more
-            than 0.5 GiB, they are kept in float16, which rounds each by at most 1 part in 2,000.
-        text: a column of texts for a pretrained model, whose tokens come first among the features.
+        records: a public estimate of the number of training rows. If their features would take more than
+            0.5 GiB, they are stored in float16, which rounds each by at most 1 part in 2,000.
+        text: a text column for a pretrained model; its tokens are the first features.
         test_fraction: the share of test rows.
-        test_path: a file of test rows instead.
+        test_path: a file of test rows, in place of ``test_fraction``.
         unit: the unit of privacy.
-        name: the name of the data set; by default that of the file.
+        name: the name of the data set; by default the name of the file.
 
     Returns:
-        The data set, with the ``encoder`` that made it; inputs (n, d) float32, or float16.
+        The data set, with its ``encoder``. The inputs are (n, d) float32, or float16.
 
     **Guarantee**
 
     * A row's encoding depends on that row and on the schema alone.
 
     Raises:
-        InvalidInput: if a file is unreadable or empty; a column is missing; a cell is missing or not as
-            declared; a label is undeclared; or ``user`` is a column that is trained on.
+        InvalidInput: if a file is unreadable or empty, if a column is missing, if a cell is missing or
+            contradicts the schema, or if ``user`` is also a column to train on.
         MissingExtra: if the table is Parquet and pyarrow is not installed.
 
     >>> import tempfile
@@ -201,7 +202,7 @@ def load_table(
 
 
 def _read(encoder: Encoder) -> str:
-    """Describe the columns read from a table, for its statement."""
+    """Describe the columns that are read from a table, for the privacy statement."""
     declared = len(encoder.inputs_of) - (encoder.text is not None)
     columns = f"{declared} columns encoded by declared bounds and values" if declared else ""
     if encoder.text is None:
@@ -210,7 +211,7 @@ def _read(encoder: Encoder) -> str:
     return f"{first}; {columns}" if columns else first
 
 
-# --- which rows train, and which test ---------------------------------------------------------------------
+# --- training and test rows -------------------------------------------------------------------------------
 
 
 def _all_rows(inputs: Floats, _targets: NDArray[Any], _before: int) -> Sequence[NDArray[np.bool_]]:
@@ -218,7 +219,7 @@ def _all_rows(inputs: Floats, _targets: NDArray[Any], _before: int) -> Sequence[
 
 
 def _by_bytes(test_fraction: float) -> Split:
-    """Split rows, each by its features and target alone."""
+    """Return a split that assigns each row by a hash of its features and target."""
 
     def split(inputs: Floats, targets: NDArray[Any], _before: int) -> Sequence[NDArray[np.bool_]]:
         keys = (row.tobytes() + label.tobytes() for row, label in zip(inputs, targets, strict=True))
@@ -229,7 +230,7 @@ def _by_bytes(test_fraction: float) -> Split:
 
 
 def _by_place(parts: Sequence[NDArray[np.bool_]]) -> Split:
-    """Split rows by marks chosen before."""
+    """Return a split that assigns each row by the given masks of the whole table."""
     return lambda inputs, _targets, before: [part[before : before + len(inputs)] for part in parts]
 
 
@@ -247,7 +248,7 @@ def _columns_of(user: str | Sequence[str] | None) -> list[str]:
 
 
 def _owners(path: Path, dialect: Dialect, user: str | Sequence[str] | None) -> Owners | None:
-    """Return the owners of a file's rows."""
+    """Return the owners of a file's rows; None without ``user``."""
     if user is None:
         return None
     columns = _columns_of(user)

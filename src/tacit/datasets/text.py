@@ -1,9 +1,9 @@
-"""Text as records: each line is one, as a row of character numbers.
+"""Loader of text files, in which each line is a record: a row of character numbers.
 
-The alphabet and the longest line are declared: if they came from the data, the shape of the model would
-release them.
+The alphabet and the length of the longest line are declared. If they came from the data, the shape of the
+model would reveal them.
 
-Letters: n records; L characters of the longest with its end.
+Letters: n records; L numbers per record, for the longest line and its end.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, check_integer, without_values
 
 END = 0
-"""The number that ends a record, and that precedes its start."""
+"""The number that stands before the first and after the last character of a record."""
 PADDING = -100
-"""A target outside the loss, where there is no character."""
+"""The target at positions after the end of a record, which the loss ignores."""
 
 
 @final
 @dataclass(frozen=True)
 class Alphabet:
-    """The declared characters of records; the first has number 1.
+    """The declared characters of records, numbered from 1.
 
     Raises:
-        InvalidInput: if it has fewer than two characters, one occurs twice, or one ends a line.
+        InvalidInput: if there are fewer than two characters, if one occurs twice, or if one ends a line.
 
     >>> letters = Alphabet("ab ")
     >>> letters.encode("ba b"), letters.decode([2, 1, 3, 2])
@@ -54,11 +54,11 @@ class Alphabet:
 
     @property
     def tokens(self) -> int:
-        """The number V of tokens: the characters, and the end."""
+        """V, the number of tokens: the characters and the end."""
         return 1 + len(self.characters)
 
     def missing(self, text: str) -> int:
-        """Return the place, from 1, of the first character of ``text`` that is not declared; else 0."""
+        """Return the position, from 1, of the first undeclared character in ``text``; 0 if there is none."""
         places = (place for place, character in enumerate(text, 1) if character not in self.characters)
         return next(places, 0)
 
@@ -66,21 +66,21 @@ class Alphabet:
         """Return the numbers of the characters of a text.
 
         Raises:
-            InvalidInput: if one is not in the alphabet.
+            InvalidInput: if a character is not in the alphabet.
         """
         if place := self.missing(text):
             raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of character numbers; an end is shown as ⏎."""
+        """Return the text of character numbers, with ⏎ for an end."""
         return "".join("⏎" if token == END else self.characters[int(token) - 1] for token in tokens)
 
 
 def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> TensorPair:
-    """Return the inputs and targets of a language model, which predicts characters from those before.
+    """Return the inputs and targets of a language model, which predicts each character from those before.
 
-    ``inputs`` (n, L) int64 begin with END, ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
+    ``inputs`` (n, L) int64 begin with END, and ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
 
     >>> pair = token_pair(["ba"], Alphabet("ab"), 3)
     >>> pair.inputs.tolist(), pair.targets.tolist()
@@ -109,22 +109,21 @@ def load_text(
     test_path: Path | None = None,
     unit: str = "line",
 ) -> Dataset:
-    """Read a text file in UTF-8, plain or .gz, one record per line.
+    """Read a text file in UTF-8, plain or .gz, with one record per line.
 
-    * ``alphabet``: every character that a line may contain; ``longest``: the most characters of a line.
-    * Test records come from ``test_path``, or are a ``test_fraction`` of the lines, each chosen by a hash of
-      that
-      line alone. So one line more or less leaves all others in their part.
+    ``alphabet`` has every character that a line may contain, and ``longest`` is the most characters per line.
+    Test records come from ``test_path``, or are a ``test_fraction`` of the lines, chosen by a hash of each
+    line alone. So adding or removing a line never moves another one between training and test.
 
-    Shapes: inputs and targets (n, longest + 1) int64, as :func:`token_pair` makes them.
+    The inputs and targets are (n, longest + 1) int64, as :func:`token_pair` makes them.
 
     **Guarantee**
 
-    * A record's numbers depend only on that line and on declared settings.
+    * A record's numbers depend only on that record's line and on declared settings.
 
     Raises:
-        InvalidInput: if a file cannot be read or is not UTF-8, or a line is empty, too long or has another
-            character; the message gives its number.
+        InvalidInput: if a file cannot be read or is not UTF-8, or a line is empty, too long or has an
+            undeclared character. The message contains the line's number.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "names.txt"
@@ -161,7 +160,7 @@ def text_dataset(
     source: str,
     unit: str,
 ) -> Dataset:
-    """Return a data set of lines, tested on ``others``; if None, on a ``test_fraction`` of the lines."""
+    """Return a data set of lines; without ``test_lines``, test on a ``test_fraction`` of the lines."""
     if test_lines is None:
         assert test_fraction is not None
         marks = choose_test((line.encode() for line in lines), test_fraction)
@@ -183,7 +182,7 @@ def stream_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file in UTF-8, plain or .gz.
 
     Raises:
-        InvalidInput: if it cannot be read, is not UTF-8, or is empty.
+        InvalidInput: if the file cannot be read, is not UTF-8, or is empty.
     """
     number = 0
     try:
@@ -191,7 +190,7 @@ def stream_lines(path: Path) -> Iterator[str]:
             for number, line in enumerate(file, 1):
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if not text:
-                    number = 0  # only the byte order mark of UTF-8
+                    number = 0  # the file has only the byte order mark
                     break
                 yield text.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -208,8 +207,8 @@ def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str
     """Yield the records of a text file, each a line that fits the declared settings.
 
     Raises:
-        InvalidInput: if the file cannot be read or is not UTF-8, or a line is empty, too long or has another
-            character; the message gives its number.
+        InvalidInput: if the file cannot be read or is not UTF-8, or a line is empty, too long or has an
+            undeclared character. The message contains the line's number.
     """
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
@@ -231,7 +230,7 @@ def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str
 
 
 NAMES_ALPHABET = " " + string.ascii_lowercase + string.digits
-"""The characters of names, and of secrets that are planted among them."""
+"""The characters of the names, and of secrets that experiments plant among them."""
 NAMES_LONGEST = 15
 
 _FILES = ("names.txt", "names.txt.gz")
@@ -246,7 +245,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
     variable TACIT_DATA names, then in the user's cache.
 
     Raises:
-        InvalidInput: if it is not found, or is no text.
+        InvalidInput: if the file is not found, or is not text.
     """
     folders = search_folders(folder)
     for path in (place / file for place in folders for file in _FILES):
@@ -263,7 +262,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:
-    """Return the same names as a data set of text; about a fifth, chosen name by name, is for the test."""
+    """Return the names of :func:`load_names` as a data set; a hash of each picks about 1 in 5 to test."""
     return text_dataset(
         load_names(folder=folder),
         None,
