@@ -1,7 +1,7 @@
 """Tacit: deep learning with differential privacy, for PyTorch.
 
-These are the names that a user starts with.  Each is loaded at its first use, so ``import tacit`` imports
-neither torch nor anything else that takes time, and accounting works without torch.
+This module has the names that a user needs first.  Each is imported at its first use, so ``import tacit`` is
+fast and does not import torch, and accounting works without torch.
 
 >>> import tacit
 >>> event = tacit.Repeat(tacit.PoissonSampled(0.01, tacit.Gaussian(noise_multiplier=4.0)), 10_000)

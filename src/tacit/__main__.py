@@ -1,4 +1,4 @@
-"""``python -m tacit``: the command line, for systems where its script is not on the path."""
+"""The command line as ``python -m tacit``, for systems on which the script ``tacit`` is not on the PATH."""
 
 from __future__ import annotations
 

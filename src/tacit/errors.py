@@ -1,14 +1,13 @@
-"""The exception tree, and validators that name the value and the range.
+"""The exception classes, and validators whose errors show the value and the allowed range.
 
 Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
-why Tacit refuses it and how to fix it.  ``exit_code`` is what the command line returns: 1 if a privacy rule
-or a budget refuses, 2 if the usage or the input is wrong.
+why Tacit refuses it and how to fix it.  ``exit_code`` is the exit code of the command line: 1 if a privacy
+rule or a budget refuses, 2 if the usage or the input is wrong.
 
-An error about an argument composes its text from fields, so that it can name the argument as its user wrote
-it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  The texts
-of such an error put arguments between backticks, alone or with a value, as in "Say `allow_large_delta=True`".
-The text that says what is wrong follows the argument's name.  It begins with a colon if it is a sentence of
-its own.
+An error about an argument composes its text from fields, so that it can name the argument as the user wrote
+it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In these
+fields, arguments are between backticks, alone or with a value, as in "Say `allow_large_delta=True`".  The
+text that says what is wrong follows the argument's name; if it is a sentence, it begins with a colon.
 """
 
 from __future__ import annotations
@@ -41,16 +40,17 @@ __all__ = [
 ]
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
-"""A function that writes an argument for a face, from its name in Python and a value or None."""
+"""A function from an argument's Python name and its value (or None) to its text in an interface."""
 
 
 class TacitError(Exception):
-    """The base of all errors that Tacit raises; never raised itself.
+    """The base class of all errors that Tacit raises; it is never raised itself.
 
     Attributes:
-        argument: the Python name of the wrong argument, if the error is about one.
-        value: the value that it was given; ``...`` if the message does not show it.
-        why: the reason for the refusal; fix: what to do.
+        argument: the Python name of the wrong argument, or None if the error is not about an argument.
+        value: the argument's value; ``...`` if the message does not show it.
+        why: the reason for the refusal.
+        fix: what the user can do.
 
     >>> error = InvalidInput("must be below 1", argument="delta", value=2.0, fix="Take `delta=1e-5`.")
     >>> str(error)
@@ -62,7 +62,7 @@ class TacitError(Exception):
 
     exit_code: ClassVar[int] = 2
     spelling: Spelling | None = None
-    """The way its text writes arguments; None means as in Python."""
+    """The function that writes arguments in the error's text; None means Python's form, ``name=value``."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TacitError(Exception):
         return " ".join([f"{first}{got}.", *filter(None, rest)])
 
     def _with_spelling(self, text: str) -> str:
-        """Return the text, with each argument between backticks written as the face writes it."""
+        """Return the text with each argument between backticks replaced by its form in ``spelling``."""
         spell = self.spelling or _in_python
         parts = text.split("`")
         for place in range(1, len(parts), 2):
@@ -102,7 +102,7 @@ def _in_python(name: str, value: str | None) -> str:
 
 @contextlib.contextmanager
 def spelled(spelling: Spelling) -> Iterator[None]:
-    """Give this spelling to errors that are raised inside and have none yet."""
+    """Set ``spelling`` on every error that is raised in the ``with`` block and has none yet."""
     try:
         yield
     except TacitError as problem:
@@ -111,11 +111,11 @@ def spelled(spelling: Spelling) -> Iterator[None]:
 
 
 class InvalidInput(TacitError, ValueError):
-    """A value, file or setting that is wrong; exit code 2."""
+    """Raised for a wrong value, file or setting; exit code 2."""
 
 
 class MissingExtra(TacitError, ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it.
+    """Raised if an optional dependency is not installed; the message contains the command that installs it.
 
     >>> str(MissingExtra("duckdb", "query", "asking a table")).rpartition(": ")[2]
     "pip install 'tacit-dp[query]'"
@@ -141,7 +141,7 @@ def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
 
 
 class PrivacyRefusal(TacitError):
-    """A privacy rule would be broken; exit code 1.
+    """Raised if a privacy rule would be broken; exit code 1.
 
     >>> issubclass(BudgetExceeded, PrivacyRefusal), PrivacyRefusal.exit_code
     (True, 1)
@@ -151,19 +151,19 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """An accountant, or another reader of events, has no proven bound for an event."""
+    """Raised if an accountant, or another function of events, has no proven bound for an event."""
 
 
 class UnsupportedModel(PrivacyRefusal):
-    """A model whose per-example gradients do not exist or cannot be bounded."""
+    """Raised for a model whose per-example gradients do not exist or cannot be bounded."""
 
 
 class BudgetExceeded(PrivacyRefusal):
-    """A request needs more privacy than the budget has left."""
+    """Raised if a request costs more than the budget has left."""
 
 
 class ProcessLost(TacitError):
-    """Another process of the same run failed or ended; this one did not take the step under way.
+    """Raised if another process of the run failed or ended; this process did not take the current step.
 
     >>> issubclass(ProcessLost, TacitError), ProcessLost.exit_code
     (True, 2)
@@ -171,11 +171,11 @@ class ProcessLost(TacitError):
 
 
 class DeviceLost(TacitError):
-    """The GPU failed in a step; nothing of it is released.  Programs catch it as a :class:`TacitError`."""
+    """Raised if the GPU failed in a step, which released nothing.  Catch it as a :class:`TacitError`."""
 
 
 class Deprecated(DeprecationWarning):
-    """A form of an earlier version that is still accepted; the message says what to write instead.
+    """Warns of a name or form of an earlier version that still works; the message gives the new one.
 
     >>> import warnings
     >>> with warnings.catch_warnings():
@@ -184,37 +184,37 @@ class Deprecated(DeprecationWarning):
 
 
 class Diverged(TacitError):
-    """Training made weights that are not finite; further steps would spend budget on nothing."""
+    """Raised if weights are no longer finite, as further steps would spend budget in vain."""
 
 
 class LossWarning(UserWarning):
-    """The loss looks wrong in released figures or on records of zeros: NaN, or at its bound."""
+    """Warns that released losses, or losses on records of zeros, look wrong: NaN, or at their bound."""
 
 
 class PrivacyWarning(UserWarning):
-    """A promise that holds but protects little: too large an epsilon, or one of many fits."""
+    """Warns of a guarantee that protects little: its epsilon is large, or it covers one of many fits."""
 
 
 class WeakSignalWarning(UserWarning):
-    """A plan with too much noise for the number of trained weights: the model will learn nothing.
+    """Warns that a plan has too much noise for the number of trained weights, so the model learns nothing.
 
-    The warning depends on public figures alone: the plan and the number of trained weights.
+    The warning depends only on public numbers: the plan and the number of trained weights.
     """
 
 
 class SlowModel(UserWarning):
-    """A model that trains correctly but many times slower than others; the message says why.
+    """Warns of a model that trains correctly, but many times slower than others; the message says why.
 
-    The warning depends on how a model computes made-up records, not on the data.
+    The warning depends on the model's computation on made-up records, and not on the data.
     """
 
 
 def without_values(problem: BaseException) -> str:
-    """Name an error and its place without the error's own text, which may hold a value of a record.
+    """Describe an error without its own text, which may contain a value of a record.
 
-    The result is the system's reason for an error of the system; for others it is the type and the line of
-    the user's code, if any.  Raise an error with this text ``from None``, because a traceback prints every
-    cause.
+    For an error of the operating system the result is the system's reason. For other errors it is the type,
+    and the file and line in the user's code if there is one.  Raise an error with this text ``from None``,
+    because a traceback prints every cause.
 
     >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
     'No such file or directory'
@@ -234,9 +234,9 @@ def without_values(problem: BaseException) -> str:
 
 
 def users_level() -> int:
-    """Return the ``stacklevel`` by which a warning of the calling function names the user's own line.
+    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code.
 
-    That is the nearest line outside of Tacit, since Tacit's own functions may stand between the two.
+    This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
 
     >>> users_level()
     1
@@ -248,9 +248,9 @@ def users_level() -> int:
 
 
 def of_device(problem: BaseException) -> bool:
-    """Return whether an error comes from the device, out of memory or lost, and not from model or records.
+    """Return whether an error is the device's, such as out of memory, and not caused by model or records.
 
-    It compares names, because this module does not import torch.
+    This compares names of classes, because this module does not import torch.
 
     >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
     (True, False)
@@ -260,7 +260,7 @@ def of_device(problem: BaseException) -> bool:
 
 
 def reason_of(problem: BaseException) -> str:
-    """Say why a file cannot be read or written, without Python's "[Errno 21]" and the path.
+    """Return why a file cannot be read or written, without "[Errno 21]" and the path.
 
     >>> reason_of(IsADirectoryError(21, "Is a directory", "runs"))
     'it is a folder, not a file'
@@ -282,7 +282,8 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is a finite real number in the range, else raise with ``why``.
+    """Return ``value`` as a float if it is a finite real number in the range; else raise an error with
+    ``why``.
 
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0
@@ -308,7 +309,7 @@ def check_real(
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``, else raise with ``why``.
+    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``.
 
     >>> check_integer("steps", 3, low=1)
     3
@@ -325,7 +326,7 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return ``value`` as a float if it lies in ``[0, 1]``, else raise.
+    """Return ``value`` as a float if it is in ``[0, 1]``; else raise an error.
 
     >>> check_probability("delta", 0.5)
     0.5
@@ -334,7 +335,7 @@ def check_probability(name: str, value: object) -> float:
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words, else raise.
+    """Return ``value`` if it is one of the allowed words; else raise an error.
 
     >>> check_in("method", "pld", ("pld", "rdp"))
     'pld'

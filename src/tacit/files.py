@@ -1,4 +1,4 @@
-"""Atomic writing of files, so that a crash leaves the old file or the new one."""
+"""Atomic writing of files: after a crash, the file has either its old or its new content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], *, mode: 
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the rename survive a power cut, on systems that can flush a folder."""
+    """Flush a folder to the disk, so that a rename in it survives a power cut, where the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -39,6 +39,6 @@ def flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed processes next to ``path``; no other process may be writing it."""
+    """Remove temporary files that killed writers of ``path`` left. No process may be writing to ``path``."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)

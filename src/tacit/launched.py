@@ -1,7 +1,7 @@
-"""The place of this process among others, from the variables that torchrun or accelerate sets.
+"""The rank of this process, from the environment variables that torchrun or accelerate sets.
 
-The variables of a batch system (SLURM) are not read: they name the resources that were allotted, not how
-often this program was started.
+The variables of a batch system such as SLURM are not read, because they describe the allocated resources and
+not the number of processes that run this program.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launch:
-    """The launcher's variables: this is process ``rank`` of ``processes``, and process ``rank_here`` of the
+    """The rank of this process among all ``processes`` of the run, and ``rank_here`` among the
     ``processes_here`` on this machine."""
 
     rank: int = 0
@@ -22,7 +22,9 @@ class Launch:
 
 
 def launched() -> Launch:
-    """Read ``WORLD_SIZE``, ``RANK`` and their local twins; without one of the two there is one process.
+    """Read ``WORLD_SIZE``, ``RANK``, ``LOCAL_WORLD_SIZE`` and ``LOCAL_RANK``.
+
+    If one of the first two is not set, there is one process.
 
     >>> launched()
     Launch(rank=0, processes=1, rank_here=0, processes_here=1)

@@ -1,4 +1,4 @@
-"""A module's ``__getattr__`` that finds names which moved elsewhere, for one version, with a warning."""
+"""Warnings for public names that moved to another module; the old name works for one more version."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tacit.errors import Deprecated
 
 
 def moved(face: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for the module ``face`` that finds its former names and warns.
+    """Return a ``__getattr__`` that finds former names of a module, with a warning.
 
     Args:
-        homes: maps each former name to ``"module.name"``, its present place.
+        face: the name of the module.
+        homes: the current ``"module.name"`` of each former name.
 
     >>> former = moved("tacit.planner", {"noise_for": "tacit.plan.Plan"})
     >>> with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""Tables in HTML for Tacit's objects in a notebook, and settings that help() lists one by one."""
+"""HTML tables for Tacit's objects in notebooks, and function signatures that list every setting."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# No colour is set: text, lines and background are the notebook's, so that a dark theme stays readable.
+# No colour is set, so that the table has the notebook's colours and a dark theme stays readable.
 _CELL = "text-align:left;vertical-align:top;padding:.15em .8em .15em 0"
 _SOFT = "opacity:.75;margin:.3em 0 0;max-width:46em"
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = (), details: str = "") -> str:
-    """Format named facts as HTML, one a line, with all texts escaped.
+    """Format named facts as an HTML table, one per row, with all texts escaped.
 
     Args:
-        title: one line, in bold.
+        title: the title above the table, in bold.
         rows: pairs of a name and its text.
-        notes: lines below the table.
-        details: a longer text that a click unfolds, with its own line breaks.
+        notes: paragraphs below the table.
+        details: a longer text that a click unfolds; its line breaks are kept.
 
     >>> facts("A & B", [("steps", "10")])
     '<div><b>A &amp; B</b><table><tbody><tr>...steps</th><td ...>10</td></tr></tbody></table></div>'
@@ -38,7 +38,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()
 
 
 def grid(title: str, head: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """Format a table with a line of column names as HTML, with all texts escaped.
+    """Format a table with a header row as HTML, with all texts escaped.
 
     >>> grid("", ["ward"], [["<east>"]])
     '<div><table>...<th ...>ward</th>...<td ...>&lt;east&gt;</td></tr></tbody></table></div>'
@@ -59,11 +59,13 @@ def _paragraphs(notes: Sequence[str]) -> str:
 
 
 def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """Return a decorator: its function lists its settings, in help() too, and refuses others by name.
+    """Return a decorator that replaces ``**settings`` in a function's signature by the individual settings.
+
+    ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
 
     Args:
-        settings: the typed dictionary of the keywords that the function takes as ``**settings``.
-        defaults: the values of settings that may be left out.
+        settings: the TypedDict of the keywords that the function accepts as ``**settings``.
+        defaults: the default values of the optional settings.
 
     >>> from typing import TypedDict
     >>> @listing(TypedDict("Sizes", {"width": int, "height": int}), {"height": 1})

@@ -1,4 +1,4 @@
-"""Rounding of numbers: up for an epsilon that is shown, to a few digits for a fitted figure of a plan."""
+"""Rounding of numbers: up for epsilons in outputs, and to a few digits for calibrated settings of a plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 NOISE_DIGITS = 6
-"""Significant digits of a plan's calibrated noise multiplier, few enough for all processors to agree."""
+"""Significant digits of a calibrated noise multiplier, few enough that all processors get the same value."""
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -22,7 +22,7 @@ def round_up(value: float, digits: int = 4) -> str:
 
 
 def raised(value: float, digits: int) -> float:
-    """Return the smallest number of ``digits`` significant digits that is not below ``value``.
+    """Return the smallest number with ``digits`` significant digits that is at least ``value``.
 
     >>> raised(1.2345601, 6), raised(1.23456, 6), raised(0.99999999, 3)
     (1.23457, 1.23456, 1.0)
@@ -31,7 +31,8 @@ def raised(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int) -> float:
-    """Round to ``digits`` significant digits, so that processors whose last digits differ agree.
+    """Round to ``digits`` significant digits, so that processors whose results differ in the last digits
+    agree.
 
     >>> significant(0.1 + 0.2, 12), significant(123456.0, 3)
     (0.3, 123000.0)
@@ -40,7 +41,7 @@ def significant(value: float, digits: int) -> float:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON cannot hold by None, in plain data.
+    """Replace infinities and NaN, which JSON cannot represent, by None in plain data.
 
     >>> finite({"epsilon": float("inf"), "rates": (0.5, float("nan"))})
     {'epsilon': None, 'rates': [0.5, None]}

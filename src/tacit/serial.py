@@ -1,8 +1,8 @@
-"""Frozen dataclasses as JSON, and exactly back.
+"""Exact conversion of frozen dataclasses to JSON and back.
 
-An object is written as a mapping: its class under the tag of its family, and its fields by name, each written
-in the same way.  Tuples become lists.  Reading calls the class, which checks the values.  An unknown class or
-field is refused by name.
+An object becomes a mapping of its fields, converted in the same way, and its class name under the key of its
+family, the tag.  Tuples become lists.  Reading calls the class, which checks the values.  For an unknown
+class or field it raises an error that names it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tacit.errors import InvalidInput, TacitError
 
 @dataclass(frozen=True)
 class Family:
-    """Classes that are read and written by name.
+    """A family of classes that JSON names by the same key.
 
     Attributes:
-        tag: the key that holds an object's class; a field of that name, or its plural, is written as "of".
-        kinds: the classes.
-        unknown: the error for a class that is none of them.
+        tag: the key of the class name, such as "event"; a field "event" or "events" is then written as "of".
+        kinds: the classes of the family.
+        unknown: the error to raise for an unknown class.
     """
 
     tag: str
@@ -31,13 +31,13 @@ class Family:
     unknown: type[TacitError] = InvalidInput
 
     def fields_of(self, kind: type[Any]) -> dict[str, str]:
-        """Map keys in JSON to fields; the key "of" comes last."""
+        """Return the field for each key in JSON; the key "of" comes last."""
         inner = (self.tag, f"{self.tag}s")
         ordered = sorted((field.name for field in fields(kind)), key=lambda name: name in inner)
         return {"of" if name in inner else name: name for name in ordered}
 
     def named(self, name: object) -> type[Any]:
-        """Return the class of that name."""
+        """Return the class of the family that has this name."""
         for kind in self.kinds:
             if kind.__name__ == name:
                 return kind
@@ -46,10 +46,10 @@ class Family:
 
 
 def to_data(value: Any, families: Sequence[Family]) -> Any:
-    """Write ``value``, an object of one of the families or a value of its fields, as plain data.
+    """Convert ``value``, an object of one of the families or a value of its fields, to plain data.
 
     Raises:
-        TacitError: a dataclass belongs to no family; the error is that of the first family.
+        TacitError: if a dataclass belongs to no family; it is the ``unknown`` error of the first family.
     """
     if isinstance(value, tuple | list):
         return [to_data(item, families) for item in value]
@@ -68,11 +68,11 @@ def to_data(value: Any, families: Sequence[Family]) -> Any:
 
 
 def from_data(data: Any, families: Sequence[Family]) -> Any:
-    """Read what :func:`to_data` wrote.
+    """Convert plain data from :func:`to_data` back to objects.
 
     Raises:
-        InvalidInput: fields are missing or unknown, or the class refuses a value.
-        TacitError: a class is unknown; the error is that of its family.
+        InvalidInput: if fields are missing or unknown, or the class refuses a value.
+        TacitError: if a class is unknown; it is the ``unknown`` error of its family.
     """
     if isinstance(data, list):
         return tuple(from_data(item, families) for item in data)
@@ -94,7 +94,7 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
     values = {name: from_data(data[key], families) for key, name in names.items()}
     try:
         return kind(**values)
-    except (TypeError, AttributeError, ArithmeticError) as problem:  # a class does not check what it iterates
+    except (TypeError, AttributeError, ArithmeticError) as problem:  # the class does not check a type
         raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
 
 

@@ -1,7 +1,7 @@
-"""Fixed randomness for tests: for debugging and teaching, never for sensitive data.
+"""Fixed random numbers for tests, debugging and teaching, never for sensitive data.
 
-A run that draws from it says "not private" in its statement, in its progress line and in its results, because
-anyone who knows the seed can subtract the noise.
+Anyone who knows the seed can subtract the noise.  So a run with such random numbers says "not private" in its
+statement, its progress line and its results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["seeded_generator"]
 
 
 def seeded_generator(seed: int) -> Generator:
-    """Return a generator with a key derived from ``seed``, marked so that its run is not called private.
+    """Return a generator with a key from ``seed``, marked so that a run with it is not called private.
 
     >>> seeded_generator(1).secure
     False
