@@ -1,6 +1,6 @@
-"""Draw docs/results.md from the JSON that experiments and benchmarks left: ``make results``.
+"""Write docs/results.md from the JSON of experiments and benchmarks: ``make results``.
 
-With ``--check`` nothing is written; the exit code is 1 if the page is not what the JSON says.
+With ``--check`` nothing is written, and the exit code is 1 if the page does not match the JSON.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ machine, versions, date and settings of each figure. Unless a section says other
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark on all rows that ``concerns`` picks, wherever these rows stand."""
+    """A remark on all rows, in any table, for which ``concerns`` returns True."""
 
     text: str
     concerns: Callable[[dict[str, Any]], bool]
 
 
 def _has(experiment: str, dataset: str, *models: str, upto: float = float("inf"), above: float = 0.0) -> Any:
-    """Picks the rows of an experiment: of the models that are named, or all, and by epsilon."""
+    """Return a test for rows of an experiment and ``models`` with ``above`` < epsilon <= ``upto``."""
     return lambda row: (
         (row["experiment"], row["dataset"]) == (experiment, dataset)
         and (not models or row["model"] in models)
@@ -101,7 +101,7 @@ REMARKS = (
         _has("tempered-sigmoids", "mnist", "Papernot CNN, tempered (1.6, 2.4, 0.8)"),
     ),
 )
-"""From ``experiments/LOG.md`` and the history of ``experiments/results``."""
+"""Remarks from ``experiments/LOG.md`` and the history of ``experiments/results``."""
 
 
 def main() -> int:
@@ -110,7 +110,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         return 0 if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page else 1
     PAGE.write_text(page, encoding="utf-8")
-    import figures  # a neighbour of this script; --check needs no figures
+    import figures  # a module in this folder; --check needs no figures
 
     steps = ("step", "step_zen5", "step_intel", "step_avx2", "step_overhead", "step_gpu")
     drawn = dict.fromkeys(steps, figures.steps)
@@ -140,11 +140,11 @@ _OURS = {
     "scattering-cifar10": "full batch",
     "abadi-cifar10": "full batch",
 }
-"""Experiments that published results are compared with, and how each draws its records."""
+"""The experiments that are compared with published results, and how each samples records."""
 
 
 def _with_published() -> Iterator[str]:
-    """One table of ours and of others', by data and epsilon."""
+    """Yield a table of our results and published ones, by data set and epsilon."""
     lines = []
     for row in json.loads(PUBLISHED.read_text(encoding="utf-8")):
         disputed = f"; **disputed** by {row['disputed']}" if "disputed" in row else ""
@@ -214,7 +214,7 @@ def _experiment(path: Path) -> Iterator[str]:
 
 
 def _of_tables(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each table, a column for each method and epsilon, then ranks and wins of private methods."""
+    """Yield a row per table and a column per method and epsilon, then ranks and wins of private methods."""
     epsilons = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
     plain = list(dict.fromkeys(row["model"] for row in rows if row["epsilon"] is None))
     private = list(dict.fromkeys(row["model"] for row in rows if row["epsilon"] is not None))
@@ -241,7 +241,7 @@ def _of_tables(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _ranks_and_wins(
     by: dict[Any, dict[str, Any]], names: list[str], private: list[str], model: str, epsilon: float
 ) -> tuple[list[int], list[bool]]:
-    """The rank of a method on each table that it was run on, and whether it is the best or ties with it."""
+    """Return a method's rank on each table that it was run on, and whether it wins or ties there."""
     ranks, wins = [], []
     for name in names:
         if (mine := by.get((name, model, epsilon))) is None:
@@ -263,7 +263,7 @@ def _score(row: dict[str, Any] | None) -> str:
 
 
 def _remarks(rows: list[dict[str, Any]]) -> list[Remark]:
-    """Those that concern a row of a table, in the order of their numbers."""
+    """Return the remarks on at least one of the rows, in the order of their numbers."""
     return [remark for remark in REMARKS if any(remark.concerns(row) for row in rows)]
 
 
@@ -299,7 +299,7 @@ def _epsilon(row: dict[str, Any]) -> str:
 
 
 def _attacked(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the results of attacks, under the experiment's names of its figures, parts of 1."""
+    """Yield the results of attacks, under the metric names of each experiment, as fractions of 1."""
     shown = [row for row in rows if "attacked" in row["details"]]
     if not shown:
         return
@@ -389,7 +389,7 @@ def _library_model(row: dict[str, Any], plain: dict[str, Any]) -> str:
 
 
 def _formats(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the memory format of the plain step if it has two; files from before the second one name none."""
+    """Yield the memory format of the plain step if there are two; older files do not contain it."""
     plain = [row for row in rows if row["engine"] == PLAIN and row.get("memory_format")]
     if plain:
         found = ", ".join(f"{row['workload']} {row['memory_format']}" for row in plain)
@@ -397,7 +397,7 @@ def _formats(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _lead(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """By how much we are ahead of the fastest peer on each workload."""
+    """Yield how much faster Tacit is than the fastest other library on each workload."""
     found = []
     for load in dict.fromkeys(row["workload"] for row in rows):
         mine = [row for row in rows if row["workload"] == load and row["failure"] is None]
@@ -411,7 +411,7 @@ def _lead(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _pivot(rows: list[dict[str, Any]], cell: Callable[[dict[str, Any]], str]) -> Iterator[str]:
-    """A table with a line per engine and a column per workload."""
+    """Yield a table with a row per engine and a column per workload."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     cells = {(row["engine"], row["workload"]): cell(row) for row in rows}
     yield "| engine | " + " | ".join(workloads) + " |"
@@ -696,7 +696,7 @@ def _tools(data: dict[str, Any]) -> Iterator[str]:
     )
     yield "| tool | attack | AUC (95 %) | members found at 1 % false alarms, % | seconds |"
     yield "|---|---|---|---|---|"
-    for row in data.get("attacks", ()):  # which are measured last
+    for row in data.get("attacks", ()):  # attacks are measured last, so they may be missing
         yield (
             f"| {row['tool']} | {row['attack']} | {row['auc']:.3f} ({row['auc_low']:.3f} to "
             f"{row['auc_high']:.3f}) | {100 * row['found']:.1f} | {row['seconds']:.1f} |"

@@ -1,6 +1,6 @@
-"""Draw docs/certificate.md and the chart in it from the code: ``python docs/build_certificate.py``.
+"""Write docs/certificate.md and its chart from the code: ``python docs/build_certificate.py``.
 
-With ``--check`` nothing is written; the exit code is 1 if the page is not what the code says.
+With ``--check`` nothing is written, and the exit code is 1 if the page does not match the code.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tacit.report.spending import curator_chart, dataset_view
 
 PAGE = Path(__file__).parent / "certificate.md"
 CHART = Path(__file__).parent / "budget.svg"
-_LEDGER = "00000000-0000-4000-8000-000000000000"  # an example is the same each time: ids, times and hashes
+_LEDGER = "00000000-0000-4000-8000-000000000000"  # fixed: the example never changes
 _OPENED = datetime(2026, 10, 1, 8, 0, tzinfo=UTC)
-_DAYS = (0, 1, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # after the opening, entry by entry
+_DAYS = (0, 1, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # days after the opening, for each entry
 _STATEMENTS = {
     "bounds": "from the hospital's published forms, not from the records",
     "trials": "one training; its settings are those of an earlier study on public data",
@@ -61,7 +61,7 @@ _GRAIN = 10**6
 
 
 def example() -> tuple[DatasetStatus, list[Entry]]:
-    """A data set after some weeks: a training run in two charges, four queries, a refusal."""
+    """Return an example after some weeks: a run charged in two parts, four queries and a refusal."""
     ledger = Ledger.create("sqlite://")
     policy = Policy(
         unit="patient",
@@ -96,7 +96,7 @@ def example() -> tuple[DatasetStatus, list[Entry]]:
 
 
 def _always_the_same(entries: list[Entry]) -> list[Entry]:
-    """The entries with the example's id and times, chained anew."""
+    """Return the entries with fixed ids and times, and with new hashes of the chain."""
     made: list[Entry] = []
     spent: dict[str, tuple[int, ...]] = {}
     for entry, days in zip(entries, _DAYS, strict=True):
@@ -104,7 +104,7 @@ def _always_the_same(entries: list[Entry]) -> list[Entry]:
         body = {**entry.body, "ledger": _LEDGER, "time": int(at.timestamp() * 1e6)}
         body |= {name: "0" * 64 for name in ("secret", "request", "token_hash") if name in body}
         body |= {name: body["time"] for name in ("opened", "lease_ends") if name in body}
-        if entry.kind == "reserve":  # rounded up, so that no last digit of a machine shows in the hashes
+        if entry.kind == "reserve":  # rounded up, so that hashes do not depend on the machine's last digits
             body["cost"] = [-(-part // _GRAIN) * _GRAIN for part in body["cost"]]
             spent = added(spent, body["block"], tuple(body["cost"]))
         body["spent"] = {block: list(cost) for block, cost in spent.items()}
@@ -123,7 +123,7 @@ def _always_the_same(entries: list[Entry]) -> list[Entry]:
 
 
 def certificate() -> Certificate:
-    """The certificate of the example."""
+    """Return the certificate of the example."""
     made = certificate_of(
         example()[1],
         engine="PostgreSQL 15.14: row locks, synchronous_commit on, fsync on",
@@ -136,12 +136,12 @@ def certificate() -> Certificate:
 
 
 def chart() -> str:
-    """The example's budget over time, as a file."""
+    """Return the chart of the example's budget over time, as the text of a file."""
     return to_svg(curator_chart(dataset_view(*example())), alone=True)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     return "\n".join(_lines())
 
 
@@ -198,7 +198,7 @@ def _excerpt(data: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Floats with six digits."""
+    """Round floats in JSON data to six digits."""
     match value:
         case dict():
             return {name: _short(item) for name, item in value.items()}

@@ -1,6 +1,6 @@
-"""Draw docs/couplings.md from benchmarks/results/coupling_table.json: ``make results``.
+"""Write docs/couplings.md from benchmarks/results/coupling_table.json: ``make results``.
 
-With ``--check`` nothing is written; the exit code is 1 if the page is not what the JSON says.
+With ``--check`` nothing is written, and the exit code is 1 if the page does not match the JSON.
 """
 
 from __future__ import annotations

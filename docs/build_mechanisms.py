@@ -1,7 +1,7 @@
-"""Draw docs/mechanisms.md: what every accountant says of every mechanism, computed by the code itself.
+"""Write docs/mechanisms.md: every accountant's epsilon of every mechanism, computed by the code.
 
-Run it without arguments to write the page.  With ``--check`` nothing is written; the exit code is 1 if the
-page is not what the code gives today.
+Without arguments it writes the page.  With ``--check`` nothing is written, and the exit code is 1 if the page
+does not match the code.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ MECHANISMS: dict[str, tuple[str, Event]] = {
         CyclicPoissonSampled(0.02, 2, MatrixFactorization(4.0, (1.0, 0.5), 1000)),
     ),
 }
-"""By name: in words, and as the event that is priced."""
+"""The mechanisms by name: each as a description and as the event to account for."""
 
 REASONS: dict[str, str] = {
     r"has no guarantee under adjacency 'add-remove'": "size is public",
@@ -126,12 +126,12 @@ REASONS: dict[str, str] = {
     r"no proven dominating pair": "no pair",
     r"composition theorems have no": "no (ε, δ)",
 }
-"""What a refusal says, in few words."""
+"""Short forms of the accountants' refusals."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that another library prices: ours at (mechanism, method, adjacency), or why not."""
+    """A mechanism that another library supports, with our (mechanism, method, adjacency), or why none."""
 
     library: str
     what: str
@@ -264,7 +264,7 @@ and for most settings the estimate is below the true ε.
 
 
 def cell(event: Event, method: str, adjacency: str) -> str:
-    """epsilon at 1e-5, rounded up to four digits, or the refusal."""
+    """Return epsilon at delta = 1e-5, rounded up to four digits, or the short form of the refusal."""
     try:
         value = account(event, adjacency=adjacency, method=method).epsilon(DELTA)
     except UnsupportedEvent as refusal:
@@ -280,7 +280,7 @@ def _reason(message: str) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """Four significant digits; what is a rounding error above a digit stays at it."""
+    """Round up to four significant digits, but ignore an excess within floating-point error."""
     if not math.isfinite(value):
         return "∞"
     if value == 0.0:
@@ -290,7 +290,7 @@ def rounded_up(value: float) -> str:
 
 
 def lines() -> Iterator[str]:
-    """The page."""
+    """Yield the lines of the page."""
     cells: dict[tuple[str, str, str], str] = {}
     yield INTRODUCTION
     for adjacency in Adjacency:

@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the site of these pages: without network, when it is built and when it is read."""
+"""Settings of Sphinx for the site, which needs no network when it is built or read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from myst_nb.core.utils import coalesce_streams
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-# Code of a tutorial calls the command line of the environment that builds the site.
+# Tutorials call the command line of the environment that builds the site.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
-from reference_pages import write_pages  # noqa: E402 (this folder is on no path before)
+from reference_pages import write_pages  # noqa: E402 (needs the path above)
 
 import tacit  # noqa: E402
 
@@ -29,7 +29,7 @@ author = "The Tacit authors"
 copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads this name)
 version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
-PLAYGROUND = "src/tacit/cli/playground.html"  # a page of its own, which the site holds too
+PLAYGROUND = "src/tacit/cli/playground.html"  # a separate page, which is copied into the site
 
 extensions = [
     "myst_nb",
@@ -40,20 +40,20 @@ extensions = [
 exclude_patterns = ["_build"]
 source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
 language = "en"
-smartquotes = False  # of two hyphens of an option it makes a dash
+smartquotes = False  # they would turn the two hyphens of an option into a dash
 
 # --- pages -----------------------------------------------------------------------------------------------
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "cache"  # the code of a page runs again when it has changed
+nb_execution_mode = "cache"  # the code of a page runs again only if it has changed
 nb_execution_cache_path = os.environ.get("TACIT_DOCS_CACHE", str(HERE.parent / "build" / "docs-cache"))
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 240
 nb_merge_streams = True
-nb_output_stderr = "remove"  # bars and notes of other libraries
+nb_output_stderr = "remove"  # progress bars and messages of other libraries
 
 # --- the reference ---------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-# Read from the source they would be missing where a decorator lists the settings.
+# From the source alone, settings that a decorator adds to a signature would be missing.
 autodoc_preserve_defaults = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -78,7 +78,7 @@ html_static_path = ["_static", f"../{PLAYGROUND}"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_show_search_summary = False  # it asks for files, which a page that is opened from disk may not
+html_show_search_summary = False  # it fetches files, which a page opened from disk may not do
 html_math_renderer = "mathml"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -106,7 +106,7 @@ _LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()(\.\.?/[^)\s]*)\)")
 
 
 def link_to_the_repository(_app: Any, name: str, source: list[str]) -> None:
-    """Links of a page to files outside of this folder lead to the repository."""
+    """Point links of a page to files outside this folder to the repository."""
     folder = posixpath.dirname(name)
 
     def changed(found: re.Match[str]) -> str:
@@ -125,12 +125,12 @@ def link_to_the_repository(_app: Any, name: str, source: list[str]) -> None:
 def skip_what_sklearn_adds(
     _app: Any, _what: str, name: str, _value: object, skip: bool, _options: object
 ) -> bool:
-    """Methods that scikit-learn puts into each estimator for its routing of metadata."""
+    """Skip the methods that scikit-learn adds to each estimator for metadata routing."""
     return skip or bool(re.fullmatch(r"set_\w+_request|get_metadata_routing", name))
 
 
 def formula(translator: Any, node: nodes.Element) -> None:
-    """A formula as MathML, which browsers draw without help."""
+    """Write a formula as MathML, which browsers render without JavaScript."""
     shown = isinstance(node, nodes.math_block)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -139,8 +139,8 @@ def formula(translator: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
-# Where screen readers stumble: a name that hides the key, a fold without one, lists of lines that define
-# nothing, and corners of tables that head nothing.
+# Faults for screen readers: a label that hides the key, a fold without a label, definition lists without
+# definitions, and table headers without text.
 _MENDED = (
     (
         re.compile(r'(<button[^>]*search-button-field[^>]*) aria-label="Search"'),
@@ -154,7 +154,7 @@ _MENDED = (
 
 
 def mend_pages(app: Any, problem: Exception | None) -> None:
-    """Make the pages that were written ones that a screen reader reads right."""
+    """Correct the written pages for screen readers."""
     if problem or app.builder.name != "html":
         return
     for path in Path(app.outdir).rglob("*.html"):
@@ -168,7 +168,7 @@ def mend_pages(app: Any, problem: Exception | None) -> None:
 
 
 def whole_streams(outputs: list[Any]) -> list[Any]:
-    """Join a cell's output: %%bash writes 100 bytes at a time, and MyST-NB would end a line after each."""
+    """Join the outputs of a cell, as MyST-NB would break lines between the 100-byte chunks of %%bash."""
     whole: list[Any] = []
     streams: dict[str, Any] = {}
     for output in outputs:

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md that are drawn from the JSON of the benchmarks."""
+"""Charts for docs/results.md from the JSON of the benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.report.pages.canvas import line_style, new_figure, save_figure
 __all__ = ["PLAIN", "scaling", "steps"]
 
 PLAIN = "plain PyTorch"
-# A library has a hatch, and its engines differ in lightness: so they are told apart in grey too.
+# Each library has a hatch, and its engines differ in lightness, so that they also differ in grey.
 LOOKS = {
     "plain PyTorch, contiguous": ("#777777", "..."),
     "plain PyTorch, channels_last": ("#aaaaaa", "..."),
@@ -34,7 +34,7 @@ LOOKS = {
 
 
 def steps(data: dict[str, Any], path: Path) -> None:
-    """Grouped bars: time and working set of each engine on each workload as multiples of the plain step."""
+    """Draw bars of each engine's time and memory on each workload, as multiples of the plain step."""
     figure = new_figure(10.0, 4.2)
     time, memory = figure.subplots(1, 2)
     times = [row for row in data["timings"] if row["failure"] is None]
@@ -64,9 +64,9 @@ def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
             if (workload, engine) in values
         ]
         heights = [values[w, engine] for w in workloads if (w, engine) in values]
-        # Bars stand on 1, the plain step, on a logarithmic axis: below it is better than plain.
+        # Bars start at 1, the plain step, on a logarithmic axis; bars below 1 are better than plain.
         colour, hatch = LOOKS[engine]
-        ink = "black" if sum(to_rgb(colour)) > 1.2 else "white"  # of the hatch
+        ink = "black" if sum(to_rgb(colour)) > 1.2 else "white"  # the colour of the hatch
         look = {"facecolor": colour, "hatch": hatch, "edgecolor": ink, "linewidth": 0, "label": engine}
         axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, **look)
     axes.axhline(1.0, color="black", linewidth=0.8)
@@ -81,7 +81,7 @@ def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
 
 
 def scaling(data: dict[str, Any], path: Path) -> None:
-    """The ratio to the plain step along each axis, weak series above and strong ones below."""
+    """Draw the ratio to the plain step along each axis, weak series above strong ones."""
     panels = list(dict.fromkeys((p["kind"], p["axis"]) for p in data["points"]))
     columns = max((sum(kind == k for k, _ in panels) for kind in ("weak", "strong")), default=1)
     figure = new_figure(3.0 * columns, 5.2)

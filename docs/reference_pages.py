@@ -1,4 +1,4 @@
-"""Write the site's reference from the code: the API, the command line, the keys of a run file, the errors."""
+"""Write the site's reference from the code: API, command line, keys of a run file, and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ refused, and the fix. The command line prints the message and ends with the exit
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages into ``folder``; Sphinx skips one that has not changed."""
+    """Write all pages into ``folder``, except unchanged ones, so that Sphinx skips them."""
     pages = {**api_pages(), "cli.md": cli_page(), "run-file.md": toml_page(), "errors.md": errors_page()}
     folder.mkdir(parents=True, exist_ok=True)
     for stale in set(folder.iterdir()) - {folder / name for name in pages}:
@@ -62,14 +62,14 @@ def write_pages(folder: Path) -> None:
 
 
 def public_modules() -> list[str]:
-    """The modules that a user may import from: the parts of Tacit, and what it has for other libraries."""
+    """Return the modules that a user may import from, integrations included."""
     parts = sorted(part.name for part in pkgutil.iter_modules([str(ROOT)]) if not part.name.startswith("_"))
     found = [f"tacit.{part}" for part in parts if part not in {*INTERNAL, "integrations"}]
     return ["tacit", *found, *(f"tacit.integrations.{name}" for name in INTEGRATIONS)]
 
 
 def homes() -> dict[str, dict[str, str]]:
-    """Return the page of each name of each public module: the first part that offers the object."""
+    """Return the page of each public name, by module: that of the first module that exports the object."""
     described: dict[int, str] = {}
     table: dict[str, dict[str, str]] = {}
     for module_name in sorted(public_modules(), key=lambda name: name == "tacit"):
@@ -85,7 +85,7 @@ def homes() -> dict[str, dict[str, str]]:
 
 
 def api_pages() -> dict[str, str]:
-    """A page for each public module, with an entry for each of its names."""
+    """Return a page for each public module, with an entry for each of its names."""
     return {f"{name}.rst": _module_page(name, names) for name, names in homes().items()}
 
 
@@ -136,7 +136,7 @@ def _short(value: object) -> str:
 
 
 def cli_page() -> str:
-    """All verbs with their arguments and options, as ``--help`` has them."""
+    """Return the page of all commands, with their arguments and options as in ``--help``."""
     import typer
 
     from tacit.cli.app import make_app
@@ -179,7 +179,7 @@ def _default(value: object) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text of a docstring or of ``--help`` as Markdown; ``\\b`` keeps the lines of what follows it."""
+    """Convert a docstring or ``--help`` text to Markdown; ``\\b`` keeps the line breaks after it."""
     parts = []
     for part in inspect.cleandoc(text).split("\n\n"):
         if part.startswith("\b"):
@@ -206,7 +206,7 @@ def _cell(text: str) -> str:
 
 
 def toml_page() -> str:
-    """The sections and keys of a run file, from the classes that read it."""
+    """Return the page of a run file's sections and keys, from the classes that read them."""
     from tacit.columns import Column, Dialect
     from tacit.runs.config import Config
 
@@ -250,7 +250,7 @@ def toml_page() -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """A type in the words of TOML."""
+    """Return a type's name in TOML's terms."""
     words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     if annotation in words:
         return words[annotation]
@@ -280,7 +280,7 @@ def _toml(value: object) -> str:
 
 
 def errors_page() -> str:
-    """The classes of errors, and the text of each error that the code can raise."""
+    """Return the page of error classes, with the text of each error that the code can raise."""
     from tacit import errors
 
     lines = [ERRORS_HEAD]
