@@ -25,7 +25,7 @@ Example:  python -m experiments scattering --dataset mnist --epsilon 3 --seeds 3
 
 
 def main(arguments: list[str]) -> None:
-    """Run one experiment; exits with a code that is not 0 if something is wrong."""
+    """Run one experiment; exit with a code other than 0 after an error."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(no_args_is_help=True)(command)
     try:
@@ -46,7 +46,7 @@ def command(
     device: Annotated[str, typer.Option(help="Device of torch to compute on.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Run an experiment; the text of the help comes from the registry."""
+    """Run an experiment. The help text comes from the registry."""
     if any(value <= 0 for value in epsilon or ()):
         raise InvalidInput(f"--epsilon must be above 0; got {epsilon}.")
     with Preparations() as listener:
@@ -72,7 +72,7 @@ command.__doc__ = _HELP
 
 
 def _table(rows: list[Row]) -> Table:
-    """The trained models, if there are any; and the accountants, where the rows differ in these."""
+    """Return a table of the trained models, if there are any, and of accountants, if rows differ in them."""
     trained = any(row.seeds > 0 for row in rows)
     if not trained:
         table = Table("accountant", "ε", "δ")
@@ -95,7 +95,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _attacks(rows: list[Row]) -> Table:
-    """Return a table of the results of every attack on every row's models."""
+    """Return a table with the results of every attack on the models of every row."""
     table = Table("model", "ε", "attack", "AUC (95 %)", "found at 1 % false alarms (95 %)", "right, %")
     for row in rows:
         for attack in row.details.get("attacks", ()):

@@ -1,8 +1,8 @@
-"""CIFAR-10 with a convolutional layer from public pictures (Abadi et al., CCS 2016, section 5.3, taken on).
+"""CIFAR-10 with features from public pictures, which extends Abadi et al. (CCS 2016), section 5.3.
 
-The paper trains convolutional layers on CIFAR-100 and the rest privately.  Here features are learnt from
-public pictures without labels (:mod:`experiments.public_rows`), and a linear model on top is trained
-privately.  The rows say which pictures.
+The paper trains convolutional layers on CIFAR-100 and the other layers privately.  Here features are learnt
+from public pictures without labels (:mod:`experiments.public_rows`), and a linear model on them is trained
+privately.  The rows name the public pictures.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PUBLISHED = {2.0: 0.67, 4.0: 0.70, 8.0: 0.73}
 class Choice:
     """The settings chosen for epsilons up to ``upto``.
 
-    ``directions``, ``floor``, ``power`` and ``cosines`` are those of :func:`photo_rows`: with more noise
-    cosines have a smaller part.
+    ``directions``, ``floor``, ``power`` and ``cosines`` are arguments of :func:`photo_rows`.  With more
+    noise, random cosines get a smaller share.
     """
 
     upto: float
@@ -41,12 +41,12 @@ class Choice:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the linear model."""
+        """Return the recipe of the linear model."""
         setting = Setting(None, self.steps, self.learning_rate, 0.9, self.clipping_norm, 0.9)
         return Recipe(self.upto, 20.0, setting)
 
     def rows(self, records: Dataset, public: Tensor, request: Request) -> Dataset:
-        """The records with features as inputs."""
+        """Return the records with features as inputs."""
         return photo_rows(
             records,
             public,
@@ -79,7 +79,7 @@ _SELECTION = (
 
 
 def run(request: Request) -> list[Row]:
-    """One row per epsilon, and ``abadi-cifar10.png`` with the published figures next to ours."""
+    """Return a row per epsilon, and draw ``abadi-cifar10.png`` with the published results next to ours."""
     name = request.choose_dataset(("cifar10",))
     source, pictures = public_pictures()
     records = load(name)

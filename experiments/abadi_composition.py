@@ -1,8 +1,8 @@
 """A comparison of composition theorems: the talk's table and Figure 2 of Abadi et al. (CCS 2016).
 
-sigma = 4, q = 1 %, T = 10,000 steps, delta = 1e-5, add-remove: the cost of one run by basic composition,
-strong composition, the moments accountant, Renyi differential privacy and privacy loss distributions.
-Rows marked "as published" are what was printed in 2016 and are not bounds.
+The cost of one run with sigma = 4, q = 1 %, T = 10,000 steps and delta = 1e-5 under add-remove is computed by
+basic composition, strong composition, the moments accountant, Renyi differential privacy and privacy loss
+distributions.  Rows marked "as published" contain the numbers printed in 2016, which are not bounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _event(steps: int) -> Event:
 
 
 def run(request: Request) -> list[Row]:
-    """The rows of the table, and ``abadi-composition.png`` with epsilon over epochs."""
+    """Return the rows of the table, and draw ``abadi-composition.png`` with epsilon over epochs."""
     rows = [
         _row(
             f"{item.name}{'' if item.is_bound else ' (as published, not a bound)'}", item.epsilon, item.delta

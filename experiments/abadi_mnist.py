@@ -1,6 +1,6 @@
 """MNIST as in Abadi et al. (CCS 2016), section 5.2: DP-PCA to 60 dimensions, one hidden layer of 1,000.
 
-The projection is learnt with differential privacy in every run, and its cost is in the epsilon of the row.
+Every run learns the projection with differential privacy, and the epsilon of a row includes its cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PUBLISHED = {0.5: 0.90, 2.0: 0.95, 8.0: 0.97}
 
 @dataclass(frozen=True)
 class Recipe:
-    """``pca_noise`` is sigma of DP-PCA, ``upto`` the largest epsilon that the recipe is meant for."""
+    """A recipe for epsilons up to ``upto``; ``pca_noise`` is the sigma of DP-PCA."""
 
     upto: float
     pca_noise: float
@@ -37,7 +37,7 @@ class Recipe:
     setting: Setting
 
     def plan(self, data: Dataset, epsilon: float) -> Plan:
-        """The plan of one run, DP-PCA included."""
+        """Return the plan of one run, with the cost of DP-PCA."""
         return self.setting.plan(data, epsilon, preparation=[Gaussian(self.pca_noise)])
 
 
@@ -52,7 +52,7 @@ _SELECTION = "the last 10,000 training images; test figures of other settings se
 
 
 def run(request: Request) -> list[Row]:
-    """One row per epsilon, and ``abadi-mnist.png`` with the published figures next to ours."""
+    """Return a row per epsilon, and draw ``abadi-mnist.png`` with the published results next to ours."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     data = load(name)
     rows = []
@@ -80,7 +80,7 @@ _NOTES = (
 
 
 def once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Evaluation:
-    """One run: DP-PCA, then the network on its coordinates."""
+    """Perform one run: DP-PCA, then training of the network on its coordinates."""
     generator = Generator.from_os()
 
     def noise(shape: tuple[int, ...], std: float) -> Tensor:
@@ -95,12 +95,12 @@ def once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Eval
     model = MLP(_COMPONENTS, len(data.classes), hidden=(_HIDDEN,), activation="relu")
     last = model[-1]
     assert isinstance(last, nn.Linear)
-    nn.init.zeros_(last.weight)  # random ones would only be noise to unlearn
+    nn.init.zeros_(last.weight)  # training would first have to unlearn random ones
     return recipe.setting.fit(model.to(device), replace(data, train=train, test=test), plan)
 
 
 def _project(coordinates: Tensor) -> Tensor:
-    """Each record on its own to mean 0 and variance 1 over the components: no statistic of the data."""
+    """Scale each record independently to mean 0 and variance 1 over its components."""
     return torch.nn.functional.layer_norm(coordinates, coordinates.shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""Adult: who of the US census of 1994 earned more than 50,000 dollars (Becker and Kohavi, UCI)."""
+"""Loader of Adult: incomes above 50,000 dollars in the US census of 1994 (Becker and Kohavi, UCI)."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _SCHEMA: dict[str, Column] = {
     "capital_gain": _number(0, 100_000),
     "capital_loss": _number(0, 5_000),
     "hr_per_week": _number(0, 100),
-    "country": _words("United-States"),  # nine rows of ten; any other counts as other
+    "country": _words("United-States"),  # nine rows of ten have this value; the rest count as other
     "income": _words("<=50K >50K"),
 }
 
 
 _BINS: dict[str, tuple[float, ...]] = {
     "age": (20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70),
-    "education_num": tuple(range(2, 16)),  # one for each level, but the last two
+    "education_num": tuple(range(2, 16)),  # one bin for each level except the last two
     "capital_gain": (1, 1000, 3000, 5000, 7000, 10_000, 20_000),
     "capital_loss": (1, 1000, 1500, 1750, 2000, 2250, 2500),
     "hr_per_week": (10, 20, 30, 35, 40, 41, 45, 50, 60, 70),
 }
-"""Edges that anyone would draw who knows ages, schools, tax forms and working weeks."""
+"""Bin edges from common knowledge of ages, schools, tax forms and working weeks."""
 
 
 def _with_bins() -> dict[str, Column]:
@@ -68,9 +68,9 @@ def _with_bins() -> dict[str, Column]:
 
 
 def load_adult(folder: Path | None = None, *, test_fraction: float = 1 / 3, bins: bool = False) -> Dataset:
-    """Return the 30,162 rows of Adult that lack no value, encoded by public bounds and values.
+    """Return the 30,162 rows of Adult without missing values, encoded by public bounds and values.
 
-    With ``bins``, a number is also one feature for each of some public bins.
+    With ``bins``, each number also gives one feature for each of its public bins.
 
     ``adult.csv.gz`` or ``adult.csv``, with a header line, is searched for in ``folder``, then in the folder
     that the environment variable TACIT_DATA names, then in the user's cache.  The census weight
@@ -92,16 +92,16 @@ def load_adult(folder: Path | None = None, *, test_fraction: float = 1 / 3, bins
 
 
 def adult_frame() -> pd.DataFrame:
-    """The columns that :func:`load_adult` uses, as a data frame."""
+    """Return the columns that :func:`load_adult` uses, as a data frame."""
     frame: pd.DataFrame = pd.read_csv(adult_path(), skipinitialspace=True)[[*_SCHEMA]]
     return frame
 
 
 def adult_path(folder: Path | None = None) -> Path:
-    """The file, in the first of the places that has it.
+    """Return the path of the file, in the first folder that has it.
 
     Raises:
-        InvalidInput: it is nowhere.
+        InvalidInput: if no folder has it.
     """
     places = search_folders(folder)
     for place in places:

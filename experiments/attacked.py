@@ -1,4 +1,4 @@
-"""Shared parts of the experiments with membership attacks: figures of an attack, and marks of a ROC."""
+"""Shared code of the experiments with membership attacks: metrics of an attack, and ROC curves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FALSE_ALARMS = 0.01
 
 @dataclass(frozen=True)
 class Attacked:
-    """One attack on the pooled targets; rates are parts of 1, ``_low`` and ``_high`` 95 % intervals.
+    """The metrics of one attack on the pooled targets, as fractions of 1 with 95 % intervals.
 
-    ``found`` is the share of members found at 1 % false alarms, its interval with the error of the threshold;
-    ``right`` the share of right answers, members and others alike, at the best threshold of the other half;
-    ``auc_per_target`` shows how much another training run matters.
+    ``found`` is the share of members found at 1 % false alarms; its interval includes the error of the
+    threshold.  ``right`` is the share of right answers on members and non-members, at the threshold that is
+    best on the other half.  ``auc_per_target`` shows how much results differ between training runs.
     """
 
     attack: str
@@ -38,21 +38,21 @@ class Attacked:
     right: float
 
     def to_json(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields and ``more`` of them."""
+        """Return the fields and those in ``more``."""
         return asdict(self) | dict(more)
 
 
 def pooled(scores: Sequence[Array], member: Bools) -> Scores:
-    """Scores (n,) of each target and the (targets, n) table of members, in one."""
+    """Pool the scores (n,) of each target, with the mask of members, (targets, n)."""
     return Scores.of(np.concatenate(scores), member.ravel())
 
 
 def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.Generator) -> Attacked:
-    """Return the figures of an attack; refuse constant scores and swapped worlds.
+    """Return the metrics of an attack on the pooled targets.
 
     Args:
         scores: one (n,) array per target.
-        member: (targets, n), who was trained on.
+        member: (targets, n), whether the target was trained on the record.
     """
     found = measure(
         pooled(scores, member), false_positive_rates=(FALSE_ALARMS,), confidence=CONFIDENCE, rng=rng
@@ -72,7 +72,7 @@ def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.G
 
 
 def roc_with_band(scores: Scores, rates: Array) -> tuple[Array, Array, Array]:
-    """True-positive rates at the false-positive ``rates``, (m,), and the pointwise 95 % band around them."""
+    """Return true-positive rates at false-positive ``rates``, (m,), and their pointwise 95 % band."""
     found, low, high = np.empty((3, len(rates)))
     for place, rate in enumerate(rates):
         interval = found_at(scores, float(rate), confidence=CONFIDENCE)

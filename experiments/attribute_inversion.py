@@ -1,6 +1,7 @@
-"""Attribute inversion of marital status on Adult, by a decision tree of income (Fredrikson, Jha, Ristenpart,
-CCS 2015, section 4), compared with the same attacker without the tree, and with people that the tree never
-saw.
+"""Attribute inversion of marital status on Adult (Fredrikson, Jha, Ristenpart, CCS 2015, section 4).
+
+The attacker has a decision tree that predicts income.  The results are compared with those of an attacker
+without the tree, and with those on people who were not in the tree's training data.
 
 Letters: n people.
 """
@@ -34,19 +35,19 @@ from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, sav
 _NAME = "attribute-inversion"
 _SIZES = (1000, 5000)
 _MARRIED = ("marital=Married-civ-spouse", "marital=Married-AF-spouse")
-_TELL_TALE = ("marital=", "relationship=")  # these columns reveal the secret directly
+_TELL_TALE = ("marital=", "relationship=")  # these columns reveal the secret
 
 
 @dataclass(frozen=True)
 class _Once:
-    """The results of one draw of people; ``accuracy`` is the tree's on people that it never saw."""
+    """The results for one random choice of people; ``accuracy`` is the tree's on people not in its data."""
 
     accuracy: float
     results: dict[str, AttributeResult]
 
 
 def run(request: Request) -> list[Row]:
-    """Two rows per size of the training set, and ``attribute-inversion.png``."""
+    """Return two rows per size of the training set, and draw ``attribute-inversion.png``."""
     request.choose_dataset(("adult",))
     rows, labels = _table(load_adult())
     found = []
@@ -70,7 +71,7 @@ _NOTES = (
 
 
 def _table(data: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Rows whose last column is the secret, and labels."""
+    """Return rows, whose last column is the secret, and labels."""
     inputs = np.concatenate([data.train.inputs.numpy(), data.test.inputs.numpy()]).astype(np.float64)
     labels = np.concatenate([data.train.targets.numpy(), data.test.targets.numpy()])
     married = inputs[:, [data.features.index(name) for name in _MARRIED]].sum(axis=1)
@@ -79,7 +80,7 @@ def _table(data: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def _once(rows: NDArray[np.float64], labels: NDArray[np.int64], n: int) -> _Once:
-    """Members, non-members and public people are three random groups of n."""
+    """Attack one random choice of n members, n non-members and n public people."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.tree import DecisionTreeClassifier

@@ -1,14 +1,14 @@
-"""Attribute inversion: what a model reveals of one secret column of a person, with all other columns known.
+"""Attribute inversion: a guess of a person's secret column from a model and all other columns.
 
-By Fredrikson, Jha, Ristenpart, CCS 2015, section 4.  The attacker knows the other columns x_K, the label y
-and the frequency of each value v, and guesses
+The attacks are those of Fredrikson, Jha, Ristenpart, CCS 2015, section 4.  The attacker knows the other
+columns x_K, the label y and the frequency of each value v, and guesses
 
     black box:  argmax_v Pr[v] Pr[y | f(v, x_K)]
     white box:  argmax_v Pr[v] Σ_i (n_i / N) [path i of the tree agrees with (v, x_K) and says y]
 
-Statistics alone, without the model, give many right guesses.  So a result is compared with that of the same
-attacker without the model (imputation), and with people that the model was not trained on: only the
-difference to them is what the model reveals about the people that it was trained on.
+Statistics alone, without the model, give many right guesses.  So a result is compared with that of an
+attacker without the model (imputation), and with that on people on whom the model was not trained.  Only the
+difference between members and those people is what the model reveals about its members.
 
 Letters: n people, d columns, v values, c classes.
 """
@@ -33,10 +33,10 @@ class Classifier(Protocol):
     """The interface of scikit-learn's classifiers."""
 
     def fit(self, X: Array, y: Integers) -> object:
-        """Learn classes (n,) from rows (n, d)."""
+        """Learn to predict classes (n,) from rows (n, d)."""
 
     def predict(self, X: Array) -> Any:
-        """Classes (n,) of rows (n, d)."""
+        """Predict classes (n,) of rows (n, d)."""
 
 
 @final
@@ -45,7 +45,7 @@ class Secret:
     """The secret column.
 
     Attributes:
-        columns: its positions in a row, more than one if it is one-hot.
+        columns: the positions of the secret in a row; several if it is one-hot encoded.
         values: (v, columns), its possible values.
         prior: (v,), the frequency of each value.
 
@@ -74,10 +74,10 @@ class Secret:
             raise InvalidInput(f"the prior must be positive and sum to 1; got {self.prior}.")
 
     def truth(self, rows: Array) -> Integers:
-        """Return the number of each row's value; of shape (n,).
+        """Return the index of each row's true value, (n,).
 
         Raises:
-            InvalidInput: if a row has none of them.
+            InvalidInput: if a row has none of the values.
         """
         same = (rows[:, None, self.columns] == self.values).all(axis=2)  # (n, v)
         if not same.any(axis=1).all():
@@ -87,13 +87,13 @@ class Secret:
         return np.asarray(same.argmax(axis=1))
 
     def tried(self, rows: Array) -> Array:
-        """Every row with every value in turn; (n, d) to (v, n, d).  The true value is not read."""
+        """Return rows (n, d) with each value in turn, (v, n, d). The true value is not read."""
         found = np.repeat(rows[None], len(self.prior), axis=0)
         found[:, :, self.columns] = self.values[:, None]
         return found
 
     def hidden(self, rows: Array) -> Array:
-        """The rows without the secret; (n, d) to (n, d - columns)."""
+        """Return the rows (n, d) without the secret, (n, d - columns)."""
         return np.delete(rows, self.columns, axis=1)
 
 
@@ -103,7 +103,7 @@ class People:
     """Rows (n, d) and labels (n,), integers from 0.
 
     Raises:
-        InvalidInput: if there are none, shapes do not fit, or a number is not finite.
+        InvalidInput: if there are no rows, shapes do not fit, or a number is not finite.
     """
 
     rows: Array
@@ -122,8 +122,9 @@ class People:
 
 
 def confusion(predicted: ArrayLike, labels: ArrayLike, *, classes: int) -> Array:
-    """Pr[y | the model says f], of shape (c, c): row y, column f.  Each cell counts one more than was seen,
-    so that nothing unseen is impossible.
+    """Estimate Pr[y | the model predicts f] as a matrix (c, c), with row y and column f.
+
+    Every count starts at one, so that no combination gets probability 0.
 
     >>> confusion([0, 0, 1, 1], [0, 0, 0, 1], classes=2).round(3).tolist()
     [[0.75, 0.5], [0.25, 0.5]]
@@ -142,17 +143,17 @@ def confusion(predicted: ArrayLike, labels: ArrayLike, *, classes: int) -> Array
 def black_box(
     predict: Callable[[Array], ArrayLike], people: People, secret: Secret, matrix: ArrayLike
 ) -> Integers:
-    """Return the value of everyone's secret, from the model's answers alone; of shape (n,).
+    """Guess the secret of each person from the model's predictions; return indices of values, (n,).
 
-    The paper's confusion matrix stands for how likely label y is where the model says f: Pr[v | y, x_K] is in
-    proportion to Pr[v] Pr[y | v, x_K], and the model's answer is what the attacker has for (v, x_K).
+    Pr[v | y, x_K] is proportional to Pr[v] Pr[y | v, x_K].  The attacker estimates the last factor by the
+    confusion matrix: the probability of label y if the model predicts f for (v, x_K).
 
     Args:
-        predict: any classifier's: rows (n, d) to integers (n,).
+        predict: the model's function from rows (n, d) to classes (n,).
         matrix: of shape (c, c), from :func:`confusion` on people whose labels are public.
 
     Raises:
-        InvalidInput: if the matrix does not cover an answer or a label.
+        InvalidInput: if a predicted class or a label is not in the matrix.
     """
     tried, table = secret.tried(people.rows), np.asarray(matrix, dtype=np.float64)
     v, n, d = tried.shape
@@ -164,18 +165,17 @@ def black_box(
 
 
 def white_box(tree: Any, people: People, secret: Secret) -> Integers:
-    """Return the value of everyone's secret, from the tree and its number of training rows in each leaf;
-    (n,).
+    """Guess each secret from the tree and its number of training rows per leaf; return value indices (n,).
 
-    With all other columns known, one path agrees with each value.  If no value's path says y, the prior
-    decides alone.
+    As all other columns are known, each value leads to one leaf.  If no such leaf predicts y, the prior alone
+    decides.
 
     Args:
         tree: a fitted ``DecisionTreeClassifier`` whose classes are integers.
 
     Raises:
-        InvalidInput: for another model, or a tree of more than one output.
-        MissingExtra: without scikit-learn.
+        InvalidInput: if the model is not such a tree, or has more than one output.
+        MissingExtra: if scikit-learn is not installed.
     """
     try:
         from sklearn.tree import DecisionTreeClassifier
@@ -195,16 +195,19 @@ def white_box(tree: Any, people: People, secret: Secret) -> Integers:
 
 
 def impute(classifier: Classifier, public: People, people: People, secret: Secret) -> Integers:
-    """The same attacker without the model: ``classifier`` learns the secret from the other columns and the
-    label of the ``public`` people; of shape (n,)."""
+    """Guess each secret without the model; return value indices (n,).
+
+    ``classifier`` learns the secret from the other columns and the labels of ``public`` people."""
     classifier.fit(_with_label(public, secret), secret.truth(public.rows))
     return np.asarray(classifier.predict(_with_label(people, secret)), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class AttributeResult:
-    """Shares of people whose secret was guessed right: of members, of non-members, of members without the
-    model; and the most frequent value's share of the members."""
+    """Shares of right guesses: for members, for non-members, and for members without the model.
+
+    ``majority`` is the share of members with the most frequent value.
+    """
 
     members: Interval
     non_members: Interval
@@ -231,12 +234,13 @@ def judge_attribute(
     imputer: Classifier,
     confidence: float,
 ) -> AttributeResult:
-    """Judge the attack on members and on others, compared with the same attacker's guesses without the model.
+    """Compare an attack on members with that on non-members, and with guesses without the model.
 
     Args:
-        attack: people to their values' numbers (n,), such as a :func:`white_box` on the model.
-        public: people of whom the attacker knows everything; they must be in neither of the other groups.
-        imputer: the strongest classifier of the secret that you have: a weak one makes any attack look good.
+        attack: a function from people to guessed value indices (n,), such as :func:`white_box` on a model.
+        public: people about whom the attacker knows everything; they must be in neither of the other groups.
+        imputer: the strongest classifier of the secret that you have, as a weak one makes any attack look
+            good.
     """
     truth = secret.truth(members.rows)
 
@@ -253,7 +257,7 @@ def judge_attribute(
 
 
 def _most_likely(likelihood: Array, secret: Secret) -> Integers:
-    """argmax_v Pr[v] likelihood[v], of (v, n); the prior alone where nothing is possible."""
+    """Return argmax_v Pr[v] likelihood[v], (n,), or argmax_v Pr[v] if all likelihoods are 0."""
     nothing = (likelihood <= 0.0).all(axis=0)
     weighed = secret.prior[:, None] * np.where(nothing, 1.0, likelihood)
     return np.asarray(weighed.argmax(axis=0))

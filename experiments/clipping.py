@@ -1,7 +1,8 @@
 """The effect of the clipping norm: too small, too large, and adaptive to the median (1905.03871).
 
-A fixed norm far below the gradients makes the steps too short, one far above adds too much noise.  The
-adaptive rule finds the median from either side, and the noisy count that it needs is in the same epsilon.
+A fixed clipping norm far below the gradients makes the steps too short, and one far above adds too much
+noise. The adaptive rule finds the median from both sides.  The epsilon includes the noisy count that it
+needs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SETTING = Setting(2000, 150, learning_rate=0.5, momentum=0.9, clipping_norm=1.0
 
 
 def run(request: Request) -> list[Row]:
-    """One row per rule, and ``clipping.png``: accuracy over the norm, and the adaptive thresholds."""
+    """Return a row per rule, and draw ``clipping.png``: accuracy over the norm, and adaptive thresholds."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     data = load(name)
     rows: list[Row] = []
@@ -59,7 +60,7 @@ def _repeat(
 
 
 def _every(steps: int) -> int:
-    """Return the number of steps between the thresholds that a row keeps."""
+    """Return the number of steps between two thresholds in a row's details."""
     return max(1, steps // 50)
 
 

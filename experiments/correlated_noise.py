@@ -1,7 +1,8 @@
-"""One pass over a stream of pictures: noise that is correlated in time, and independent noise (2103.00039).
+"""Noise that is correlated in time, compared with independent noise, on a stream (2103.00039).
 
-A stream gives each picture to one step, and hides none by sampling.  Independent noise on random samples of
-all pictures, which a stream does not allow, is the last row.  Logistic regression, 500 steps.
+Logistic regression is trained in 500 steps with one pass over a stream of pictures.  Each picture is in one
+step, so there is no amplification by sampling.  The last row has independent noise on random samples of all
+pictures, which a stream does not allow.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class _Way:
     correlation: Correlation | None
     stream: bool
     rates: tuple[float, float]
-    """Learning rates below epsilon = 1 and from there on."""
+    """The learning rates for epsilon < 1 and for epsilon >= 1."""
 
 
 def _ways() -> tuple[_Way, ...]:
-    """Made when asked for: the best coefficients take a second to find."""
+    """Return the mechanisms to compare. The optimisation of their coefficients takes a second."""
     return (
         _Way("independent, a stream", None, True, (0.003, 0.01)),
         _Way("tree, a stream", Tree(), True, (0.01, 0.03)),
@@ -64,7 +65,7 @@ _SELECTION = "the last 10,000 training images"
 
 
 def run(request: Request) -> list[Row]:
-    """One row per way and epsilon, and ``correlated-noise.png``."""
+    """Return a row per mechanism and epsilon, and draw ``correlated-noise.png``."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     data, rows, ways = load(name), list[Row](), _ways()
     for epsilon in request.choose_epsilons(_EPSILONS):

@@ -1,4 +1,4 @@
-"""The private mean of rows, for centring features: one noisy sum.
+"""The private mean of rows by one noisy sum, for centring features.
 
 Letters: n rows, d columns.
 """
@@ -17,25 +17,25 @@ from tacit.models.dp_pca import GaussianNoise
 
 @dataclass(frozen=True, eq=False)
 class DPMean:
-    """``mean`` (d,) float32 learnt with differential privacy, and the ``event`` that learnt it."""
+    """A private ``mean`` (d,) float32, and the ``event`` of its release."""
 
     mean: Tensor
     event: Gaussian
 
     def centre(self, rows: Tensor) -> Tensor:
-        """(n, d) rows minus the mean, scaled to norm 1 again."""
+        """Subtract the mean from (n, d) rows, and scale them to norm 1 again."""
         return torch.nn.functional.normalize(rows - self.mean, dim=1)
 
 
 def fit_dp_mean(rows: Tensor, *, expected: int, noise_multiplier: float, gaussian: GaussianNoise) -> DPMean:
-    """The noisy sum of the rows, their norms clipped to 1, divided by the public number ``expected``.
+    """Return the noisy sum of (n, d) rows clipped to norm 1, divided by the public number ``expected``.
 
-    ``gaussian(shape, std)`` draws from the run's own generator.  Shapes: rows (n, d) to mean (d,).
+    ``gaussian(shape, std)`` draws from the run's own generator.
 
     Guarantee:
 
-    * One release of the Gaussian mechanism with this noise multiplier, stated as ``event``: adding or
-      removing a row changes the sum by norm at most 1.  A row that is not finite counts for nothing.
+    * This is one release of the Gaussian mechanism with ``noise_multiplier``, described by ``event``: adding
+      or removing a row changes the sum by a vector of norm at most 1.  A row that is not finite counts as 0.
     * The divisor is public and never the number of rows.
 
     >>> rows = torch.ones(1000, 4) / 2
@@ -51,9 +51,9 @@ def fit_dp_mean(rows: Tensor, *, expected: int, noise_multiplier: float, gaussia
 
 
 def raw_sum(rows: Tensor) -> Tensor:
-    """(d,) float64 sum of the rows with norms cut to 1, before noise.
+    """Return the (d,) float64 sum of the rows clipped to norm 1, before noise.
 
-    Chunks keep memory small; float64 keeps the rounding of a sum below any noise.
+    The rows are summed in chunks to save memory, and in float64 so that rounding stays far below the noise.
     """
     total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
     for part in torch.split(rows, 4096):

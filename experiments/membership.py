@@ -1,8 +1,8 @@
 """All membership attacks on an overfitted network, and on the same network under DP.
 
-2,000 records of which 10 % are mislabelled; every record is in the training set of a target with probability
-one half.  Shadow models are trained as the target was, with the target's privacy settings.
-The bound is 1 - f of the accounted run: no attack, of whatever strength, can be above it.
+Of 2,000 records, 10 % are mislabelled.  Each record is in the training set of a target with probability one
+half.  Shadow models are trained like the target, with its privacy settings.  The bound is 1 - f, with the
+trade-off curve f of the accounted run: no attack can exceed it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Ints: TypeAlias = NDArray[np.int64]
 _NAME = "membership"
 _RECORDS, _MISLABELLED, _TESTED = 2000, 200, 5000
 _SIDE, _HIDDEN, _CLASSES = 14, 64, 10
-_MEAN_PIXEL = 0.13  # of handwritten digits in general
+_MEAN_PIXEL = 0.13  # a typical value for handwritten digits
 _SHADOWS = 16
 _AT_ONCE = 10
 _PLAIN = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 50, "epochs": 60}
@@ -70,9 +70,9 @@ _NOTES = (
 
 @dataclass(frozen=True)
 class _Pool:
-    """Records 0 to 1,999 may be members; as many after them never are; then come those for the accuracy.
+    """Records 0 to 1,999 may be members, the next 2,000 never are, and the rest measure accuracy.
 
-    ``inputs`` (n, 196); ``labels`` (n,), as trained on; ``true_labels`` (n,).
+    ``inputs`` are (n, 196), ``labels`` (n,) those of training, and ``true_labels`` (n,).
     """
 
     inputs: Tensor
@@ -81,16 +81,16 @@ class _Pool:
 
     @property
     def mislabelled(self) -> Bools:
-        """Whether each record has a wrong label, (2000,)."""
+        """Whether each of the first 2,000 records has a wrong label, (2000,)."""
         wrong: Bools = self.labels.cpu().numpy() != self.true_labels
         return wrong[:_RECORDS]
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One way of training: ``scores`` by attack, one (n,) array per target; ``member`` (targets, n).
+    """The results for one plan: ``scores`` by attack, one (n,) array per target, and ``member`` (targets, n).
 
-    ``order`` and ``exposure`` (n,): records from the most exposed on, and v_i, of disjoint shadows.
+    ``order`` (n,) has the records from the most exposed on.  ``exposure`` (n,) has v_i from other shadows.
     """
 
     plan: Plan | None
@@ -102,7 +102,7 @@ class _Outcome:
 
 
 def run(request: Request) -> list[Row]:
-    """A row without privacy and one per epsilon, and ``membership.png``; ``request.seeds`` targets each."""
+    """Return a row without privacy and one per epsilon; draw ``membership.png``. ``seeds`` targets each."""
     name = request.choose_dataset(("mnist", "fashion-mnist"))
     pool = _pool(load(name), request.device)
     outcomes = [_outcome(name, pool, None, request)]
@@ -117,13 +117,13 @@ def run(request: Request) -> list[Row]:
 
 
 def _pool(data: Dataset, device: str) -> _Pool:
-    """The same records and wrong labels in every run: what is repeated is the training."""
+    """Return the pool, with the same records and wrong labels in every run; only training differs."""
     rng = np.random.default_rng(1610_05820)
     order = rng.permutation(len(data.train.inputs))[: 2 * _RECORDS]
     inputs = torch.cat([data.train.inputs[order], data.test.inputs[:_TESTED]])
     true = torch.cat([data.train.targets[order], data.test.targets[:_TESTED]]).numpy()
     labels = true.copy()
-    for start in (0, _RECORDS):  # as many wrong labels among non-members as among members
+    for start in (0, _RECORDS):  # the same number of wrong labels among members and non-members
         wrong = start + rng.permutation(_RECORDS)[:_MISLABELLED]
         labels[wrong] = (labels[wrong] + rng.integers(1, _CLASSES, _MISLABELLED)) % _CLASSES
     small = avg_pool2d(inputs, inputs.shape[-1] // _SIDE).flatten(1) - _MEAN_PIXEL
@@ -144,7 +144,7 @@ def _plan(epsilon: float) -> Plan:
 
 
 def _store(plan: Plan | None) -> str:
-    """The file in which an interrupted run finds its models again."""
+    """Return the name of the file from which an interrupted run restores its models."""
     return f"{_NAME}-shadows-{'plain' if plan is None else format(plan.noise_multiplier, '.6f')}.npz"
 
 
@@ -190,7 +190,7 @@ def _outcome(name: str, pool: _Pool, plan: Plan | None, request: Request) -> _Ou
 
 
 def _trained(pool: _Pool, plan: Plan | None, request: Request, title: str) -> Shadows:
-    """The targets, each on its own coin flips, then the shadows; logits (K, n, 10)."""
+    """Train the targets, with independent coin flips, and then the shadows; logits are (K, n, 10)."""
     rng = np.random.default_rng()
     coins = rng.random((request.seeds, _RECORDS)) < 0.5
     return train_shadows(
@@ -265,7 +265,7 @@ def _figures(
 
 
 def _most_found(plan: Plan, false_alarms: float) -> float:
-    """1 - f: the most members that any attack finds."""
+    """Return 1 - f, the largest share of members that any attack finds."""
     return 1.0 - float(plan.curve.false_negative_rate(false_alarms))
 
 
@@ -310,7 +310,7 @@ def _draw_roc(axes: Axes, outcomes: list[_Outcome]) -> None:
 
 
 def _draw_exposure(axes: Axes, outcomes: list[_Outcome]) -> None:
-    """Means over neighbours in rank; ranked on one half of the shadows, reported on the other."""
+    """Draw mean exposures over neighbours in rank; half of the shadows rank, the others measure."""
     width = _RECORDS // 40
     for outcome, colour, marker in zip(outcomes, (ORANGE, BLUE, GREEN, PALE), MARKERS, strict=False):
         values = outcome.exposure[outcome.order].reshape(-1, width).mean(axis=1)

@@ -1,8 +1,9 @@
-"""Faces out of a classifier: MI-Face on the AT&T faces (Fredrikson, Jha, Ristenpart, CCS 2015, section 5).
+"""Recovery of faces from a classifier: MI-Face on AT&T (Fredrikson, Jha, Ristenpart, CCS 2015, section 5).
 
-30 people are private, 7 pictures of each train the model; 10 other people are public, and the mean of their
-faces is where the attack starts.  A classifier that saw only the 3 other pictures of each private person says
-who the recovered face is.  It is compared with the same model, trained with differential privacy.
+30 people are private, and 7 pictures of each train the model.  The other 10 people are public, and the attack
+starts from the mean of their faces.  A judge, a classifier trained only on the 3 other pictures of each
+private person, identifies the recovered faces.  The results are compared with those of the same model trained
+with differential privacy.
 
 Letters: p = 30 private people, h and w the sides of a picture, k pictures of a person.
 """
@@ -34,7 +35,7 @@ _NAME = "model-inversion"
 _DATASET = "att-faces"
 _PRIVATE, _SEEN = 30, 7
 _HIDDEN, _CODE = 300, 300
-_STEPS, _RATE = 300, 1e-3  # of Adam, for all models that are trained without privacy
+_STEPS, _RATE = 300, 1e-3  # Adam's settings for all models that are trained without privacy
 _SETTINGS = Inversion(total_variation=1e-4, distance=1e-3)
 _CODE_SETTINGS = Inversion(learning_rate=1.0)
 _PRIVATE_SETTING = Setting(None, 10, learning_rate=0.3, momentum=0.0, clipping_norm=1.0)
@@ -45,7 +46,7 @@ _SELECTION = "these faces themselves: not a figure of what privacy costs"
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """``seen`` (p, 7, h, w) trains, ``unseen`` (p, 3, h, w) judges, ``mean`` (h, w) is public."""
+    """A split: ``seen`` (p, 7, h, w) for training, ``unseen`` (p, 3, h, w) for the judge, public ``mean``."""
 
     seen: Tensor
     unseen: Tensor
@@ -53,7 +54,7 @@ class _Split:
 
     @staticmethod
     def draw(faces: Tensor) -> _Split:
-        """Other people and other pictures each time."""
+        """Draw a random split of people and pictures."""
         people = torch.randperm(len(faces))
         private = faces[people[:_PRIVATE]]
         order = torch.rand(private.shape[:2]).argsort(1)
@@ -65,7 +66,7 @@ class _Split:
         )
 
     def pair(self, pictures: Tensor) -> TensorPair:
-        """(p, k, h, w) as records less the public mean, and the people's numbers."""
+        """Return pictures (p, k, h, w) minus the public mean, with the people's numbers as classes."""
         people = torch.arange(_PRIVATE).repeat_interleave(pictures.shape[1])
         return TensorPair(pictures.flatten(0, 1) - self.mean, people)
 
@@ -81,7 +82,7 @@ class _Attacked:
 
 @dataclass
 class _Figures:
-    """The figures of each split."""
+    """The results of each split."""
 
     accuracy: list[float] = field(default_factory=list)
     judged: list[float] = field(default_factory=list)
@@ -96,7 +97,7 @@ class _Figures:
     steps: list[float] = field(default_factory=list)
 
     def add(self, split: _Split, attacked: _Attacked, judge: nn.Module) -> None:
-        """Three seen pictures of each against the three unseen: with more, the nearest would be nearer."""
+        """Add a split's results; compare three seen pictures per person, as there are three unseen."""
         faces, mean, k = attacked.faces, split.mean, split.unseen.shape[1]
         own = torch.cat([split.seen, split.unseen], 1).mean(1)
         seen, unseen = split.seen[:, :k], split.unseen
@@ -115,7 +116,7 @@ class _Figures:
         self.steps.append(float(attacked.steps.double().mean()))
 
     def row(self, model: str, plan: Plan | None, seconds: float) -> Row:
-        """Means over the splits, and every split's figures in the details."""
+        """Return a row with means over the splits, and with the results of every split in the details."""
         n = _PRIVATE * len(self.judged)
         interval = clopper_pearson(round(sum(self.judged) * _PRIVATE), n, confidence=0.95)
         details: dict[str, Any] = {name: values for name, values in vars(self).items() if name != "accuracy"}
@@ -152,7 +153,7 @@ class _Figures:
 
 
 def run(request: Request) -> list[Row]:
-    """One row per model, the private one last, and ``model-inversion.png`` with the recovered faces."""
+    """Return a row per model, the private one last, and draw ``model-inversion.png`` with recovered faces."""
     request.choose_dataset((_DATASET,))
     faces = load_faces()
     trainers: dict[str, tuple[Plan | None, Callable[[_Split], _Attacked]]] = {
@@ -218,7 +219,7 @@ def _as_dataset(split: _Split) -> Dataset:
 
 
 def _attack(model: nn.Module, split: _Split) -> _Attacked:
-    """Invert a model of pictures less the public mean, in pixels."""
+    """Attack a model by gradient steps on the pixels."""
     whole = nn.Sequential(_TakeOff(split.mean), model)
     start = split.mean.expand(_PRIVATE, *split.mean.shape)
     found = mi_face(whole, torch.arange(_PRIVATE), start, settings=_SETTINGS)
@@ -226,10 +227,10 @@ def _attack(model: nn.Module, split: _Split) -> _Attacked:
 
 
 def _autoencoder(split: _Split) -> _Attacked:
-    """Invert the softmax layer in the space of codes, as the paper does, and decode what was found.
+    """Invert the softmax layer in the space of codes, as in the paper, and decode the resulting codes.
 
-    The paper also takes every step's code through a denoised picture and back (Algorithm 2).  This
-    autoencoder draws codes to the mean face on that way faster than a step leads away from it.
+    The paper also decodes the code of every step, denoises the picture and encodes it (Algorithm 2).  This is
+    left out here: with this autoencoder it moves codes to the mean face faster than a step moves them away.
     """
     h, w = split.mean.shape
     encode = nn.Sequential(_TakeOff(split.mean), nn.Flatten(), nn.Linear(h * w, _CODE), nn.Sigmoid())
@@ -254,7 +255,7 @@ def _autoencoder(split: _Split) -> _Attacked:
 
 
 class _TakeOff(nn.Module):
-    """Pictures (n, h, w) less a public one."""
+    """Subtracts a public picture from pictures (n, h, w)."""
 
     def __init__(self, mean: Tensor) -> None:
         super().__init__()
@@ -266,7 +267,7 @@ class _TakeOff(nn.Module):
 
 
 def _fit(model: nn.Module, data: TensorPair, *, rate: float = _RATE) -> nn.Module:
-    """Without privacy: cross-entropy on all records at once."""
+    """Train without privacy, by the cross-entropy on all records at once."""
     _minimise(model, lambda: nn.functional.cross_entropy(model(data.inputs), data.targets), rate=rate)
     return model
 
@@ -285,7 +286,7 @@ def _accuracy(model: nn.Module, pictures: Tensor, people: Tensor) -> float:
 
 
 def _draw(split: _Split, shown: dict[str, Tensor], request: Request) -> None:
-    """Columns are people; the first rows are a picture that trained the models and one that did not."""
+    """Draw people as columns; the first two rows are a training picture and an unseen picture."""
     rows = {"trained on": split.seen[:, 0], "never seen": split.unseen[:, 0]} | shown
     rows["start: the public mean"] = split.mean.expand(_PRIVATE, *split.mean.shape)
     figure = new_figure(1.15 * _SHOWN + 1.8, 1.35 * len(rows))

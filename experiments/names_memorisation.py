@@ -1,8 +1,9 @@
-"""The memory of a language model for planted secrets, with and without privacy.
+"""The memorisation of planted secrets by a language model, with and without privacy.
 
-Canaries "pin xy ddddd" go into the training data once, 4 or 16 times, or, by a sealed coin, not at all.  The
-attacker knows "pin xy " and ranks all 100,000 numbers by what the model gives them.  The same data, the same
-initial weights; once with plain Adam, once with Adam on private gradients.
+Each canary "pin xy ddddd" is planted in the training data 1, 4 or 16 times, or left out by a coin flip.  The
+attacker knows "pin xy " and ranks all 100,000 numbers by the probability that the model gives them.  On the
+same data and from the same initial weights, one model is trained by plain Adam and others by Adam on private
+gradients.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _COLOURS = {1: BLUE, 4: GREEN, 16: ORANGE}
 
 @dataclass(frozen=True)
 class _Setting:
-    """``canaries``: how many of each number of copies, about half of which go in; lengths in passes."""
+    """Settings of training; ``canaries`` are pairs (copies, number of canaries), half of them planted."""
 
     names: int = 6000
     held_out: int = 2000
@@ -69,7 +70,7 @@ _SETTING = _Setting()
 
 @dataclass(frozen=True)
 class _Data:
-    """Canaries of all kinds, the training records as tensors, and names that are not among them."""
+    """The canaries, the training records with planted canaries, and held-out names."""
 
     canaries: list[Canary]
     train: TensorPair
@@ -78,7 +79,7 @@ class _Data:
 
 @dataclass
 class _Found:
-    """The findings of the attacks on the models of one kind, over the repeats."""
+    """The results of the attacks on the models of one plan, over all repeats."""
 
     plan: Plan | None
     accuracies: list[float] = field(default_factory=list)
@@ -87,12 +88,12 @@ class _Found:
     seconds: float = 0.0
 
     def exposures(self, copies: int, *, included: bool = True) -> Array:
-        """Return the exposures of the canaries with this many copies in the data, or of those left out."""
+        """Return the sorted exposures of the canaries with this number of copies, planted or left out."""
         found = [one.exposure for one in self.chosen(copies, included=included)]
         return np.sort(np.array(found, dtype=np.float64))
 
     def chosen(self, copies: int, *, included: bool = True) -> list[Remembered]:
-        """The findings on those canaries."""
+        """Return the results on the canaries with this number of copies, planted or left out."""
         wanted = (copies, included)
         return [one for one in self.secrets if (one.canary.copies, one.canary.included) == wanted]
 
@@ -106,7 +107,7 @@ def _title(epsilon: float) -> str:
 
 
 def run(request: Request) -> list[Row]:
-    """A row without privacy, one per epsilon, and ``names-memorisation.png`` with the exposures."""
+    """Return a row without privacy and one per epsilon, and draw ``names-memorisation.png``."""
     request.choose_dataset(("names",))
     names = load_names()
     kinds = [_Found(None)]
@@ -142,7 +143,7 @@ def _plan(epsilon: float) -> Plan:
 
 
 def _data(names: Sequence[str], generator: np.random.Generator) -> _Data:
-    """Names and canaries, drawn anew: which names, which secrets, which of them are in."""
+    """Draw random names and secrets, and which canaries are planted."""
     drawn = generator.permutation(len(names))[: _SETTING.names + _SETTING.held_out]
     chosen = [names[place] for place in drawn]
     pairs = ["".join(pair) for pair in itertools.product(string.ascii_lowercase, repeat=2)]
@@ -170,7 +171,7 @@ def _train(model: WindowModel, data: _Data, plan: Plan | None, request: Request)
 
 
 def _train_plainly(model: WindowModel, data: _Data, title: str, request: Request) -> None:
-    """Adam with a rate that falls to zero, on shuffled batches: how it is done without thought of privacy."""
+    """Train by plain Adam on shuffled batches, with a learning rate that decays to 0."""
     contexts, targets = data.train
     steps = math.ceil(_SETTING.plain_passes * len(contexts) / _SETTING.plain_batch)
     optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.plain_rate)
@@ -189,7 +190,7 @@ def _train_plainly(model: WindowModel, data: _Data, title: str, request: Request
 
 
 def _attack(kind: _Found, model: WindowModel, data: _Data) -> None:
-    """Rank each secret among all 100,000, let the model complete it, and repeat single letters."""
+    """Rank each secret among all 100,000, complete its prefix, and probe with repeated letters."""
     ask, rng = next_token(model, NAMES_LONGEST), np.random.default_rng()
     kind.secrets += [remembered_secret(ask, canary, _SPACE, _ALPHABET, rng) for canary in data.canaries]
     members, others = (rows_of(pair, whole=True) for pair in (data.train, data.test))
@@ -226,7 +227,7 @@ def _row(kind: _Found) -> Row:
 
 
 def _summary(kind: _Found, copies: int) -> dict[str, Any]:
-    """Summarise the canaries with this number of copies in the data."""
+    """Return a summary of the results on planted canaries with this number of copies."""
     mine = kind.chosen(copies)
     queries = statistics.median(one.queries for one in mine) if mine else math.inf
     return {
@@ -245,7 +246,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _repeated(probes: Sequence[RepeatProbe]) -> dict[str, Any]:
-    """The divergence probe, shares over the repeats of the experiment together."""
+    """Return the mean results of the divergence probe over all repeats."""
     shares = ("after_repeating", "after_repeating_unseen", "asked_plainly", "asked_plainly_unseen")
     return {"repeats": probes[0].repeats, "piece": probes[0].piece} | {
         name: statistics.mean(getattr(probe, name) for probe in probes) for name in shares
@@ -265,8 +266,11 @@ def _spread(exposures: Array) -> dict[str, Any]:
 
 
 def _above_bound(kind: _Found, copies: int) -> list[float] | None:
-    """Whole bits at which the share of exposures is above what the mathematics allows, by more than chance:
-    with 95 % confidence over all of them together.  None without a bound."""
+    """Return the exposures, in whole bits, at which the share of canaries exceeds the bound of the guarantee.
+
+    The excess is significant with 95 % confidence over all bits together.  The result is None without
+    a bound.
+    """
     exposures = kind.exposures(copies)
     if kind.plan is None or exposures.size == 0:
         return None
@@ -315,7 +319,7 @@ def _against_bound(bits: Sequence[float]) -> str:
 
 
 def _draw(rows: Sequence[Row], request: Request) -> None:
-    """Draw the share of secrets with at least each exposure, and the most that the guarantee allows."""
+    """Draw the share of secrets with at least each exposure, and the guarantee's bound on it."""
     figure = new_figure(4.2 * len(rows), 4.0)
     bits = np.linspace(0.0, math.log2(_SPACE.size), 60)
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows, strict=True):

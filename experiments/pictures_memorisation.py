@@ -1,8 +1,8 @@
-"""The training pictures that a small generative model reproduces, with and without privacy.
+"""The reproduction of training pictures by a small generative model, with and without privacy.
 
-A variational autoencoder (Kingma and Welling 2013, 1312.6114) learns a few hundred digits of 14 x 14 pixels,
-of which some are in the data 4 or 16 times; pictures that a sealed coin kept out are the control.  Then it
-makes pictures, and the attack searches for each of the others among them (Carlini et al. 2023, 2301.13188).
+A variational autoencoder (Kingma and Welling 2013, 1312.6114) learns a few hundred digits of 14 x 14 pixels.
+Some are in the data 4 or 16 times, and pictures that a coin flip left out are the control.  Then the model
+generates pictures, and the attack searches for each digit among them (Carlini et al. 2023, 2301.13188).
 
 Letters: n records, d pixels, h hidden units, l latent numbers.
 """
@@ -33,12 +33,12 @@ from tacit.training.augmentation import Augmentation
 _NAME = "pictures-memorisation"
 _SIDE, _HIDDEN, _LATENT = 14, 128, 6
 _PIXELS = _SIDE * _SIDE
-_SPREAD = 0.1  # standard deviation of a pixel about the decoder's output
+_SPREAD = 0.1  # the standard deviation of a pixel, given the decoder's output
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """``pictures``: how many of each number of copies, about half of which go in; lengths in passes."""
+    """Settings of training; ``pictures`` are pairs (copies, number of pictures), half of them included."""
 
     pictures: tuple[tuple[int, int], ...] = ((1, 240), (4, 80), (16, 40))
     plain_passes: float = 400.0
@@ -55,7 +55,7 @@ _SETTING = _Setting()
 
 
 class _Autoencoder(nn.Module):
-    """Pictures and standard normal numbers in one row, (n, d + l), to the negative evidence bound, (n,)."""
+    """An autoencoder: pictures joined with normal noise, (n, d + l), to the negative evidence bound, (n,)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Autoencoder(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(_LATENT, _HIDDEN), nn.Tanh(), nn.Linear(_HIDDEN, _PIXELS))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """-log p(picture) at most, but for a constant."""
+        """Return an upper bound on -log p(picture) up to a constant, (n,)."""
         pictures, noise = rows[:, :_PIXELS], rows[:, _PIXELS:]
         mean, log_std = self.encoder(pictures).chunk(2, dim=1)
         decoded = torch.sigmoid(self.decoder(mean + log_std.exp() * noise))
@@ -74,12 +74,12 @@ class _Autoencoder(nn.Module):
 
     @torch.no_grad()
     def made(self, count: int) -> Tensor:
-        """(count, d) pictures from random latent numbers."""
+        """Generate (count, d) pictures from random latent codes."""
         return torch.sigmoid(self.decoder(torch.randn(count, _LATENT)))
 
 
 class _WithNoise(Augmentation):
-    """Pictures (n, d), each with the normal numbers of its code: (n, d + l)."""
+    """Joins pictures (n, d) with the normal noise of their latent codes, to (n, d + l)."""
 
     @property
     def draws(self) -> int:
@@ -97,7 +97,7 @@ def _loss(model: nn.Module, rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Data:
-    """``pictures`` (N, d), how often each would be in the data, and whether it is."""
+    """``pictures`` (N, d), the ``copies`` of each if it is included, and whether it is ``included``."""
 
     pictures: Tensor
     copies: NDArray[np.int64]
@@ -111,7 +111,7 @@ class _Data:
 
 @dataclass
 class _Found:
-    """The results on the models of one kind: (picture in, copies, extracted), and pairs to look at."""
+    """The results on the models of one plan: (included, copies, extracted) per picture, and pairs to draw."""
 
     plan: Plan | None
     pictures: list[tuple[bool, int, bool]] = field(default_factory=list)
@@ -123,14 +123,13 @@ class _Found:
         return "no privacy" if self.plan is None else f"ε = {self.plan.epsilon:.3g}"
 
     def counts(self, copies: int | None) -> dict[str, int | None]:
-        """Count the extracted pictures among those with this number of copies; None for those that were left
-        out."""
+        """Count the extracted pictures with this number of copies, or of those left out for None."""
         mine = [out for inside, c, out in self.pictures if (c if inside else None) == copies]
         return {"copies": copies, "pictures": len(mine), "extracted": sum(mine)}
 
 
 def run(request: Request) -> list[Row]:
-    """A row without privacy, one per epsilon, and ``pictures-memorisation.png`` with pictures and copies."""
+    """Return a row without privacy and one per epsilon, and draw ``pictures-memorisation.png``."""
     request.choose_dataset(("mnist",))
     kinds = [_Found(None)]
     kinds += [_Found(_plan(epsilon)) for epsilon in request.choose_epsilons((8.0,))]
@@ -238,7 +237,7 @@ def _notes(kinds: Sequence[_Found]) -> list[str]:
 
 
 def _draw(kinds: Sequence[_Found], request: Request) -> None:
-    """For each kind of model the training pictures that come out best, above what the model made."""
+    """Draw, for each model, the best reproduced training pictures above the generated pictures."""
     width = max(len(kind.pairs) for kind in kinds)
     figure = new_figure(0.8 * width + 0.4, 2.1 * len(kinds))
     for part, kind in zip(figure.subfigures(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):

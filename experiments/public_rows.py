@@ -1,7 +1,7 @@
-"""Rows of norm 1 from pictures, by filters and statistics that come from public pictures alone.
+"""Features of pictures, as rows of norm 1, by filters and statistics of public pictures alone.
 
-Public pictures are CIFAR-100's, without their labels, where they can be found, else dead leaves, which come
-from a random process and are nobody's data.
+The public pictures are those of CIFAR-100 without labels, if the files are found.  Otherwise they are dead
+leaves, pictures from a random process that contain nobody's data.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tacit.models.scattering import CHANNELS, mirror_average, scattering_feature
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000
-_LIFTED, _LIFTED_FLOOR, _COSINES, _SCALE = 50, 20, 4096, 1.5  # coordinates of a block for random cosines
-_DIRECTIONS = 3000  # of each block: an experiment takes as many of the strongest as its noise allows
+_LIFTED, _LIFTED_FLOOR, _COSINES, _SCALE = 50, 20, 4096, 1.5  # coordinates per block for random cosines
+_DIRECTIONS = 3000  # coordinates per block; an experiment uses only the strongest of them
 
 
 def public_pictures() -> tuple[str, Tensor]:
-    """Return the name of the public pictures, and the pictures, (n, 3, 32, 32)."""
+    """Return the name of the public pictures, and the pictures (n, 3, 32, 32)."""
     try:
         pictures = load("cifar100").train.inputs
     except InvalidInput:
@@ -53,12 +53,13 @@ def photo_rows(
     power: float,
     cosines: float,
 ) -> Dataset:
-    """Blocks of features side by side as inputs, each with an equal part of the squared norm.
+    """Return the data set with joined blocks of features as inputs, each with an equal share of the squared
+    norm.
 
-    Patches, patches of the picture at half its size, which see four times as much of it, and scattering; of
-    each the coordinates in the ``directions`` in which public pictures vary most, which are cached, shrunk as
-    :func:`tacit.models.picture_features.shrinking` says.  Random cosines of the strongest coordinates of all
-    blocks take ``cosines`` of the squared norm.
+    The blocks are patches, patches of the picture at half its size, and scattering.  Each has the coordinates
+    along the ``directions`` principal directions of public pictures, which are cached and then scaled by
+    :func:`tacit.models.picture_features.shrinking`.  Random cosines of the strongest coordinates of all
+    blocks get the share ``cosines`` of the squared norm.
     """
     blocks = [_coordinates(name, make, data, public, request) for name, make in _BLOCKS.items()]
     values = [value for value, _ in blocks]
@@ -80,7 +81,7 @@ def photo_rows(
 
 
 def _by_rows(function: Callable[[list[Tensor]], Tensor], blocks: list[Tensor]) -> Tensor:
-    """``function`` of a few rows of all blocks at a time, (n, d) float16."""
+    """Apply ``function`` to a few rows of all blocks at a time; return (n, d) float16."""
     width = function([block[:1] for block in blocks]).shape[1]
     out = torch.empty(len(blocks[0]), width, dtype=torch.float16)
     for start in range(0, len(out), _CHUNK):
@@ -89,7 +90,7 @@ def _by_rows(function: Callable[[list[Tensor]], Tensor], blocks: list[Tensor]) -
 
 
 def _side_by_side(blocks: list[Tensor], factors: list[Tensor]) -> Tensor:
-    """The first coordinates of several blocks times factors, as one row of norm 1, (n, d)."""
+    """Scale the first coordinates of each block by factors, and join the blocks to (n, d) rows of norm 1."""
     parts = [
         F.normalize(block[:, : len(factor)] * factor, dim=1)
         for block, factor in zip(blocks, factors, strict=True)
@@ -99,13 +100,13 @@ def _side_by_side(blocks: list[Tensor], factors: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Block:
-    """Features of pictures and the directions in which they vary, from public pictures."""
+    """Features of pictures, and the principal directions of these features on public pictures."""
 
     compressed: Callable[[Tensor], Tensor]
     directions: PublicDirections
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """(n, c, h, w) pictures to (n, k) coordinates."""
+        """Map (n, c, h, w) pictures to (n, k) coordinates."""
         return self.directions(self.compressed(pictures))
 
 
@@ -138,7 +139,7 @@ def _halved(pictures: Tensor) -> Tensor:
 def _coordinates(
     name: str, make: Callable[[Tensor], _Block], data: Dataset, public: Tensor, request: Request
 ) -> tuple[Tensor, Dataset]:
-    """Eigenvalues (k,) of a block, and the data set with its coordinates (n, k) float16 as inputs; cached."""
+    """Return a block's eigenvalues (k,), and the data set with its cached coordinates (n, k) float16."""
     made = functools.cache(lambda: make(public))
     digest = hashlib.sha256(public.numpy().tobytes()).hexdigest()[:16]
     what = f"{name}, {_DIRECTIONS} directions, public pictures {digest}"
@@ -152,8 +153,9 @@ def _coordinates(
 
 
 def scattering_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
-    """The data set with mirrored, square-rooted, whitened scattering features as inputs, (n, 7776)
-    float16."""
+    """Return the data set with whitened square roots of scattering features as inputs, (n, 7776) float16.
+
+    They are averaged with those of the mirror image."""
     whitening = PublicWhitening(in_chunks(_raw_scattering, public))
 
     def rows(part: str, pictures: Tensor) -> Tensor:
@@ -164,7 +166,7 @@ def scattering_rows(data: Dataset, public: Tensor, request: Request) -> Dataset:
 
 
 def grey_rows(data: Dataset, request: Request) -> Dataset:
-    """The data set with :class:`PictureFeatures` of norm 1 as inputs, (n, d) float16; cached."""
+    """Return the data set with cached :class:`PictureFeatures` of norm 1 as inputs, (n, d) float16."""
     _, height, width = data.input_shape
 
     def rows(part: str, pictures: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ def _mapped(data: Dataset, rows: Callable[[str, Tensor], Tensor]) -> Dataset:
 
 
 def _raw_scattering(pictures: Tensor) -> Tensor:
-    """(n, d): averaged with the mirror image; the square root evens out S1 and S2, which are >= 0."""
+    """Return square roots of features averaged with the mirror image, (n, d); they balance S1 and S2 >= 0."""
     maps = mirror_average(scattering_features(pictures))
     wavelets = torch.arange(maps.shape[1]) % CHANNELS > 0
     maps[:, wavelets] = maps[:, wavelets].clamp_min(0).sqrt()

@@ -1,8 +1,8 @@
-"""Figures as the 2016 paper and talk published them.  **Not bounds**: history, to draw the old curves.
+"""The epsilons that the 2016 paper and talk published, to draw the old curves.  They are **not bounds**.
 
-"Deep Learning with Differential Privacy" (Abadi et al. 2016, 1607.00133), Figure 2, and the table of the
-talk that went with it.  Where a step is not a theorem, the docstring says so;
-:func:`valid_strong_composition` is the theorem to show next to them.
+They are from Figure 2 of "Deep Learning with Differential Privacy" (Abadi et al. 2016, 1607.00133), and from
+the table of the talk.  Docstrings say which step is not a theorem.  :func:`valid_strong_composition` is a
+valid bound for comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.events import Gaussian, PoissonSampled, Repeat
 
 @dataclass(frozen=True)
 class TalkRow:
-    """One row of the talk's table: our reconstruction, what was printed, and whether it is a bound."""
+    """One row of the talk's table: our reconstruction, the printed text, and whether it is a bound."""
 
     name: str
     epsilon: float
@@ -27,15 +27,16 @@ class TalkRow:
 
 
 def talk_table() -> tuple[TalkRow, ...]:
-    """The talk's table up to the moments accountant: sigma = 4, delta_0 = 1e-5, q = 0.01, T = 10,000.
+    """Return the talk's table up to the moments accountant.
 
-    Each step costs eps_0 = sqrt(2 ln(1/delta_0)) / sigma = 1.2, and then:
+    With sigma = 4, delta_0 = 1e-5, q = 0.01 and T = 10,000, each step costs
+    eps_0 = sqrt(2 ln(1/delta_0)) / sigma = 1.2.  The rows are:
 
-    * basic composition, T eps_0 and T delta_0: a theorem, given eps_0;
-    * strong composition, eps_0 sqrt(T ln(1/d)) with ln(1/d) = 9: drops a factor sqrt(2) and the linear term
-      T eps_0 (e^{eps_0} - 1), which is 28,000 here.  As published, not a bound;
-    * amplified, 2 q eps_0 sqrt(T ln(1/d)) with d = 1e-7 and delta q T delta_0: takes q eps_0 for the price of
-      a sampled step.  As published, not a bound.
+    * Basic composition, T eps_0 and T delta_0.  This is a theorem, given eps_0.
+    * Strong composition, eps_0 sqrt(T ln(1/d)) with ln(1/d) = 9.  This formula drops a factor sqrt(2) and the
+      linear term T eps_0 (e^{eps_0} - 1), which is 28,000 here, so it is not a bound.
+    * Amplified, 2 q eps_0 sqrt(T ln(1/d)) with d = 1e-7 and delta q T delta_0.  This formula uses q eps_0 as
+      the cost of a sampled step, so it is not a bound.
 
     The inputs of the last two (9 and 1e-7) are our reconstruction.
 
@@ -56,12 +57,13 @@ def talk_table() -> tuple[TalkRow, ...]:
 def figure2_strong_composition(
     steps: int, *, sampling_rate: float = 0.01, noise_multiplier: float = 4.0, delta: float = 1e-5
 ) -> float:
-    """The paper's "strong composition" curve of Figure 2: epsilon as published, **not a bound**.
+    """Return the "strong composition" epsilon in Figure 2 of the paper, which is **not a bound**.
 
-    A step costs the classical eps_0 = sqrt(2 ln(1.25/delta_0)) / sigma; sampling is taken to make it
-    (q eps_0, q delta_0), *which no theorem says* (the theorem has log(1 + q (e^{eps_0} - 1))); Theorem III.3
-    of Dwork, Rothblum & Vadhan 2010 composes, with the best split of delta.  The paper prints 9.34 after
-    10,000 steps (E = 100 epochs) and 24.22 after 40,000; this reconstruction gives
+    A step costs the classical eps_0 = sqrt(2 ln(1.25/delta_0)) / sigma.  The paper assumes that sampling
+    changes it to (q eps_0, q delta_0), *which is not a theorem* (the theorem has log(1 + q (e^{eps_0} - 1))).
+     Steps are composed by Theorem III.3 of Dwork, Rothblum & Vadhan 2010, with the best split of delta.  The
+     paper prints
+    9.34 after 10,000 steps (E = 100 epochs) and 24.22 after 40,000.  This reconstruction gives
 
     >>> [round(figure2_strong_composition(steps), 2) for steps in (10_000, 40_000)]
     [9.35, 24.24]
@@ -71,7 +73,7 @@ def figure2_strong_composition(
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
     target = check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
 
-    from scipy.optimize import minimize_scalar  # takes long to import, and few ask for it
+    from scipy.optimize import minimize_scalar  # a slow import that is rarely needed
 
     def at(log_odds: float) -> float:
         share = 1.0 / (1.0 + math.exp(-log_odds))

@@ -1,8 +1,8 @@
-"""Cosines of random projections, by which a linear model depends on several features together.
+"""Cosines of random projections, with which a linear model can use interactions of features.
 
-Inner products of such rows are close to a Gaussian kernel, so a linear model on them is one of that kernel
-(Rahimi and Recht, "Random features for large-scale kernel machines", NeurIPS 2007).  The projections are
-drawn from a public seed, so the rows cost no privacy; each depends on its own record alone.
+Inner products of such rows approximate a Gaussian kernel, so a linear model on them approximates a kernel
+method (Rahimi and Recht, "Random features for large-scale kernel machines", NeurIPS 2007).  The projections
+are drawn from a public seed, and each row depends on its own record alone, so the rows cost no privacy.
 
 Letters: n rows; k coordinates; m cosines.
 """
@@ -19,7 +19,7 @@ from tacit.errors import InvalidInput, check_integer, check_real
 
 
 class RandomCosines:
-    """Rows (n, k), first scaled to norm 1, to rows (n, m) of norm 1.
+    """Maps rows (n, k), first scaled to norm 1, to rows (n, m) of norm 1.
 
     Inner products are about exp(-(scale |x - y|)^2 / 2), where x and y are the scaled rows.
 

@@ -1,12 +1,12 @@
 """A search for training pictures that a generative model reproduces.
 
-A generated picture g is close to a training picture x if it is much closer to x than to pictures of the data
-in general (Carlini et al. 2023, 2301.13188, equation 2):
+A generated picture g reproduces a training picture x if it is much closer to x than to other training
+pictures (Carlini et al. 2023, 2301.13188, equation 2):
 
     l(g, x) = |g - x| / (alpha mean distance of g to its k nearest training pictures)
 
-with alpha = 1/2 and k = 50; x counts as extracted if l < 1.  Copies of a picture are one picture here: 16 of
-them among the 50 nearest would make the mean small, and hide just the pictures that leak most.
+with alpha = 1/2 and k = 50.  A picture x counts as extracted if l < 1.  Copies of a picture count once here:
+16 copies among the 50 nearest would make the mean small, and hide the pictures that leak most.
 
 Letters: g generated, n training, d pixels.
 """
@@ -25,15 +25,15 @@ Array: TypeAlias = NDArray[np.float64]
 
 _NEIGHBOURS = 50
 _ALPHA = 0.5
-_CHUNK = 1024  # generated pictures at once
+_CHUNK = 1024  # generated pictures per chunk
 
 
 @dataclass(frozen=True, eq=False)
 class Regenerated:
     """The distance of the generated pictures to each training picture.
 
-    ``closeness``: (n,) -l of the nearest generated picture: higher is more likely a member.
-    ``by``: (n,) which one that is.
+    ``closeness``: (n,) -l of the nearest generated picture. A higher value means a more likely member.
+    ``by``: (n,) the index of that generated picture.
     """
 
     closeness: Array
@@ -41,7 +41,7 @@ class Regenerated:
 
     @property
     def extracted(self) -> NDArray[np.bool_]:
-        """(n,) whether l < 1."""
+        """Return whether l < 1, (n,)."""
         return self.closeness > -1.0
 
 
@@ -54,12 +54,12 @@ def regenerated(
 ) -> Regenerated:
     """Search for each of ``pictures`` among ``generated``.
 
-    Add pictures that the model was not trained on to the training pictures: the number of them that are
-    "extracted" is what chance and similarity alone give.
+    As a control, add pictures on which the model was not trained: the number of them that are "extracted" is
+    due to chance and similarity alone.
 
     Args:
         generated: (g, ...) pictures from the model.
-        pictures: (n, ...) pictures of the same shape; copies are compared once, and answered alike.
+        pictures: (n, ...) pictures of the same shape. Copies are compared once, and get the same result.
         neighbours: k, at most the number of distinct pictures.
         alpha: > 0.
 
@@ -89,7 +89,7 @@ def regenerated(
 
 
 def _distances(a: Array, b: Array) -> Array:
-    """Euclidean, (g, n); from differences where the quick formula would cancel."""
+    """Return Euclidean distances, (g, n), from differences where the fast formula would lose digits."""
     squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :]
     found = squares - 2.0 * a @ b.T
     for i, j in np.argwhere(found < 1e-6 * squares):

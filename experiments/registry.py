@@ -29,7 +29,7 @@ from tacit.errors import check_in
 
 @dataclass(frozen=True)
 class Experiment:
-    """A function from a request to rows, and a line that says what it shows."""
+    """An experiment: a function from a request to rows, and a one-line description."""
 
     run: Callable[[Request], list[Row]]
     summary: str
@@ -86,5 +86,5 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def reproduce(name: str, request: Request) -> list[Row]:
-    """Run an experiment; it leaves a figure and a JSON file in ``request.folder``."""
+    """Run an experiment, which writes a figure and a JSON file to ``request.folder``."""
     return EXPERIMENTS[check_in("experiment", name, tuple(EXPERIMENTS))].run(request)

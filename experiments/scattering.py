@@ -1,9 +1,10 @@
 """Scattering features and a linear model (Tramèr and Boneh, 2011.11660).
 
-The features are fixed filters, compressed by square roots and whitened by public pictures, dead leaves from a
-random process, so they cost no privacy.  For CIFAR-10 the mean that is subtracted is private and paid for.
-Sampling is real Poisson sampling or full batch, never shuffled batches priced as such.  Their network on
-these features is not run: ``experiments/LOG.md`` says why.
+The features are outputs of fixed filters, compressed by square roots and whitened by public pictures, which
+come from a random process (dead leaves), so they cost no privacy.  For CIFAR-10 a private mean is subtracted,
+and epsilon includes its cost.  Batches are Poisson samples or full batches, never shuffled batches that are
+accounted for as Poisson samples.  The paper's network on these features is not run; ``experiments/LOG.md``
+says why.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GREY_28 = (
     Recipe(2.0, None, Setting(4096, 600, 32.0, 0.9, 0.1)),
     Recipe(UNLIMITED, None, Setting(4096, 1000, 32.0, 0.9, 0.1)),
 )
-"""By epsilon: more steps where the noise leaves room for them."""
+"""The recipes by epsilon: with less noise, more steps help."""
 _WHITENED_32 = (Recipe(UNLIMITED, 20.0, Setting(None, 40, 60.0, 0.9, 1.0)),)
 _SELECTION = "the last 10,000 training images, training on the others; no test figure seen before"
 _SELECTION_32 = "the last 5,000 training images, training on the others"
@@ -31,7 +32,7 @@ _NOTES = ("runs that chose the settings are not part of the stated epsilon",)
 
 
 def run(request: Request) -> list[Row]:
-    """Rows for the linear model, and ``scattering-<dataset>.png``."""
+    """Return rows for the linear model, and draw ``scattering-<dataset>.png``."""
     name = request.choose_dataset(tuple(_PUBLISHED))
     data = load(name)
     epsilons = request.choose_epsilons((1.0, 2.0, 3.0))

@@ -1,7 +1,7 @@
-"""Search settings on validation records: ``python -m experiments.search tables``, as often as it takes.
+"""Search for settings on validation records: ``python -m experiments.search tables``.
 
-Tries lie in ``experiments/searches/NAME.jsonl``, one line each; a search that was broken off goes on there.
-Settings that were chosen go into the experiment by hand, so that a reader sees them.
+Each try is a line of ``experiments/searches/NAME.jsonl``, so an interrupted search resumes when it is called
+again.  The chosen settings are written into the experiment by hand, so that readers see them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent / "searches"
 
 
 def search_tables(tries: Tries, epsilons: list[float], runs: int) -> None:
-    """AUC or R² of the rule for linear models, and of others about it, on a quarter of the training rows."""
+    """Measure AUC or R² of the linear recipe and variations of it, on a quarter of the training rows."""
     for table, epsilon in itertools.product(TABLES, epsilons):
         split = tables.Split.of(table)
         kept = len(split.train) * 3 // 4
@@ -44,7 +44,7 @@ def search_tables(tries: Tries, epsilons: list[float], runs: int) -> None:
 
 
 def search_mnist(tries: Tries, epsilons: list[float], runs: int) -> None:
-    """Accuracy on the last 10,000 training pictures, of a linear model on features of the others."""
+    """Measure accuracy on the last 10,000 training pictures, of a linear model on features of the others."""
     data = _validation(public_rows.grey_rows(load("mnist"), Request(Path())), 10_000)
     for epsilon, (steps, rate) in itertools.product(epsilons, _MNIST):
         setting = Setting(4096, steps, rate, 0.9, 0.1)
@@ -53,7 +53,7 @@ def search_mnist(tries: Tries, epsilons: list[float], runs: int) -> None:
 
 
 def search_abadi(tries: Tries, epsilons: list[float], runs: int) -> None:
-    """Accuracy on the last 10,000 training pictures, of networks on DP-PCA of the others: one change each."""
+    """Measure accuracy on the last 10,000 training pictures, of networks on DP-PCA, with one change each."""
     part = _validation(load("mnist"), 10_000)
     for epsilon in epsilons:
         for recipe in _abadi_candidates(epsilon):
@@ -94,7 +94,7 @@ _MNIST = ((600, 32.0), (1000, 32.0), (300, 32.0), (300, 16.0), (1000, 64.0))
 
 
 def search_cifar10(tries: Tries, epsilons: list[float], runs: int) -> None:
-    """Accuracy on the last 5,000 training pictures, of a linear model on features of the others."""
+    """Measure accuracy on the last 5,000 training pictures, of a linear model on features of the others."""
     records, (_, pictures) = load("cifar10"), public_rows.public_pictures()
     for epsilon in epsilons:
         chosen = next(choice for choice in abadi_cifar10.CHOSEN if epsilon <= choice.upto)
@@ -106,7 +106,7 @@ def search_cifar10(tries: Tries, epsilons: list[float], runs: int) -> None:
 
 
 def _neighbours(chosen: abadi_cifar10.Choice) -> Iterator[abadi_cifar10.Choice]:
-    """Yield the chosen settings, and each with one change."""
+    """Yield the chosen settings, and variations with one change each."""
     yield chosen
     for factor in (0.67, 1.5):
         yield dataclasses.replace(chosen, learning_rate=factor * chosen.learning_rate)
@@ -120,7 +120,7 @@ def _neighbours(chosen: abadi_cifar10.Choice) -> Iterator[abadi_cifar10.Choice]:
 
 
 def _validation(data: Dataset, held: int) -> Dataset:
-    """The last ``held`` training records in place of the test ones; features are of one record each."""
+    """Return the data set with its last ``held`` training records as test records."""
     inputs, targets = data.train
     return dataclasses.replace(
         data,
@@ -159,7 +159,7 @@ EPSILONS = {
 
 
 def main() -> None:
-    """Search, or go on with it."""
+    """Start or resume a search."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("name", choices=sorted(SEARCHES))
     options.add_argument("--epsilon", type=float, action="append", help="budget; may be repeated")

@@ -1,8 +1,8 @@
-"""More classes and more overfitting, more leak (Shokri et al. 2017, 1610.05820, section VI and table II).
+"""The effect of classes and overfitting on membership inference (Shokri et al. 2017, 1610.05820, table II).
 
-The paper's attack classifier on one network, with labels merged to fewer classes, and with fewer and with
-more training records.  The gap between training and test accuracy is what the attack lives on; where there
-is none, as for income in Adult, there is next to nothing to find.
+The paper's attack classifier is run on one network, with labels merged to fewer classes, and with fewer and
+more training records (section VI).  The attack uses the gap between training and test accuracy.  Without a
+gap, as for income in Adult, it finds almost nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 _NAME = "shokri"
 _DATASETS = ("adult", "mnist")
-_TRAINED = (500, 2000)  # records of a model, half of those at hand
+_TRAINED = (500, 2000)  # the numbers of training records of a model, half of the available records
 _TESTED = 4000
 _SHADOWS, _HIDDEN = 8, 64
 _EPOCHS, _BATCH, _RATE, _MOMENTUM = 40, 50, 0.1, 0.9
@@ -53,7 +53,7 @@ _OCCUPATION = "occupation="
 
 @dataclass(frozen=True)
 class _Task:
-    """``inputs`` (n, d) and ``labels`` (n,) in [0, classes); ``of`` says what is predicted."""
+    """A task: ``inputs`` (n, d), ``labels`` (n,) in [0, classes), and ``of``, the name of the labels."""
 
     dataset: str
     of: str
@@ -63,7 +63,7 @@ class _Task:
 
 
 def run(request: Request) -> list[Row]:
-    """A row per task and number of records, and ``shokri.png``; ``request.seeds`` targets each."""
+    """Return a row per task and number of records, for ``request.seeds`` targets; draw ``shokri.png``."""
     if request.epsilons is not None:
         raise InvalidInput("this experiment attacks models without privacy; leave --epsilon out.")
     names = _DATASETS if request.dataset is None else (request.choose_dataset(_DATASETS),)
@@ -77,7 +77,7 @@ def run(request: Request) -> list[Row]:
 
 
 def _adult() -> Iterator[_Task]:
-    """Income as it is; and of the other columns the occupation, its 14 kinds merged."""
+    """Yield the tasks on Adult: income, and the occupation, with its 14 values merged into fewer classes."""
     data = load_adult()
     yield _Task("adult", "income", data.train.inputs, data.train.targets, 2)
     asked = torch.tensor([name.startswith(_OCCUPATION) for name in data.features])
@@ -151,7 +151,7 @@ def _train(inputs: Tensor, labels: Tensor, classes: int, pool: int, trained_on: 
 
 
 def _balanced_accuracy(odds: list[Array], member: Bools) -> float:
-    """Mean of the shares of members and of non-members that the sign of the log odds is right about."""
+    """Return the mean of the accuracies on members and on non-members, by the sign of the log odds."""
     says = np.stack(odds) > 0.0
     return float((says[member].mean() + (~says[~member]).mean()) / 2.0)
 

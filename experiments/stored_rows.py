@@ -1,6 +1,9 @@
-"""Records that lie in a model's own file: support vector machines and neighbours, and a private classifier of
-the same kind that stores none, random Fourier features under a linear model (Rubinstein, Bartlett, Huang,
-Taft, 0911.5708).
+"""Training records that a model's own file contains.
+
+Support vector machines and nearest neighbours store records.  They are compared with a private classifier of
+the
+same kind that stores none: a linear model on random Fourier features (Rubinstein, Bartlett, Huang, Taft,
+0911.5708).
 
 Letters: n training records, d columns, D features.
 """
@@ -29,7 +32,7 @@ from tacit.training import PrivateSession, evaluate
 
 _NAME = "stored-rows"
 _DATASETS = ("digits", "breast-cancer")
-_FEATURES, _WIDTH = 500, 2.0  # random Fourier features, and the width of their kernel in columns' units
+_FEATURES, _WIDTH = 500, 2.0  # the number of random Fourier features, and the width of their kernel
 _STEPS, _LEARNING_RATE = 60, 2.0
 _NOTES = (
     "the model is fitted on standardised columns and given away with its scaler; stored: training records "
@@ -40,7 +43,7 @@ _NOTES = (
 
 
 def run(request: Request) -> list[Row]:
-    """Rows for either data set, or the one asked for, and ``stored-rows.png``."""
+    """Return rows for both data sets, or the requested one, and draw ``stored-rows.png``."""
     names = _DATASETS if request.dataset is None else (request.choose_dataset(_DATASETS),)
     rows = []
     for name in names:
@@ -78,7 +81,7 @@ def _fitted(name: str, data: Dataset, title: str, make: Callable[[], Any]) -> Ro
 
 
 def _private(name: str, data: Dataset, epsilon: float, request: Request) -> Row:
-    """Runs with fresh keys; the features are part of the model, and public."""
+    """Return the row of private runs with fresh keys. The random features are public."""
     start, accuracies = time.perf_counter(), []
     records = len(data.train.inputs)
     plan = Plan.calibrate(
@@ -106,15 +109,17 @@ def _private(name: str, data: Dataset, epsilon: float, request: Request) -> Row:
 
 
 class _Features:
-    """sqrt(2 / D) cos(Wx + b), whose products approach exp(-|x - y|^2 / (2 width^2)) (Rahimi and Recht,
-    NIPS 2007)."""
+    """The random features sqrt(2 / D) cos(Wx + b) of Rahimi and Recht (NIPS 2007).
+
+    Their inner products approximate exp(-|x - y|^2 / (2 width^2)).
+    """
 
     def __init__(self, columns: int) -> None:
         self.directions = torch.randn(columns, _FEATURES) / _WIDTH
         self.shifts = 2.0 * math.pi * torch.rand(_FEATURES)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(n, ...) records to (n, D) features."""
+        """Map (n, ...) records to (n, D) features."""
         scale = math.sqrt(2.0 / _FEATURES)
         return scale * torch.cos(inputs.flatten(1) @ self.directions + self.shifts)
 

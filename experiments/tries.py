@@ -1,7 +1,7 @@
-"""A search of settings: every try on validation records goes into a file, and none is made twice.
+"""A search for settings that stores every try in a file, and repeats none.
 
-A search can be broken off at any moment: called again, it goes on where it stopped.  The records are public;
-the runs that chose a setting are not part of the epsilon that a row of results states.
+A search can be interrupted at any moment, and resumes when it is called again.  The records are public, and
+the runs of the search are not part of the epsilon in a row of results.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Tries:
     path: Path
 
     def make(self, settings: Mapping[str, Any], measure: Callable[[], Sequence[float]]) -> float:
-        """The mean score of ``settings``, from the file if it was tried; a line is whole or not there."""
+        """Return the mean score of ``settings``: from the file if they were tried, else by ``measure``."""
         return statistics.mean(self.scores(settings, measure))
 
     def scores(self, settings: Mapping[str, Any], measure: Callable[[], Sequence[float]]) -> list[float]:
-        """All scores of ``settings``, likewise; none where nothing could be measured."""
+        """Return all scores of ``settings`` in the same way; none if nothing could be measured."""
         for found, scores in self._lines():
             if found == dict(settings):
                 return scores
@@ -52,10 +52,10 @@ class Tries:
         return scores
 
     def best(self, where: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with the largest mean score among those that agree with ``where``.
+        """Return the settings with the largest mean score among those that agree with ``where``.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: if there are none.
         """
         fits = [
             (statistics.mean(scores), settings)
@@ -70,6 +70,6 @@ class Tries:
         if not self.path.exists():
             return
         for line in self.path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # one that was cut off counts for nothing
+            with contextlib.suppress(json.JSONDecodeError):  # a line that was cut off is ignored
                 data = json.loads(line)
                 yield data["settings"], data["scores"]
