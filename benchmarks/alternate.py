@@ -1,7 +1,8 @@
-"""Workers that take turns: processes that measure on request, one at a time, while the others wait.
+"""Worker processes that take turns: each measures on request, while the others wait.
 
-A worker answers each line of JSON on its standard input with one on its standard output.  It keeps its own
-memory, threads and copy of the library, and what slows the machine down for a while meets all of them.
+A worker answers each line of JSON on its standard input with a line on its standard output.  It has its own
+memory, threads and copy of the library.  As workers alternate, a slow moment of the machine affects all of
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Answer = dict[str, Any]
 
 
 class Worker:
-    """A process that runs ``script``; :meth:`ask` waits for its answer."""
+    """A process that runs ``script`` and answers requests."""
 
     def __init__(
         self, name: str, script: Path, arguments: Sequence[str], environment: Mapping[str, str]
@@ -40,7 +41,7 @@ class Worker:
         return self.answer()
 
     def send(self, what: str, **how: Any) -> None:
-        """Send a request alone."""
+        """Send a request, without waiting for the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"what": what} | how) + "\n")
@@ -58,7 +59,7 @@ class Worker:
         return found
 
     def kill(self) -> None:
-        """End it whatever it does; who waits for its answer is told so."""
+        """End the process at once; a caller that waits for its answer gets an error."""
         self._process.kill()
 
     def _ended(self) -> RuntimeError:
@@ -76,15 +77,15 @@ class Worker:
         assert self._process.stdout is not None
         if error is not None:
             self._process.kill()
-        with suppress(BrokenPipeError):  # it ended before, and what it was asked last has said so
-            self._process.stdin.close()  # on which it ends
+        with suppress(BrokenPipeError):  # it ended before, which its last request reported
+            self._process.stdin.close()  # the worker ends when its input ends
         self._process.stdout.close()
         self._process.wait()
 
 
 @contextmanager
 def all_ended(workers: Mapping[str, Callable[[], Worker]]) -> Iterator[dict[str, Worker]]:
-    """Workers by name, started together and ended together, each ready for its first request."""
+    """Start workers together, by name, wait until each is ready, and end all at the end."""
     with ExitStack() as stack:
         started = {name: stack.enter_context(start()) for name, start in workers.items()}
         for worker in started.values():
@@ -95,7 +96,7 @@ def all_ended(workers: Mapping[str, Callable[[], Worker]]) -> Iterator[dict[str,
 
 
 def serve(requests: Mapping[str, Callable[..., Answer]]) -> None:
-    """Answer requests until there are no more; what is printed meanwhile goes to standard error."""
+    """Answer requests until the input ends; redirect other prints to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

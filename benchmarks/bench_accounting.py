@@ -1,10 +1,10 @@
-"""Accountants side by side at q = 0.01, T = 10,000, delta = 1e-5: ``make bench-accounting``.
+"""A comparison of accountants at q = 0.01, T = 10,000, delta = 1e-5: ``make bench-accounting``.
 
-Three tasks: epsilon (ours with its lower bound), the noise for a target epsilon, and epsilon after each step
-of a run.  One process, everything warm; contestants take turns, round after round, and every round asks for
-a setting that differs in the seventh digit, so that nobody answers from a cache of answers.  The table shows
-the median with the quartiles, and how far the answer is from the truth, which comes from inversion at 19
-digits (``tests/accounting/oracle_inversion.py``).
+The three tasks are epsilon (Tacit also computes a lower bound), the noise for a target epsilon, and epsilon
+after each step of a run.  All libraries run in one process, warmed up, and take turns in rounds.  Each round
+uses a setting that differs in the seventh digit, so that no library can return a cached answer.  The table
+shows medians and quartiles of the times, and the relative errors of the answers.  The true values come from
+inversion with 19 digits (``tests/accounting/oracle_inversion.py``).
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from tacit.accounting import account, calibrate, epsilon_schedule
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
 
 Q, T, DELTA = 0.01, 10_000, 1e-5
-EPSILON = {1.0: 6.187712389971539199, 4.0: 0.9468668007643804649}  # truth, by sigma
-SIGMA = {8.0: 0.8825284902764448, 2.0: 2.1273754347141445, 0.5: 7.083521808530993}  # truth, by target epsilon
-STEPS = 12  # counts at which the others are asked for epsilon in the loop
-SECONDS = 40.0  # after so long a contestant sits out the remaining rounds of a task
+EPSILON = {1.0: 6.187712389971539199, 4.0: 0.9468668007643804649}  # the true epsilon, by sigma
+SIGMA = {8.0: 0.8825284902764448, 2.0: 2.1273754347141445, 0.5: 7.083521808530993}  # true sigma by epsilon
+STEPS = 12  # numbers of steps at which other libraries compute epsilon along a run
+SECONDS = 40.0  # the time after which a library skips the remaining rounds of a task
 
-Answer = tuple[float | None, float]  # lower bound, if there is one, and the answer
+Answer = tuple[float | None, float]  # the lower bound, if there is one, and the answer
 
 
 def ours(sigma: float, steps: int = T) -> Event:
-    """The run as an event."""
+    """Return the run as an event."""
     return Repeat(PoissonSampled(Q, Gaussian(sigma)), steps)
 
 
 def google_event(sigma: float, steps: int = T) -> Any:
-    """The run as an event of dp_accounting."""
+    """Return the run as an event of dp_accounting."""
     import dp_accounting as dp
 
     return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(Q, dp.GaussianDpEvent(sigma)), steps)
 
 
 def google_accountant(kind: str) -> Any:
-    """dp_accounting's accountant at its defaults."""
+    """Return an accountant of dp_accounting with its defaults."""
     from dp_accounting import pld, rdp
 
     return pld.PLDAccountant() if kind == "pld" else rdp.RdpAccountant()
 
 
 def prv(sigma: float) -> Any:
-    """prv_accountant at its default error, 0.1 in epsilon."""
+    """Return prv_accountant's accountant with its default error of 0.1 in epsilon."""
     from prv_accountant.dpsgd import DPSGDAccountant
 
     return DPSGDAccountant(
@@ -67,7 +67,7 @@ def prv(sigma: float) -> Any:
 
 
 def opacus(sigma: float, steps: int, kind: str) -> float:
-    """Opacus' epsilon; its history holds equal steps as one entry."""
+    """Return Opacus' epsilon, for a history that stores equal steps as one entry."""
     from opacus.accountants import create_accountant
 
     accountant = create_accountant(kind)
@@ -76,7 +76,7 @@ def opacus(sigma: float, steps: int, kind: str) -> float:
 
 
 def autodp(sigma: float, steps: int) -> Any:
-    """autodp's Poisson-sampled Gaussian."""
+    """Return autodp's Poisson-sampled Gaussian."""
     from autodp.mechanism_zoo import SubsampleGaussianMechanism
 
     return SubsampleGaussianMechanism({"prob": Q, "sigma": sigma, "coeff": steps})
@@ -178,7 +178,7 @@ CALIBRATIONS: dict[str, Callable[[float], Answer]] = {
 
 
 def _each(query: Callable[[float], Callable[[int], float]]) -> Callable[[float], tuple[float, Answer]]:
-    """Seconds per query at counts spread along the run, and the last answer; ``query(sigma)`` starts one."""
+    """Time queries at several steps of a run; return seconds per query, and the last answer."""
 
     def run(sigma: float) -> tuple[float, Answer]:
         start = time.perf_counter()
@@ -190,7 +190,7 @@ def _each(query: Callable[[float], Callable[[int], float]]) -> Callable[[float],
 
 
 def _tacit_loop(sigma: float) -> tuple[float, Answer]:
-    """All 10,000 steps."""
+    """Time the epsilon after each of 10,000 steps."""
     start = time.perf_counter()
     schedule = epsilon_schedule(
         lambda steps: ours(sigma, steps), range(1, T + 1), delta=DELTA, adjacency="add-remove"
@@ -221,7 +221,7 @@ LOOPS: dict[str, Callable[[float], tuple[float, Answer]]] = {
 
 
 def timed(function: Callable[[float], Answer]) -> Callable[[float], tuple[float, Answer]]:
-    """Seconds and the answer."""
+    """Return a function that also returns the seconds of a call."""
 
     def run(value: float) -> tuple[float, Answer]:
         start = time.perf_counter()
@@ -233,10 +233,10 @@ def timed(function: Callable[[float], Answer]) -> Callable[[float], tuple[float,
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds (median, quartiles), the answer for the exact setting, its relative error to the truth.
+    """Milliseconds (median and quartiles), the answer for the exact setting, and its relative error.
 
-    ``lower_error`` is that of the lower bound where the contestant gives one; ``failure`` says how a
-    contestant ended instead of answering.
+    ``lower_error`` is the relative error of the lower bound, if the library computes one.  ``failure`` is the
+    error of a library that did not answer.
     """
 
     task: str
@@ -258,7 +258,7 @@ def measure(
     truth: float,
     rounds: int,
 ) -> Iterator[Timing]:
-    """Time all contestants on one task, interleaved; round 0 warms up, with the exact setting."""
+    """Time all libraries on one task, in turns; round 0 warms up and uses the exact setting."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     answers: dict[str, Answer] = {}
     failures: dict[str, str] = {}
@@ -268,7 +268,7 @@ def measure(
                 continue
             try:
                 seconds, answer = contestant(value * (1.0 + 1e-7 * number))
-            except Exception as problem:  # whatever another library raises is its result
+            except Exception as problem:  # any exception of another library is its result
                 if name == "Tacit":
                     raise
                 failures[name] = f"{type(problem).__name__}: {problem}"[:100]

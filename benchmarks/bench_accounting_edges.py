@@ -1,8 +1,9 @@
-"""The accountant at its edges, and dp_accounting, each with a limit: a part of ``make bench-accounting``.
+"""Times of the accountant on extreme settings, with a limit for each: part of ``make bench-accounting``.
 
-Few steps that hardly ever sample, much epsilon, tiny deltas, replaced records, rows of people, cut batches.
-Medians of five rounds; every round asks for a setting that differs in the seventh digit, so that nobody
-answers from a cache of answers.  A row above its limit fails the run.
+The settings are few steps with rare sampling, large epsilons, tiny deltas, replaced records, people with
+several rows, and cut batches.  Times are medians of five rounds, also of dp_accounting.  Each round uses a
+setting that differs in the seventh digit, so that no library can return a cached answer.  A row above its
+limit fails the run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ AR, RO = "add-remove", "replace-one"
 
 @dataclass(frozen=True)
 class Row:
-    """A call, the most seconds it may take, and what dp_accounting takes for the same."""
+    """A call, the most seconds that it may take, and the same call of dp_accounting."""
 
     call: str
     limit: float
@@ -55,12 +56,12 @@ class Row:
 
 
 def sampled(q: float, sigma: float, steps: int) -> Event:
-    """DP-SGD."""
+    """Return the event of DP-SGD."""
     return Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
 
 
 def cut(largest: int, sigma: float) -> Event:
-    """DP-SGD on 60,000 records with batches cut at ``largest``."""
+    """Return the event of DP-SGD on 60,000 records with batches cut at ``largest``."""
     return Repeat(TruncatedPoissonSampled(0.01, 60_000, largest, Gaussian(sigma)), 10_000)
 
 
@@ -88,7 +89,7 @@ NOISES: list[tuple[str, float, Family, float, str]] = [
 
 
 def _slowly(call: Callable[[float], float]) -> tuple[float, float]:
-    """Median seconds and the last answer of some rounds."""
+    """Return the median seconds and the last answer of some rounds."""
     seconds, answer = [], 0.0
     for round_ in range(ROUNDS):
         begun = time.perf_counter()
@@ -141,7 +142,7 @@ def _google_noise(family: Family, epsilon: float, adjacency: str) -> float:
 
 
 def rows(*, peers: bool) -> list[Row]:
-    """All rows; ``peers``: with dp_accounting's."""
+    """Return all rows; with ``peers`` they include dp_accounting's calls."""
     found = []
     for name, limit, family, delta, adjacency, method in EPSILONS:
 

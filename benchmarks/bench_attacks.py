@@ -1,11 +1,11 @@
-"""Attacks and audits next to those of other tools: ``python benchmarks/bench_attacks.py``.
+"""A comparison of attacks and audits with those of other tools: ``python benchmarks/bench_attacks.py``.
 
-Attacks on membership: the same records (MNIST at 14 x 14, 2,000 of which 10 % are mislabelled, half of them
-members), the same target networks and as many shadow models of the same training for each tool.  Audits: the
-same scores of canaries, without any signal, where a bound above 0 is a false alarm, and of a Gaussian
-mechanism of known epsilon, where a bound is the better the higher.
+For membership attacks, each tool gets the same 2,000 records (MNIST at 14 x 14, 10 % mislabelled, half of
+them members), the same target networks, and the same number of shadow models with the same training.  For
+audits, each tool gets the same scores of canaries.  Some scores have no signal, and then a bound above 0 is a
+false alarm. Others come from a Gaussian mechanism of known epsilon, and then a higher bound is better.
 
-The other tools are no dependency of ours.  What is not installed is left out:
+The other tools are not dependencies of Tacit.  Those that are not installed are left out:
 
     pip install adversarial-robustness-toolbox jax-privacy
 """
@@ -37,20 +37,20 @@ from tacit.datasets import load
 from tacit.events import ApproximateDP, Gaussian
 from tacit.noise.generator import Generator
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, in which the experiments lie
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which contains the experiments
 from experiments.attacked import attacked
 
 ART, JAX = "adversarial-robustness-toolbox", "jax-privacy"
 RECORDS, MISLABELLED, SIZES = 2000, 200, (196, 64, 10)
 TRAINING = {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 50, "epochs": 60}
-SHADOWS, DELTA, LEVEL, MU = 16, 1e-5, 0.05, 0.9249  # mu: epsilon is 4 at delta
+SHADOWS, DELTA, LEVEL, MU = 16, 1e-5, 0.05, 0.9249  # at this mu, epsilon is 4 at delta
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
 def main() -> int:
-    """Run it and write the JSON after each part."""
+    """Run all comparisons, and write the JSON after each part."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--targets", type=int, default=4)
     options.add_argument("--runs", type=int, default=1000, help="simulated audits")
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def attacks(targets: int, *, with_art: bool) -> list[dict[str, Any]]:
-    """A row per attack: its figures on all targets, and processor seconds for one, with shadows."""
+    """Return a row per attack: its metrics on all targets, and processor seconds per target with shadows."""
     rng = np.random.default_rng()
     x, y = records()
     member = rng.random((targets, RECORDS)) < 0.5
@@ -95,7 +95,7 @@ def attacks(targets: int, *, with_art: bool) -> list[dict[str, Any]]:
 
 
 def records() -> tuple[Tensor, Tensor]:
-    """(2000, 196) pictures and (2000,) labels, a tenth of them wrong."""
+    """Return (2000, 196) pictures and (2000,) labels, a tenth of them wrong."""
     data, rng = load("mnist").train, np.random.default_rng(0)
     order = rng.permutation(len(data.inputs))[:RECORDS]
     labels = data.targets[order].numpy().copy()
@@ -105,7 +105,7 @@ def records() -> tuple[Tensor, Tensor]:
 
 
 def trained(x: Tensor, y: Tensor, trained_on: Bools) -> StackedMLPs:
-    """A network for each row of ``trained_on``."""
+    """Train a network for each row of ``trained_on``."""
     generators = [Generator.from_os() for _ in trained_on]
     models = StackedMLPs(SIZES, "tanh", generators)
     train_plainly(
@@ -119,14 +119,14 @@ def trained(x: Tensor, y: Tensor, trained_on: Bools) -> StackedMLPs:
 def row(
     tool: str, name: str, scores: list[Array], member: Bools, seconds: float, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """The figures of one attack on all targets."""
+    """Return the metrics of one attack on all targets."""
     return attacked(name, scores, member, rng).to_json({"tool": tool, "seconds": seconds})
 
 
 def attacks_of_art(
     x: Tensor, y: Tensor, models: StackedMLPs, member: Bools, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    """ART's learned attacks, by its own shadow models, and its attack by the predicted label alone."""
+    """Return rows of ART's learned attacks with its shadow models, and of its label-only attack."""
     from art.attacks.inference import membership_inference as art
     from art.estimators.classification import PyTorchClassifier
 
@@ -181,7 +181,7 @@ Audit = Callable[[Array, Bools, np.random.Generator], float]
 
 
 def audits(runs: int, canaries: int, *, with_jax: bool) -> list[dict[str, Any]]:
-    """A row per method: how often it proves something of nothing, what it proves of epsilon 4, its time."""
+    """Return a row per method: its false alarms without signal, its bounds at epsilon 4, and its time."""
     methods = {("Tacit", name): audit for name, audit in audits_of_tacit().items()}
     if with_jax:
         methods |= {("jax_privacy", name): audit for name, audit in audits_of_jax_privacy().items()}
@@ -210,7 +210,7 @@ def _judged(audit: Audit, runs: int, canaries: int) -> dict[str, Any]:
 
 
 def audits_of_tacit() -> dict[str, Audit]:
-    """The claim is that there is next to no leak; it only decides where thresholds are looked for."""
+    """Return Tacit's audits, which claim almost no leak; the claim only decides the range of thresholds."""
     claim = Claim(account(ApproximateDP(1e-3, 0.0), adjacency="add-remove"), delta=DELTA)
     common: dict[str, Any] = {"delta": DELTA, "confidence": 1.0 - LEVEL}
     return {
@@ -228,7 +228,7 @@ def audits_of_tacit() -> dict[str, Audit]:
 
 
 def audits_of_jax_privacy() -> dict[str, Audit]:
-    """Each at its default, a correction over all thresholds, but for the last."""
+    """Return jax-privacy's audits; all but the last have its default correction over all thresholds."""
     from jax_privacy import auditing
 
     def auditor(scores: Array, coins: Bools) -> Any:

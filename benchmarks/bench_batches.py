@@ -1,7 +1,7 @@
-"""The cost of batches of a big corpus: seconds and memory by records and steps (``make bench-batches``).
+"""The time and memory to write the batches of a big corpus, by records and steps: ``make bench-batches``.
 
-Synthetic documents of 31 letters, whose tokens are bytes, are cut, drawn and sorted by a local Spark; each
-batch is then compared with the sample that the run would draw itself.  Needs Java 17.
+A local Spark cuts, samples and sorts synthetic documents of 31 letters, whose tokens are bytes.  Each batch
+is then compared with the sample that the run would draw itself.  This needs Java 17.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ steps = {steps}
 
 
 def make_model(folder: Path) -> None:
-    """A folder with a tokenizer of bytes and a configuration."""
+    """Write a folder with a byte tokenizer and a configuration."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -71,7 +71,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_corpus(folder: Path, records: int) -> np.ndarray[Any, Any]:
-    """Write documents to files of Parquet; returns their letters, (N, 31)."""
+    """Write documents to Parquet files; return their letters, (N, 31)."""
     letters = np.random.default_rng(0).integers(97, 123, size=(records, LENGTH - 1), dtype=np.uint8)
     folder.mkdir()
     for number, rows in enumerate(np.array_split(letters, FILES)):
@@ -82,7 +82,7 @@ def make_corpus(folder: Path, records: int) -> np.ndarray[Any, Any]:
 
 
 def tree_bytes() -> int:
-    """Memory of this process and of all below it, pages that several share counted in parts."""
+    """Return the memory of this process and its descendants, with shared pages divided between them."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -103,7 +103,7 @@ def tree_bytes() -> int:
 
 
 def watched(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Return the result of ``work``, and the most memory that it took, in MiB."""
+    """Return the result of ``work``, and its peak memory in MiB."""
     peak, done = 0, threading.Event()
 
     def look() -> None:
@@ -121,7 +121,7 @@ def watched(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def measure(records: int, steps: int, cores: int) -> dict[str, Any]:
-    """Write batches, and compare each with the run's own sample."""
+    """Write batches, and compare each with the sample of the run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder / "model")
@@ -170,7 +170,7 @@ def measure(records: int, steps: int, cores: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all settings and write the JSON after each."""
+    """Measure all settings, and write the JSON after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
     parser.add_argument("--out", type=Path, default=results.FOLDER / "batches.json")

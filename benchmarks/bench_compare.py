@@ -1,8 +1,9 @@
-"""The time of a private step as a ratio to that of another version, measured in the same minutes.
+"""The time of a private step as a ratio to that of another version, in alternating turns.
 
-``make bench-compare BEFORE=../earlier/src``, or ``bench_compare.py BEFORE --quick`` while you work.  BEFORE
-is the ``src`` folder of another checkout (``git worktree add``); build its native kernels, or copy them where
-no kernel differs.  A process of each version holds the workload, and the two take turns of a few steps.
+Run ``make bench-compare BEFORE=../earlier/src``, or ``bench_compare.py BEFORE --quick`` while you work.
+BEFORE is the ``src`` folder of another checkout (``git worktree add``).  Build its native kernels, or copy
+them if no kernel differs.  Each version runs the workload in its own process, and the two take turns of a few
+steps.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FULL, QUICK = (40.0, 30), (6.0, 5)
 
 
 def compare(options: argparse.Namespace, workload: str) -> dict[str, Any]:
-    """The row of a workload."""
+    """Return the row of a workload."""
     arguments = ["--workload", workload, "--engine", "tacit", "--batches", "full", "--steps", str(10**6)]
     arguments += ["--tiny"] if options.tiny else []
     sources = {"before": options.before.resolve(), "now": options.now.resolve()}
@@ -55,7 +56,7 @@ def compare(options: argparse.Namespace, workload: str) -> dict[str, Any]:
 
 
 def budget(options: argparse.Namespace) -> tuple[float, int]:
-    """Seconds of turns for a workload, and the least pairs of turns."""
+    """Return the seconds to measure a workload, and the least number of pairs of turns."""
     seconds, least = QUICK if options.quick else FULL
     return (seconds if options.seconds is None else options.seconds), least
 
@@ -70,7 +71,7 @@ def checked(answer: dict[str, Any], source: Path) -> str:
 
 
 def warm(asked: dict[str, Worker], *, together: bool) -> dict[str, float]:
-    """Let each side take its first steps; seconds of the very first, unless both take them ``together``."""
+    """Let each side take its first steps; return seconds of the very first, unless run ``together``."""
     if together:
         for what, how in (("start", {}), ("steps", {"number": 5})):
             for worker in asked.values():
@@ -88,9 +89,9 @@ def warm(asked: dict[str, Worker], *, together: bool) -> dict[str, float]:
 def in_turns(
     asked: dict[str, Worker], seconds: float, least: int
 ) -> tuple[list[tuple[list[float], list[float]]], int]:
-    """Seconds of the steps of both sides in each pair of turns, and the steps of a turn.
+    """Return the seconds of each step of both sides, by pair of turns, and the number of steps per turn.
 
-    The turns take ``seconds`` in all, and there are ``least`` pairs of them at least.
+    Turns continue for ``seconds``, and until there are at least ``least`` pairs.
     """
     usual = min(min(worker.ask("steps", number=2)["seconds"]) for worker in asked.values())
     turn = max(1, round(TURN_SECONDS / usual))
@@ -106,9 +107,10 @@ def in_turns(
 
 
 def summary(pairs: Sequence[tuple[list[float], list[float]]], turn: int) -> dict[str, Any]:
-    """Ratios now to before: of a turn's median steps, median and quartiles over pairs; of the least steps.
+    """Return the ratios of times now to before.
 
-    ``ratio_error`` is the standard error of the median, from the quartiles.
+    ``ratio`` and its quartiles are over pairs, for the median step of each turn.  ``least_ratio`` is that of
+    the fastest steps.  ``ratio_error`` is the standard error of the median, estimated from the quartiles.
     """
     ratios = [statistics.median(now) / statistics.median(before) for before, now in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
@@ -123,7 +125,7 @@ def summary(pairs: Sequence[tuple[list[float], list[float]]], turn: int) -> dict
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     shown = Table(
         "workload", "before, ms", "now, ms", "now / before", "quartiles", "of least", "first, s", "route"
     )
@@ -139,7 +141,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main() -> int:
-    """Compare, print, and write JSON if a file is named."""
+    """Compare and print; write JSON if ``--out`` is given."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("before", type=Path, help="src folder of another checkout")
     parser.add_argument("--now", type=Path, default=NOW, help="src folder to compare, by default this one's")

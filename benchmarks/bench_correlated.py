@@ -1,7 +1,8 @@
-"""The cost of noise that is correlated in time: a private step with it over one with independent noise.
+"""The time of a step with noise that is correlated in time, relative to one with independent noise.
 
-``make bench-correlated``.  One process holds a run of each form; they take turns at a tenth of a second, in a
-random order, at whole parts of the records.  Times are CPU time, ratios are paired by round.
+Run it by ``make bench-correlated``.  One process has a run of each kind of noise.  The runs take turns of a
+tenth of a second in random order, and each step reads a fixed part of the records.  Times are CPU time, and
+ratios are paired by round.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ FORMS: dict[str, Correlation | None] = {
     "8 bands": Banded.square_root(8),
     "64 bands": Banded.square_root(64),
 }
-TURN_SECONDS, CYCLE, STEPS, FILLED = 0.1, 20, 50_000, 72  # this many steps fill all bands
-BLOCK = 8  # steps, of which one reads all bands for the others: a turn has whole blocks
+TURN_SECONDS, CYCLE, STEPS, FILLED = 0.1, 20, 50_000, 72  # FILLED: the number of steps that fill all bands
+BLOCK = 8  # of every 8 steps one reads all bands for the others, so a turn has whole blocks
 
 
 def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The loss of each record."""
+    """Return the loss of each record."""
     return F.cross_entropy(model(x), y, reduction="none")
 
 
 class Run:
-    """A run of a multilayer perceptron with 102,000 weights, at whole parts of ``batch`` records."""
+    """A run of a multilayer perceptron with 102,000 weights, with ``batch`` records in every step."""
 
     def __init__(self, form: Correlation | None, batch: int, width: int) -> None:
         torch.manual_seed(0)
@@ -65,7 +66,7 @@ class Run:
         self.tickets = self.session.batches()
 
     def seconds(self, number: int) -> float:
-        """The mean CPU seconds of the next steps."""
+        """Return the mean CPU seconds of the next ``number`` steps."""
         begun = time.process_time()
         for _ in range(number):
             self.session.step(next(self.tickets))
@@ -73,7 +74,7 @@ class Run:
 
 
 def measure(batch: int, width: int, seconds: float) -> list[dict[str, Any]]:
-    """The rows of a batch size, one for each form."""
+    """Return the rows of a batch size, one for each kind of noise."""
     runs = {name: Run(form, batch, width) for name, form in FORMS.items()}
     for run in runs.values():
         usual = run.seconds(FILLED)
@@ -86,7 +87,7 @@ def measure(batch: int, width: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def summary(rounds: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Medians over the rounds; ratios to independent noise are paired by round, with their quartiles."""
+    """Return medians over the rounds, and ratios to independent noise, paired by round, with quartiles."""
     rows = []
     for name in rounds[0]:
         ratios = [found[name] / found["independent"] for found in rounds]
@@ -100,7 +101,7 @@ def summary(rounds: list[dict[str, float]]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     shown = Table("records", "noise", "step, ms", "ratio (quartiles)")
     for row in rows:
         ratio = f"{row['ratio']:.3f} ({row['ratio_low']:.3f}-{row['ratio_high']:.3f})"

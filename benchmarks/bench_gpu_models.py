@@ -1,11 +1,11 @@
 """A private step of the models that people fine-tune, on a GPU: ``make bench-gpu-models``.
 
-Plain PyTorch and Tacit come first, model after model in the order of their importance; then Tacit with LEAN
-and the peers.  Each row is a process of its own, in which the engine and the plain step take turns, so that
-an engine that runs out of memory or crashes costs its row alone (see ``model_worker.py``).  Nothing is
-compiled before: each process begins with empty caches of Triton and Inductor.  The command ends after
-``--seconds``; the file is written anew with each row, and names the rows that are left.  ``--go-on`` measures
-those that the file does not have yet.  ``--device cpu --tiny`` shows that it runs.
+Plain PyTorch and Tacit are measured first, on the models in order of importance, then Tacit with LEAN and the
+other libraries.  Each row has its own process, in which the engine and the plain step take turns.  So an
+engine that crashes or runs out of memory costs only its own row (see ``model_worker.py``).  Each process
+starts with empty caches of Triton and Inductor, so nothing is compiled before.  The command ends after
+``--seconds``.  The file is rewritten after each row, and lists the rows that remain; ``--go-on`` measures
+these.  ``--device cpu --tiny`` is a quick test.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = ["Suite", "jobs", "run"]
 FIRST = ("Tacit",)
 LATER = ("Tacit, lean", "Opacus, hooks", "Opacus, ghost", "torch.func")
 PACKAGES = ("transformers", "timm", "peft", "opacus", "triton")
-ROW_SECONDS = 90.0  # an engine that needs more is left
+ROW_SECONDS = 90.0  # the most seconds for a row
 WORKER = Path(__file__).with_name("model_worker.py")
 Row = dict[str, Any]
 Key = tuple[str, str]
 
 
 def jobs(models: Sequence[str], engines: Sequence[str]) -> Iterator[Key]:
-    """Models and engines in the order in which they are measured."""
+    """Yield models and engines in the order of their measurement."""
     for wave in (FIRST, LATER):
         yield from ((model, engine) for model in models for engine in wave if engine in engines)
 
 
 @dataclass
 class Suite:
-    """The planned measurements, those without a row yet, and the file of results."""
+    """The planned measurements, the rows so far, and the file of results."""
 
     out: Path
     setting: Row
@@ -56,7 +56,7 @@ class Suite:
     rows: dict[Key, Row] = field(default_factory=dict)
 
     def remaining(self) -> float:
-        """Seconds until the command must end."""
+        """Return the seconds until the command must end."""
         return self.deadline - time.monotonic()
 
     def left(self) -> list[Key]:
@@ -64,20 +64,20 @@ class Suite:
         return [key for key in self.planned if key not in self.rows]
 
     def take(self) -> None:
-        """Take over the rows of the file that is there."""
+        """Read the rows of an existing file."""
         found = json.loads(self.out.read_text(encoding="utf-8"))
         if found["setting"] != self.setting:
             raise SystemExit(f"{self.out} was measured with {found['setting']}, not {self.setting}.")
         self.rows = {(row["model"], row["engine"]): row for row in found["rows"]}
 
     def add(self, model: str, engine: str, more: Row) -> None:
-        """Write the file with a row more, or with more of a row."""
+        """Add a row, or entries of a row, and write the file."""
         row = {"model": model, "title": MODELS[model].title, "engine": engine}
         self.rows[model, engine] = self.rows.get((model, engine), row) | more
         self.save()
 
     def save(self) -> None:
-        """Write the file as a whole: a run that is cut off leaves that of the row before."""
+        """Replace the file atomically, so that an interrupted run leaves the previous version."""
         content = {
             "setting": self.setting, "skipped": self.skipped, "rows": list(self.rows.values()),
             "left": [{"title": MODELS[model].title, "engine": engine} for model, engine in self.left()],
@@ -85,7 +85,7 @@ class Suite:
         results.write(self.out, "a training step of library models", content, packages=PACKAGES)
 
     def measure(self, model: str, engine: str, worker: Worker) -> None:
-        """The row of a model's engine, and of its plain step where there is none; kills the worker."""
+        """Measure a model's engine, and its plain step if that has no row; kill the worker."""
         ends = time.monotonic() + min(self.remaining(), ROW_SECONDS)
         limit = Timer(ends - time.monotonic(), worker.kill)
         limit.start()
@@ -98,11 +98,11 @@ class Suite:
                 self.add(model, engine, {what: f"not done after {ROW_SECONDS:.0f} s" if late else str(ended)})
         finally:
             limit.cancel()
-            worker.kill()  # it has answered, and would take a second to give back what it holds
+            worker.kill()  # it has answered, and a normal exit takes a second
 
     def _ask(self, model: str, engine: str, worker: Worker) -> None:
         new = [name for name in (PLAIN, engine) if (model, name) not in self.rows]
-        worker.answer()  # that it is ready
+        worker.answer()  # it is ready
         plain = worker.ask("plain")
         if PLAIN in new:
             self.add(model, PLAIN, plain)
@@ -116,7 +116,7 @@ class Suite:
 
 
 def run(suite: Suite, start: Callable[[str, str], Worker], tell: Callable[[str], object]) -> None:
-    """Measure what is left, as long as there is time; the next worker imports while one measures."""
+    """Measure the remaining rows until the time is over; the next worker imports while one measures."""
     todo = suite.left()
     workers = (start(*key) for key in todo)
     upcoming = next(workers, None)
@@ -139,7 +139,7 @@ def run(suite: Suite, start: Callable[[str, str], Worker], tell: Callable[[str],
 
 
 def line(row: Row) -> str:
-    """A row in a few words."""
+    """Return a short text about a row."""
     if "failure" in row:
         return str(row["failure"])
     words = f"{row['milliseconds']:.1f} ms, {row['ratio']:.2f} of the plain steps in turn, "
@@ -150,7 +150,7 @@ def line(row: Row) -> str:
 
 
 def starter(given: argparse.Namespace, caches: str) -> Callable[[str, str], Worker]:
-    """Return the function that starts the worker of a row; each worker has separate caches in the folder."""
+    """Return a function that starts the worker of a row, with separate compilation caches in ``caches``."""
     options = ["--device", given.device, "--rounds", str(given.rounds), "--seconds", str(given.turn)]
     options += ["--tiny"] if given.tiny else []
 
@@ -166,7 +166,7 @@ def starter(given: argparse.Namespace, caches: str) -> Callable[[str, str], Work
 
 
 def main() -> int:
-    """Measure, print and write the JSON; 1 if a plain step or one of Tacit's defaults failed."""
+    """Measure, print and write the JSON; return 1 if a plain step or one of Tacit's defaults failed."""
     begun = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     known = [*FIRST, *LATER]

@@ -1,10 +1,10 @@
-"""Whole training jobs, private and plain: ``make bench-jobs``.  Batches are Poisson, first steps included.
+"""Whole training jobs with Poisson batches, private and plain: ``make bench-jobs``.
 
-Each job is a process of its own, and the processes take turns of ten steps, so that a slow moment of the
-machine meets all of them.  Both sides take the same batches.  Plain PyTorch runs convolutions in both memory
-formats, and the faster job is the base.  A job's time is all that a program does from the model on: plan,
-optimizer, session and steps.  What torch itself loads at its first step is loaded before.  Memory is measured
-in further processes, and so are the calls of the loss.
+Each job has its own process, and the processes take turns of ten steps, so that a slow moment of the machine
+affects all of them.  All jobs get the same batches.  Plain PyTorch runs convolutions in both memory formats,
+and ratios are to the faster job.  A job's time starts when the model exists, and includes plan, optimizer,
+session and all steps.  Libraries that torch loads at its first step are loaded before.  Memory, and the calls
+of the loss, are measured in separate processes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tacit import native
 __all__ = ["Times", "job", "summary"]
 
 PRIVATE = "tacit"
-LENGTHS = (100, 1000)  # of the jobs whose ratios are reported
+LENGTHS = (100, 1000)  # the numbers of steps of the reported jobs
 TURN = 10
 WORKER = Path(__file__).with_name("train_worker.py")
-HELD = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back, so that the peak is what is held
+HELD = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # return freed memory, so that the peak is memory in use
 
 
 @dataclass
 class Times:
-    """Seconds of one job: before its first step, and of each step."""
+    """The seconds of one job before its first step, and of each step."""
 
     start: float
     steps: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Times:
 
 
 def workers(options: argparse.Namespace, workload: str, engines: Sequence[str], **environment: str) -> Any:
-    """A worker for each engine, as a context."""
+    """Return a context manager of a worker for each engine."""
     arguments = ["--workload", workload, "--batches", "poisson", "--steps", str(options.steps)]
     arguments += ["--tiny"] if options.tiny else []
     arguments += [] if options.physical is None else ["--physical", str(options.physical)]
@@ -61,14 +61,14 @@ def workers(options: argparse.Namespace, workload: str, engines: Sequence[str], 
 
 
 def turns(steps: int) -> Iterator[int]:
-    """Steps of each turn; the first step is a turn alone."""
+    """Yield the number of steps of each turn; the first turn is one step."""
     yield 1
     for done in range(1, steps, TURN):
         yield min(TURN, steps - done)
 
 
 def job(options: argparse.Namespace, workload: str, engines: Sequence[str], dice: random.Random) -> Any:
-    """One job of each engine, in turns: times by engine, and how the private one was computed."""
+    """Run one job of each engine in turns; return times by engine, and the private job's gradient method."""
     order = list(engines)
     with workers(options, workload, engines) as asked:
         dice.shuffle(order)
@@ -81,7 +81,7 @@ def job(options: argparse.Namespace, workload: str, engines: Sequence[str], dice
 
 
 def memory(options: argparse.Namespace, workload: str, engines: Sequence[str]) -> dict[str, Any]:
-    """MiB of a whole job of each engine."""
+    """Return the memory in MiB of a whole job of each engine."""
     with workers(options, workload, engines, **HELD) as asked:
         for worker in asked.values():
             worker.ask("start", watch=True)
@@ -90,7 +90,7 @@ def memory(options: argparse.Namespace, workload: str, engines: Sequence[str]) -
 
 
 def calls(options: argparse.Namespace, workload: str) -> list[int]:
-    """Calls of the user's loss in each of some steps."""
+    """Return the number of calls of the user's loss in each of some steps."""
     with workers(options, workload, [PRIVATE]) as asked:
         asked[PRIVATE].ask("start")
         found: list[int] = asked[PRIVATE].ask("count", number=min(options.steps, 20))["calls"]
@@ -98,7 +98,7 @@ def calls(options: argparse.Namespace, workload: str) -> list[int]:
 
 
 def summary(repeats: Sequence[dict[str, Times]]) -> dict[str, Any]:
-    """The figures of a workload from its repeated jobs, against the memory format whose jobs were faster."""
+    """Return the results of a workload's repeated jobs, relative to the faster plain memory format."""
     steps = len(repeats[0][PRIVATE].steps)
     formats = [name for name in repeats[0] if name != PRIVATE]
     plain = {name: statistics.median(jobs[name].total(steps) for jobs in repeats) for name in formats}
@@ -114,7 +114,7 @@ def summary(repeats: Sequence[dict[str, Times]]) -> dict[str, Any]:
 
 
 def first_step(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
-    """Seconds up to the end of the first step, and of a later plain step; medians."""
+    """Return the median seconds until the end of the first step, and of a later plain step."""
     usual = statistics.median(statistics.median(plain.steps[1:] or plain.steps) for _, plain in pairs)
     ours, theirs = (statistics.median(side.total(1) for side in sides) for sides in zip(*pairs, strict=True))
     return {
@@ -124,10 +124,10 @@ def first_step(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
 
 
 def later_steps(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
-    """The slowest step after the first as a multiple of the median one.
+    """Return the slowest step after the first as a multiple of the median step.
 
-    The batches of a step number are the same in all repeats, so the least time of each is that with the least
-    interference.  Sizes differ from step to step; ``ratio`` takes them out by the plain step on that batch.
+    Step i has the same batch in all repeats, so its least time has the least interference.  As batch sizes
+    differ, ``ratio`` divides by the time of the plain step on the same batch.
     """
     ours, theirs = (
         [min(times) for times in zip(*(side.steps[1:] for side in sides), strict=True)]
@@ -144,7 +144,7 @@ def later_steps(pairs: Sequence[tuple[Times, Times]]) -> dict[str, float]:
 
 
 def length_of(pairs: Sequence[tuple[Times, Times]], steps: int) -> dict[str, float]:
-    """Return the seconds of a job of this length, medians, and the ratio within a repeat, with extremes."""
+    """Return the median seconds of a job of ``steps`` steps, and the ratio within a repeat, with extremes."""
     ratios = [ours.total(steps) / plain.total(steps) for ours, plain in pairs]
     rested = [(ours.total(steps) - 1.0) / plain.total(steps) for ours, plain in pairs]
     return {
@@ -157,7 +157,7 @@ def length_of(pairs: Sequence[tuple[Times, Times]], steps: int) -> dict[str, flo
 
 
 def measured(options: argparse.Namespace, workload: str) -> dict[str, Any]:
-    """The row of a workload."""
+    """Return the row of a workload."""
     dice = random.Random(options.seed)
     load = make_workload(workload, tiny=options.tiny)
     formats = ["contiguous", "channels_last"] if load.convolutional else ["contiguous"]
@@ -185,7 +185,7 @@ def measured(options: argparse.Namespace, workload: str) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     heads = ["workload", "plain", "calls", "first, s", "in plain steps", "less 1 s", "slowest later"]
     shown = Table(*heads, "steps", "plain, s", "ratio", "extremes", "less 1 s", "MiB", "of plain")
     for row in rows:
@@ -226,7 +226,7 @@ def main() -> int:
     content = {"setting": setting, "native_kernels": native.why_not() or "used"}
     name = "jobs_long.json" if options.steps >= max(LENGTHS) else "jobs.json"
     out, rows = options.out or results.FOLDER / name, []
-    for workload in options.workload:  # what is done is saved
+    for workload in options.workload:  # finished workloads are saved at once
         rows.append(measured(options, workload))
         results.write(out, "whole jobs", content | {"rows": rows}, packages=("transformers",))
     Console(width=max(160, Console().width)).print(table(rows))

@@ -1,7 +1,7 @@
-"""The ledger's time in a query: reserve and settle, one client; replay and status of a long history.
+"""The ledger's time per query (reserve and settle by one client), and to read a long history.
 
-Two commits that reach the disk are most of it, so the table also shows how long the disk takes to write and
-sync 16 KiB, in turns with the charges.  ``--postgresql URL`` adds a server's empty database.
+Most of it is the time of two commits to the disk.  So the table also shows the disk's time to write and sync
+16 KiB, measured in turns with the charges.  ``--postgresql URL`` adds an empty database of a server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WARM = 20
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: median and quartiles."""
+    """The median and quartiles of a time, in milliseconds."""
 
     engine: str
     mode: str
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def measure(engine: str, url: str, folder: Path) -> list[Timing]:
-    """All tasks on one engine."""
+    """Measure all tasks on one database engine."""
     ledger = Ledger.create(url)
     timings = []
     for budget in (PureBudget(1e4), RenyiBudget(100.0, 1e-6)):
@@ -72,7 +72,7 @@ def measure(engine: str, url: str, folder: Path) -> list[Timing]:
 
 
 def of_mode(engine: str, ledger: Ledger, budget: Budget, folder: Path) -> list[Timing]:
-    """Charges of Laplace noise, each settled at once, and what a history of them takes to read."""
+    """Time charges of Laplace noise, each settled at once, and the reading of their history."""
     name = budget.mode
     ledger.open_dataset(name, Policy(unit="row", adjacency="add-remove", budget=budget))
     taken: dict[str, list[float]] = {
@@ -99,7 +99,7 @@ def of_mode(engine: str, ledger: Ledger, budget: Budget, folder: Path) -> list[T
 
 
 def sync(path: Path) -> None:
-    """Append to a file and wait for the disk, the least that a commit does."""
+    """Append to a file and wait for the disk, which every commit does at least."""
     with path.open("ab", buffering=0) as file:
         file.write(b"x" * 16384)
         os.fsync(file.fileno())
@@ -113,7 +113,7 @@ def seconds(act: Callable[[], object]) -> float:
 
 
 def timing(engine: str, mode: str, task: str, laps: list[float]) -> Timing:
-    """Median and quartiles in milliseconds."""
+    """Return the median and quartiles in milliseconds."""
     low, median, high = (1e3 * value for value in statistics.quantiles(laps, n=4))
     return Timing(engine, mode, task, median, low, high, len(laps))
 

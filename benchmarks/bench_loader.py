@@ -1,8 +1,8 @@
-"""The cost of a batch of 600 out of 60,000 records: part of ``make bench``.
+"""The time to load a batch of 600 out of 60,000 records: part of ``make bench``.
 
-In memory: 784 floats per record; the loaders take turns in one process, in a random order.  Decoding: a
-record is deflated bytes, as in a picture file; each loader has the machine for itself, and between two
-batches comes a step of 20 ms that computes elsewhere, as on a GPU.
+In the task "in memory", a record is 784 floats, and the loaders take turns in one process, in random order.
+In the task "decoding", a record is deflated bytes, as in a picture file.  Each loader has the machine for
+itself, and between two batches there is a pause of 20 ms, like a step on a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Loader = Iterator[Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds per batch: median and quartiles over the rounds."""
+    """Milliseconds per batch, as median and quartiles over the rounds."""
 
     task: str
     loader: str
@@ -54,7 +54,7 @@ class Cost:
 
 
 class Deflated(Dataset[Any]):
-    """Records that must be decoded: deflated bytes of a smooth picture with some noise."""
+    """Records that must be decoded, which are deflated bytes of a smooth picture with some noise."""
 
     def __init__(self, records: int) -> None:
         dice = np.random.default_rng(0)
@@ -72,7 +72,7 @@ class Deflated(Dataset[Any]):
 
 
 def tacit(data: Data, batch: int, workers: int = 0) -> Loader:
-    """The session's way: Poisson sampling by the run's key, then the records at these positions."""
+    """Return the session's loader: Poisson sampling by the run's key, then reading of the records."""
     generator, records = Generator.from_os(), as_records(data)
     sampling = PoissonSampling(batch / len(records))
 
@@ -86,13 +86,13 @@ def tacit(data: Data, batch: int, workers: int = 0) -> Loader:
 
 
 def torch_loader(data: Dataset[Any], batch: int, workers: int = 0) -> Loader:
-    """torch's own DataLoader, shuffled, of fixed size."""
+    """Return torch's DataLoader, with shuffled batches of fixed size."""
     for _ in cycle([None]):
         yield from DataLoader(data, batch_size=batch, shuffle=True, drop_last=True, num_workers=workers)
 
 
 def opacus_loader(data: Dataset[Any], batch: int) -> Loader:
-    """Opacus' Poisson loader."""
+    """Return Opacus' Poisson loader."""
     from opacus.data_loader import DPDataLoader
 
     for _ in cycle([None]):
@@ -100,7 +100,7 @@ def opacus_loader(data: Dataset[Any], batch: int) -> Loader:
 
 
 def loaders(folder: Path, records: int, batch: int) -> dict[str, dict[str, Loader]]:
-    """The contestants of each task; ``folder`` takes a file for the memory map."""
+    """Return the loaders of each task; a file for the memory map is written to ``folder``."""
     x, y = torch.randn(records, WIDTH), torch.randint(0, 10, (records,))
     np.save(folder / "x.npy", x.numpy())
     mapped = np.load(folder / "x.npy", mmap_mode="r")
@@ -126,7 +126,7 @@ def loaders(folder: Path, records: int, batch: int) -> dict[str, dict[str, Loade
 
 
 def cost(task: str, contestants: dict[str, Loader], rounds: int, pause: float = 0.0) -> list[Cost]:
-    """Time the loaders in turn; between two batches come ``pause`` seconds that are not counted."""
+    """Time the loaders in turns, with uncounted pauses of ``pause`` seconds between batches."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     order, dice = list(contestants), random.Random(0)
     for number in range(rounds + 2):
@@ -154,7 +154,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tasks = loaders(Path(folder), options.records, options.batch)
         costs += cost("in memory", tasks["in memory"], options.rounds)
-        for name in list(tasks["decoding"]):  # popped, so that its workers end before the next one starts
+        for name in list(tasks["decoding"]):  # popped, so that its workers end before the next loader starts
             alone = {name: tasks["decoding"].pop(name)}
             costs += cost("decoding", alone, max(1, options.rounds // 4), PAUSE)
     table = Table("task", "loader", "ms per batch", "quartiles")

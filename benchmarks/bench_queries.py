@@ -1,13 +1,14 @@
 """The time of a private answer compared with plain DuckDB: ``make bench-queries``.
 
-Ten million rows in a Parquet file, a group-by of 100 declared keys.  Plain is the same question as text to
-DuckDB; private is ``PrivateTable.ask``: compile, price, reserve, count, draw noise, settle, on a ledger in an
-SQLite file.  Contestants take turns, round after round.  Opening a table reads it once for its fingerprint,
-and is timed separately.
+The questions group ten million rows of a Parquet file by 100 declared keys.  Plain is the same question as
+SQL text to DuckDB.  Private is ``PrivateTable.ask``, which compiles, prices, reserves, counts, draws noise
+and settles, with a ledger in an SQLite file.  The two take turns in rounds.  Opening a table reads it once
+for its fingerprint, and is timed separately.
 
-With a row as the unit nothing has to be bounded.  With a person as the unit, two million of them with five
-rows each on average, every person is looked at, and those with more rows than the bound are ranked: 1 in 70
-with a bound of ten rows, 4 in 10 with a bound of five, which is the hard case.
+If the unit is a row, no contribution bounding is needed.  If the unit is a person, there are two million
+people with five rows each on average.  The rows of every person are counted, and the rows of people above the
+bound are ranked.  These are 1 in 70 people for a bound of ten rows, and 4 in 10 for a bound of five, the hard
+case.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ QUESTIONS = {
 
 
 def main() -> int:
-    """Measure, write the JSON and show it."""
+    """Measure, write the JSON and print the results."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--rows", type=float, default=1e7)
     options.add_argument("--rounds", type=int, default=3)
@@ -64,7 +65,7 @@ def main() -> int:
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """Wards, persons and costs that look random and are the same each time."""
+    """Write wards, persons and costs that look random but are the same each time."""
     columns = (
         f"(hash(i) % {KEYS})::INT AS ward, (hash(i + 1) % {PERSONS})::INT AS person, "
         "(hash(7 * i) % 10000) / 100.0 AS cost"
@@ -74,7 +75,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
-    """Plain and private seconds of every question, the median over ``rounds``."""
+    """Return the plain and private seconds of every question, as medians over ``rounds``."""
     ledger = Ledger.create(f"sqlite:///{data.parent / unit.replace(' ', '')}.db")
     ledger.open_dataset("visits", policy(unit))
     register_table(data, ledger=ledger, dataset="visits")
@@ -89,7 +90,7 @@ def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
             here = timed(
                 lambda query=query, attempt=attempt: table.ask(query, epsilon=0.1, attempt=attempt + 1)
             )[0]
-            if attempt > 0:  # the first round warms the file
+            if attempt > 0:  # the first round warms the file cache
                 seconds["plain"].append(there)
                 seconds["private"].append(here)
         medians = {who: statistics.median(found) for who, found in seconds.items()}
@@ -101,7 +102,7 @@ def measured(data: Path, unit: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def policy(unit: str) -> Policy:
-    """Public facts of the table."""
+    """Return the public facts about the table."""
     by_person = unit != "row"
     return Policy(
         unit=unit,
@@ -117,7 +118,7 @@ def policy(unit: str) -> Policy:
 
 
 def ledger_row(folder: Path, rounds: int) -> dict[str, float]:
-    """Milliseconds of reserve and settle together, one client, on an SQLite file."""
+    """Return the milliseconds of reserve and settle together, by one client on an SQLite file."""
     from tacit.events import DiscreteLaplace
 
     ledger = Ledger.create(f"sqlite:///{folder / 'ledger.db'}")
@@ -137,14 +138,14 @@ def ledger_row(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds and result."""
+    """Return the seconds and the result of ``work``."""
     started = time.perf_counter()
     made = work()
     return time.perf_counter() - started, made
 
 
 def show(rows: list[dict[str, Any]], ledger: dict[str, float]) -> None:
-    """Print what was measured."""
+    """Print the results."""
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))

@@ -1,8 +1,8 @@
-"""The cost of two processes: a private step over a plain one, on two ranks and on one, in the same minutes.
+"""The ratio of a private step to a plain one, on two ranks and on one: ``make bench-ranks``.
 
-``make bench-ranks``.  Two processes of one thread each hold four jobs on the same Poisson batches and take
-turns at them, a few steps each: the private step of both together and of the first alone, and the plain step
-of both by DistributedDataParallel and of the first alone.
+Two processes of one thread each run four jobs on the same Poisson batches, in turns of a few steps.  These
+are the private step on both ranks and on the first alone, and the plain step on both ranks by
+DistributedDataParallel and on the first alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS = ("private, two", "plain, two", "private, one", "plain, one")
 
 
 class Distributed(Unprotected):
-    """The plain job of several processes: each takes every R-th record of the batch."""
+    """The plain job on several ranks; each of R ranks gets every R-th record of the batch."""
 
     def start(self) -> None:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
@@ -57,7 +57,7 @@ class Distributed(Unprotected):
 
 
 def measure(options: argparse.Namespace, workload: str) -> dict[str, Any]:
-    """The row of a workload, at rank 0; both ranks take part."""
+    """Return the row of a workload at rank 0. Both ranks must call this."""
     batch = make_workload(workload, tiny=options.tiny).batch
     load = make_workload(workload, tiny=options.tiny, records=round(batch / RATE))
     many = 10**6
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, workload: str) -> dict[str, Any]:
 
 
 def seconds(job: Private | Unprotected, number: int) -> float:
-    """The median seconds of the next steps."""
+    """Return the median seconds of the next ``number`` steps."""
     found = []
     for _ in range(number):
         begun = time.perf_counter()
@@ -100,14 +100,14 @@ def seconds(job: Private | Unprotected, number: int) -> float:
 
 
 def agreed(number: float) -> float:
-    """The number at rank 0."""
+    """Return the value of ``number`` at rank 0."""
     sent = torch.tensor([number], dtype=torch.float64)
     dist.broadcast(sent, 0)
     return float(sent)
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians over the rounds: of each kind, and of ratios and the ratio of these, paired by round."""
+    """Return medians over the rounds of each job's times, of their ratios, and of the ratio of ratios."""
     two = [found["private, two"] / found["plain, two"] for found in rounds]
     one = [found["private, one"] / found["plain, one"] for found in rounds]
     both = [of_two / of_one for of_two, of_one in zip(two, one, strict=True)]
@@ -120,7 +120,7 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     shown = Table("workload", *(f"{kind}, ms" for kind in KINDS), "ratio, two", "ratio, one", "two / one")
     for row in rows:
         times = [f"{row['milliseconds'][kind]:.1f}" for kind in KINDS]
@@ -131,7 +131,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def main() -> int:
-    """Start the ranks, or be one."""
+    """Start the ranks, or run as one of them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--workload", nargs="+", metavar="NAME", default=USUAL)
     parser.add_argument("--seconds", type=float, default=60.0, help="of turns for each workload")

@@ -1,11 +1,11 @@
 """The training time of the experiments as a ratio to that at an earlier commit.
 
-``bench_reproduce.py BEFORE`` takes the ``src`` folder of a checkout of that commit (``git worktree add``) and
-lets the two versions take turns, each time in a new process: some private steps of each experiment's model,
-with its batch size, optimizer and averaging, on random records of the right shape.
+In ``bench_reproduce.py BEFORE``, BEFORE is the ``src`` folder of a checkout of that commit (``git worktree
+add``). The two versions take turns, each time in a new process.  They take some private steps of each
+experiment's model, with its batch size, optimizer and averaging, on random records of the right shape.
 
-``bench_reproduce.py --accuracies BEFORE NOW`` compares what whole runs of ``python -m experiments`` found:
-two folders of their JSON files.
+``bench_reproduce.py --accuracies BEFORE NOW`` compares the accuracies of whole runs of ``python -m
+experiments``, from two folders of their JSON files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ __all__ = ["MODELS", "Experiment", "compare_accuracies", "seconds_per_step"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment's model on records of one shape; ``steps`` are those of a run.
+    """An experiment's model on records of one shape; ``steps`` is the number of steps of a run.
 
-    ``batch`` None is the full batch; ``records`` is enough for it, not the size of the experiment's data.
+    ``batch`` None means full batches.  ``records`` suffices for a batch, and may be less than the
+    experiment's data.
     """
 
     make: Callable[[], Any]
@@ -69,7 +70,7 @@ MODELS = {
 
 
 def seconds_per_step(experiment: Experiment, steps: int) -> float:
-    """Median over ``steps`` private steps after two that warm up, with the Tacit that is on the path."""
+    """Return the median seconds of ``steps`` private steps of the imported Tacit, after two to warm up."""
     import torch
     import torch.nn.functional as F
 
@@ -97,7 +98,7 @@ def seconds_per_step(experiment: Experiment, steps: int) -> float:
 
 
 def child(source: Path, name: str, steps: int) -> float:
-    """The same in a process with the Tacit in ``source``."""
+    """Return the same, measured in a process that imports Tacit from ``source``."""
     environment = dict(os.environ, PYTHONPATH=str(source))
     command = [sys.executable, __file__, "--model", name, "--steps", str(steps)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -105,7 +106,7 @@ def child(source: Path, name: str, steps: int) -> float:
 
 
 def compare(before: Path, now: Path, rounds: int, steps: int) -> list[dict[str, Any]]:
-    """One row per experiment: milliseconds per step before and now, medians, and the paired ratio."""
+    """Return a row per experiment: median milliseconds per step before and now, and the paired ratio."""
     rows = []
     for name, experiment in MODELS.items():
         pairs = [(child(before, name, steps), child(now, name, steps)) for _ in range(rounds)]
@@ -122,9 +123,9 @@ def compare(before: Path, now: Path, rounds: int, steps: int) -> list[dict[str, 
 
 
 def compare_accuracies(before: Path, now: Path) -> list[dict[str, Any]]:
-    """One row for each experiment, model and epsilon that both folders have.
+    """Return a row for each experiment, model and epsilon that both folders have.
 
-    ``difference`` of the means is in standard errors of it, from the spread of the runs of both.
+    ``difference`` is that of the mean accuracies, in units of its standard error.
     """
     rows = []
     for path in sorted(now.glob("*.json")):
@@ -154,7 +155,7 @@ def _key(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def write_accuracies(before: Path, now: Path, out: Path | None) -> None:
-    """Write the JSON of :func:`compare_accuracies`, with the days and machines of both."""
+    """Write the JSON of :func:`compare_accuracies`, with the dates and machines of both."""
     import results
 
     rows = compare_accuracies(before, now)
@@ -170,7 +171,7 @@ def write_accuracies(before: Path, now: Path, out: Path | None) -> None:
 
 
 def main() -> int:
-    """Compare and write the JSON; with ``--model``, time that model alone."""
+    """Compare and write the JSON, or with ``--model`` only time that model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("before", type=Path, nargs="?", help="src folder of a checkout of the earlier commit")
     parser.add_argument("--accuracies", type=Path, nargs=2, metavar=("BEFORE", "NOW"))

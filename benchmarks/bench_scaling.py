@@ -1,8 +1,9 @@
-"""The growth of privacy's cost: our step over the plain one, by batch, length, width and depth.
+"""The ratio of Tacit's step to the plain one by batch, length, width and depth: ``make bench-scaling``.
 
-``make bench-scaling``.  *Weak* series let the work of a step grow with the axis.  *Strong* series keep the
-work fixed and cut it otherwise: a batch into smaller physical batches, tokens into fewer and longer records,
-weights into more and narrower layers.  Ratios are of steps that take turns in one process (``measure.py``).
+In *weak* series, the work of a step grows along the axis.  In *strong* series the work is fixed, but divided
+in
+another way: a batch into smaller physical batches, tokens into fewer and longer records, or weights into more
+and narrower layers.  The steps take turns in one process (``measure.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FIGURES = ("milliseconds", "ratio", "ratio_low", "ratio_high", "cpu_ratio", "cpu
 class Series:
     """A workload along one axis; ``kind`` is weak or strong.
 
-    ``cut``: the axis is the size of the physical batches into which a batch that stays as it is is cut.
+    ``cut`` means that the axis is the size of the physical batches into which a fixed batch is cut.
     """
 
     name: str
@@ -46,22 +47,22 @@ class Series:
 
 
 def mlp_of(n: int, width: int = 1000, depth: int = 1) -> Workload:
-    """The perceptron on n records."""
+    """Return the multilayer perceptron on n records."""
     return pictures("MLP", partial(mlp, width, depth), n, 784)
 
 
 def cnn_of(n: int) -> Workload:
-    """The tanh CNN on n records."""
+    """Return the tanh CNN on n records."""
     return pictures("tanh CNN", papernot_mnist_cnn, n, 1, 28, 28)
 
 
 def gpt_of(n: int, length: int, width: int = 256, depth: int = 4) -> Workload:
-    """The transformer on n sequences."""
+    """Return the transformer on n sequences."""
     return tokens("GPT", n, length, width=width, depth=depth)
 
 
 def narrow(depth: int) -> int:
-    """Return the width at which this many blocks have the weights of the workload's 4 blocks of width 256."""
+    """Return the width at which ``depth`` blocks have as many weights as 4 blocks of width 256."""
     return round(256 * (4 / depth) ** 0.5)
 
 
@@ -88,7 +89,7 @@ SERIES: tuple[Series, ...] = (
 
 
 def in_chunks(load: Workload, size: int) -> Step:
-    """The plain step with gradients accumulated over physical batches of ``size`` records."""
+    """Return the plain step with gradients accumulated over physical batches of ``size`` records."""
     model = load.make()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
@@ -102,7 +103,7 @@ def in_chunks(load: Workload, size: int) -> Step:
 
 
 def point(series: Series, value: int, rounds: int) -> dict[str, Any]:
-    """The timing of our step at one point of the axis."""
+    """Return the timing of Tacit's step at one point of the axis."""
     torch.manual_seed(0)
     load = series.make(value)
     size = value if series.cut else load.batch
@@ -116,7 +117,7 @@ def point(series: Series, value: int, rounds: int) -> dict[str, Any]:
 
 
 def table(points: Sequence[dict[str, Any]]) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     shown = Table("series", "axis", "", "value", "plain, ms", "ratio to plain", "quartiles", "CPU ratio")
     for p in points:
         where = (p["series"], p["axis"], p["kind"], f"{p['value']:,}", f"{p['plain_milliseconds']:.1f}")

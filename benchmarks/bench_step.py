@@ -1,9 +1,9 @@
-"""One training step, private and plain, side by side: ``make bench``, ``bench-gpu`` and ``bench-overhead``.
+"""One training step, private and plain: ``make bench``, ``make bench-gpu`` and ``make bench-overhead``.
 
-Each workload is timed in a process of its own in which all engines take turns (see ``measure.py``); engines
-that need another environment, such as ours without native kernels, have a process with a plain step of their
-own.  Memory is measured in one process for each engine and workload.  The suite ``overhead`` has models whose
-steps are many small operations, and models with weight norm, next to the plain step alone.
+Each workload is timed in one process, in which all engines take turns (see ``measure.py``).  Engines that
+need another environment, such as Tacit without native kernels, run in a second process with another plain
+step. Memory is measured in one process for each engine and workload.  The suite ``overhead`` has models whose
+steps are many small operations, and models with weight norm, and compares Tacit only with the plain step.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def worker(what: str, workload: str, engines: Sequence[str], options: Sequence[s
     for name in engines:
         environment |= ENGINES[name].environment
     if what == "memory":
-        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back: the peak is what is held
-        environment["OMP_WAIT_POLICY"] = "passive"  # two processes at once are in each other's way awake
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed memory returns: the peak is memory in use
+        environment["OMP_WAIT_POLICY"] = "passive"  # spinning threads of two processes slow each other
     script = Path(__file__).with_name("measure.py")
     command = [sys.executable, str(script), what, "--workload", workload, "--engines", *engines, *options]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -51,7 +51,7 @@ def worker(what: str, workload: str, engines: Sequence[str], options: Sequence[s
 
 
 def panels(engines: Iterable[str]) -> Iterator[list[str]]:
-    """Engines that share an environment, and so a process; the plain step joins each."""
+    """Yield the engines that share an environment and a process, each list with the plain step."""
     groups: dict[str, list[str]] = {}
     for name in engines:
         if name != PLAIN:
@@ -61,14 +61,14 @@ def panels(engines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def timings(workload: str, engines: Sequence[str], options: Sequence[str]) -> Rows:
-    """Timings of all engines on one workload, and of the plain steps of the first process."""
+    """Return timings of all engines on one workload, and of the plain steps in the first process."""
     first, *others = (worker("time", workload, panel, options) for panel in panels(engines))
     private = [row for rows in others for row in rows if row["engine"] != PLAIN]
     return first + [row for row in private if row["memory_format"] is None]
 
 
 def memory(workload: str, timed: Rows, options: Sequence[str]) -> Rows:
-    """Memory of each engine that took the step; of the plain one in its faster memory format."""
+    """Return the memory of each engine that ran, and of the plain step in its faster memory format."""
     slower = {row["engine"] for row in timed if row["memory_format"] and row["engine"] != PLAIN}
     engines = [row["engine"] for row in timed if row["failure"] is None and row["engine"] not in slower]
     formats = {row["engine"]: row["memory_format"] for row in timed}
@@ -82,14 +82,14 @@ def memory(workload: str, timed: Rows, options: Sequence[str]) -> Rows:
 
 
 def usual(suite: str) -> list[str]:
-    """The engines of a suite; the plain step in its other memory format is added if it can be faster."""
+    """Return the engines of a suite by default."""
     if suite == "overhead":
         return [PLAIN, "Tacit"]
     return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or suite == "cpu")]
 
 
 def table(timed: Rows, held: Rows) -> Table:
-    """The figures for the eye."""
+    """Return a table of the results to print."""
     shown = Table("workload", "engine", "ms", "ratio to plain", "quartiles", "CPU ratio", "MiB", "of plain")
     used = {(row["workload"], row["engine"]): row["working_set"] for row in held}
     for row in timed:

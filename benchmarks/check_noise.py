@@ -1,8 +1,9 @@
-"""The law of the noise on 1e8 draws, its far tails on 1e10, and its speed: ``make check-noise``.
+"""Tests of the noise's distribution on 1e8 draws, of its far tails on 1e10, and its speed: ``make
+check-noise``.
 
-The draws come from many addresses: steps, parameters and ranks.  Each test of ``noise_law.py`` gives a
-p-value; the same tests are shown draws with a bug planted, which they must reject.  For the speed the
-contestants take turns, round after round, filling memory that they have touched before.
+The draws come from many addresses: steps, parameters and ranks.  Each test of ``noise_law.py`` returns a
+p-value. The same tests must reject draws with a planted bug.  For the speed, the generators take turns in
+rounds, and fill memory that was touched before.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller, by_torch
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 
-STREAM = 1024 * DRAWS_PER_TILE  # draws of one address
+STREAM = 1024 * DRAWS_PER_TILE  # the number of draws per address
 TAILS = (3.0, 4.0)
-FAR_TAILS = (5.0, 5.5, 6.0)  # beyond the last lie 0.2 of 1e8 draws
-PYTHON = "torch" if by_torch() else "NumPy"  # what draws without the kernel
+FAR_TAILS = (5.0, 5.5, 6.0)  # in standard deviations; of 1e8 draws, 0.2 are expected beyond the last
+PYTHON = "torch" if by_torch() else "NumPy"  # the library that draws without the kernel
 TAIL_DRAWS = {"kernel": 1e10, PYTHON: 2.5e9}
 ZEROS = (12, 20, 26, 31, 40)  # leading zeros of u: from 4.1 to 7.4 standard deviations on
 SIZES = (800_000, 7_200_000)
@@ -42,7 +43,7 @@ Floats = NDArray[np.floating]
 
 
 def main() -> int:
-    """Run it; the exit code is 1 if a test fails that should pass, or passes what it should reject."""
+    """Run all tests; return 1 if a test fails, or passes draws with a planted bug."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--draws", type=float, default=1e8)
     options.add_argument("--tails", type=float, default=1.0, help="parts of the draws for the far tails")
@@ -62,22 +63,22 @@ def main() -> int:
 
 
 def use(engine: str) -> None:
-    """Turn the kernel on or off."""
+    """Turn the native kernel on or off."""
     os.environ["TACIT_NATIVE"] = "0" if engine == PYTHON else "1"
 
 
 def row(engine: str, draws: int, test: str, p: float, **more: Any) -> dict[str, Any]:
-    """One verdict."""
+    """Return the row of one test."""
     return {"engine": engine, "draws": draws, "test": test, "p": p, "planted": None} | more
 
 
 def law_of(engine: str, count: int) -> Iterator[dict[str, Any]]:
-    """Every test on ``count`` draws with a fresh key, rounded up to whole streams."""
+    """Yield the results of every test on ``count`` draws with a fresh key, rounded up to whole streams."""
     use(engine)
     generator = Generator.from_os()
     number = -(-count // STREAM)
     streams = torch.empty(number, STREAM)
-    for k, stream in enumerate(streams):  # 4 ranks, 3 parameters, as many steps as it takes
+    for k, stream in enumerate(streams):  # 4 ranks, 3 parameters, and enough steps
         StepNoise(generator, std=2.0, step=k // 12, rank=k % 4, ranks=4).fill(stream, k // 4 % 3)
     draws = streams.numpy().reshape(-1)
     tiles, found = draws.reshape(-1, 2, DRAWS_PER_TILE // 2), len(draws)
@@ -102,7 +103,7 @@ def law_of(engine: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def far_tails(engine: str, count: int) -> Iterator[dict[str, Any]]:
-    """The numbers of draws far out, of ``count`` draws that are not kept, rounded up to whole streams."""
+    """Yield tests of the numbers of draws in the far tails, out of ``count`` draws that are not stored."""
     use(engine)
     generator, stream = Generator.from_os(), torch.empty(STREAM)
     number, found = -(-count // STREAM), dict.fromkeys(FAR_TAILS, 0)
@@ -117,7 +118,7 @@ def far_tails(engine: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
-    """The transform of one tile's words."""
+    """Return the function that transforms one tile's random bytes to normal draws."""
 
     def by_python(words: NDArray[np.uint8]) -> Floats:
         out = np.empty((1, 2, 1024), np.float32)
@@ -159,7 +160,7 @@ def planted_bugs() -> Iterator[dict[str, Any]]:
 
 
 def speeds(engines: list[str], rounds: int) -> Iterator[dict[str, Any]]:
-    """Time to fill a float32 buffer, by size, number of threads and contestant."""
+    """Yield the time to fill a float32 buffer, by size, number of threads and generator."""
     generator, all_threads = Generator.from_os(), torch.get_num_threads()
     for threads in sorted({1, all_threads}):
         torch.set_num_threads(threads)

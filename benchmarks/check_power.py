@@ -1,10 +1,10 @@
-"""The rate at which an audit detects a fault, before its second stage and since, on simulated scores.
+"""The rates at which one-stage and two-stage audits detect faults, on simulated scores.
 
-Before, an audit contradicted a promise where one of three tests of 1,000 canaries did, each at level 0.05; it
-now does where 8,000 fresh canaries say so too, at a level of 1 in 1,250 for all three.  An attack was above
-its limit at a level of 0.05 for all attacks and rates together, and is now at 1 in 10,000.  Faults: the noise
-of the plan times a factor, and a clipping bound that is twice what the plan says.  ``--real`` performs the
-plan by a session of its own with a fault of its noise, in place of simulating what it shows.
+The old audit contradicted a promise if one of three tests of 1,000 canaries did so, each at level 0.05.  The
+current audit also requires that 8,000 fresh canaries confirm it, at a level of 1 in 1,250 for all three tests
+together.  The old level for attacks above their limit was 0.05 for all attacks and rates together; the
+current level is 1 in 10,000.  The faults are noise of the plan times a factor, and a clipping bound of twice
+the plan's. ``--real`` also performs the plan by sessions with faulty noise, in place of simulated scores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEVEL_BEFORE = 0.05
 
 @dataclass(frozen=True)
 class Fault:
-    """The noise is ``noise`` times that of the plan, a record counts up to ``bound`` times its bound."""
+    """A fault: noise of ``noise`` times the plan's, and records of ``bound`` times the clipping bound."""
 
     name: str
     noise: float = 1.0
@@ -61,7 +61,7 @@ FAULTS = (
 
 
 def main() -> None:
-    """Write the table, and print it."""
+    """Write the results, and print them."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, default=100, help="of each plan and fault, simulated")
     options.add_argument("--real", type=int, default=5, help="of each fault of the noise, performed")
@@ -91,33 +91,33 @@ def main() -> None:
 
 
 def counted(found: list[tuple[bool, bool]]) -> dict[str, int]:
-    """Verdicts before, and now."""
+    """Return the number of detections by the old and by the current audit."""
     before, now = (sum(column) for column in zip(*found, strict=True))
     return {"before": before, "now": now}
 
 
 def evidence(plan: Plan, fault: Fault, canaries: int, rng: np.random.Generator) -> SlotEvidence:
-    """Return the evidence of slots from a run of full batches."""
+    """Return simulated evidence of audit slots from a run of full batches."""
     coins = rng.random(canaries) < 0.5
     noise = fault.noise * plan.gradient_noise_multiplier * rng.standard_normal((plan.steps, canaries))
     return SlotEvidence((fault.bound * coins + noise).astype(np.float32), coins)
 
 
 def verdicts(first: SlotEvidence, fresh: Any, plan: Plan, rng: np.random.Generator) -> tuple[bool, bool]:
-    """Whether the first stage contradicts the promise, and whether both do; ``fresh()`` is planted then."""
+    """Return whether the first stage contradicts the promise, and whether both stages do."""
     if not slots.suspects(audit_slots(first, plan, confidence=1.0 - LEVEL_BEFORE, rng=rng)):
         return False, False
     return True, slots.confirms(fresh(), plan, level=slots.PLANTED, rng=rng)
 
 
 def planted(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool, bool]:
-    """One simulated audit of a plan by its canaries."""
+    """Return the verdicts of a simulated audit of a plan by canaries."""
     more = slots._MORE[0] * CANARIES
     return verdicts(evidence(plan, fault, CANARIES, rng), lambda: evidence(plan, fault, more, rng), plan, rng)
 
 
 def attacked(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool, bool]:
-    """Whether the strongest attack there is, on every member of a run, is above its limit, before and now."""
+    """Return whether the strongest possible attack exceeds its limit at the old and the current level."""
     steps, sigma = plan.steps, plan.gradient_noise_multiplier
     shift = np.sqrt(steps) * fault.bound / (sigma * fault.noise) if fault.noise else 40.0
     scores = Scores(rng.normal(shift, 1.0, RECORDS), rng.normal(0.0, 1.0, OTHERS))
@@ -130,7 +130,7 @@ def attacked(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool, 
 
 
 def above_by_halves(scores: Scores, rate: float, limit: Any, level: float, rng: np.random.Generator) -> bool:
-    """The test of before: half of the records chose the threshold that the other half judged."""
+    """Return the result of the old test, with a threshold from one half that is tested on the other."""
     choosing, judging = scores.split(rng)
     threshold = choosing.threshold(rate)
     false, found = (
@@ -147,7 +147,7 @@ def curve_of(plan: Plan) -> PrivacyCurve:
 
 
 def performed(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool, bool]:
-    """An audit of sessions whose noise has the fault."""
+    """Return the verdicts of an audit of real sessions with faulty noise."""
 
     def faulty(*address: Any, std: float, **more: Any) -> StepNoise:
         return StepNoise(*address, std=std * fault.noise, **more)

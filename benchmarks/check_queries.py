@@ -1,11 +1,15 @@
-"""The accuracy and the low bits of answers, on Adult: ``make check-queries``.
+"""Checks of answers on Adult, of their accuracy and of their low bits: ``make check-queries``.
 
-1. Intervals: every kind of question, thousands of answers: how often the stated 95 % interval holds the
-   answer without noise.  DuckDB counts once; only the noise is repeated, as the private table draws it.
-2. Low bits: every kind of question on a table of no row and on one of one row, audited for what the last
-   digits of a released number give away; and a count with Laplace noise of ``numpy``, which must be found.
-3. Five questions at epsilon 1, next to OpenDP and diffprivlib.  diffprivlib needs an older scikit-learn: name
-   the interpreter of an environment that has it with ``--diffprivlib``.
+1. Intervals: for every kind of question, the rate at which the stated 95 % interval contains the exact
+answer, over
+   thousands of answers.  DuckDB counts once, and only the noise is drawn again, as the private table draws
+   it.
+2. Low bits: every kind of question on an empty table and on one with one row is audited for information in
+the
+   last digits of a released number.  The audit must detect a count with Laplace noise of ``numpy``.
+3. Five questions at epsilon 1, compared with OpenDP and diffprivlib.  As diffprivlib needs an older
+scikit-learn,
+   ``--diffprivlib`` names the interpreter of an environment that has it.
 
 ``TACIT_DATA`` names the folder of ``adult.csv.gz``.
 """
@@ -33,11 +37,11 @@ from tacit.audits import audit_precision
 from tacit.ledger import PureBudget
 
 CONFIDENCE = 0.9999
-FALSE_ALARM = 1e-4  # of all intervals together
+FALSE_ALARM = 1e-4  # the probability of a false alarm in all intervals together
 
 
 def main() -> int:
-    """Run it; the exit code is 1 if an interval holds too rarely, or an audit finds what it should not."""
+    """Run all checks; return 1 if an interval holds too rarely, or an audit has a wrong result."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, default=2000)
     options.add_argument("--releases", type=int, default=10_000, help="of each of the two tables of an audit")
@@ -61,8 +65,10 @@ def main() -> int:
 
 
 def interval_row(kind: kinds.Kind, runs: int) -> dict[str, Any]:
-    """Return the rate at which the intervals of one kind hold, over all groups; p: the chance of so low a
-    rate at 95 %."""
+    """Return the rate at which the intervals of one kind of question hold, over all groups.
+
+    ``p`` is the probability of such a low rate if the true rate is 95 %.
+    """
     hits = [hit for _ in range(runs) for hit in kind.hits(kind.answer())]
     rate, p = float(np.mean(hits)), float(stats.binom.cdf(sum(hits), len(hits), 0.95))
     sys.stderr.write(f"{kind.name}, {kind.mechanism}: {rate:.4f}\n")
@@ -83,7 +89,7 @@ def audit_row(kind: kinds.Pair, releases: int) -> dict[str, Any]:
 
 
 def planted(releases: int) -> dict[str, Any]:
-    """A count with Laplace noise of ``numpy``: what the audit is for."""
+    """Audit a count with Laplace noise of ``numpy``, which the audit must detect."""
     rng = np.random.default_rng()
     here, there = (count + rng.laplace(0.0, 1.0, releases) for count in (0, 1))
     found = audit_precision(here, there, epsilon=1.0, delta=0.0, confidence=CONFIDENCE, rng=rng)
@@ -91,7 +97,7 @@ def planted(releases: int) -> dict[str, Any]:
 
 
 def audited(name: str, mechanism: str, releases: int, found: Any, *, planted: bool) -> dict[str, Any]:
-    """One line of the table."""
+    """Return the row of one audit."""
     return {
         "kind": name,
         "mechanism": mechanism,
@@ -108,7 +114,7 @@ def audited(name: str, mechanism: str, releases: int, found: Any, *, planted: bo
 
 
 def beside(adult: pd.DataFrame, path: Path, runs: int, diffprivlib: Path | None) -> list[dict[str, Any]]:
-    """The errors of Tacit and of the libraries, question by question."""
+    """Return the errors of Tacit and of the libraries, by question."""
     exact = questions.truth(adult)
     found = {"Tacit": tacit_errors(adult, exact, runs)}
     others = {"opendp": Path(sys.executable), "diffprivlib": diffprivlib}
@@ -133,7 +139,7 @@ def beside(adult: pd.DataFrame, path: Path, runs: int, diffprivlib: Path | None)
 
 
 def tacit_errors(adult: pd.DataFrame, exact: dict[str, Any], runs: int) -> dict[str, Any]:
-    """Errors of the noise over all runs."""
+    """Return Tacit's errors over all runs."""
     table, policy = kinds.with_more_columns(adult), kinds.adult_policy(PureBudget(1.0))
     found = {}
     for name, (query, values) in kinds.questions_asked().items():
@@ -143,7 +149,7 @@ def tacit_errors(adult: pd.DataFrame, exact: dict[str, Any], runs: int) -> dict[
     return found
 
 
-# --- shown ------------------------------------------------------------------------------------------------
+# --- print ------------------------------------------------------------------------------------------------
 
 
 def show(content: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""The epsilon that audit slots prove of real runs, and the faults they find: ``make check-slots``, at night.
+"""The epsilon that audit slots prove for real runs, and the faults that they detect: ``make check-slots``.
 
-Tightness: m = 1,000 slots, full batches, T = 30, noise multiplier 4; the proven part of the claimed epsilon,
-next to the bounds of one run and a black box that sees the losses of mislabelled records.  Power: T = 200,
-q = 0.1, noise multiplier 1, m = 2,000; how often the claim is rejected at level 0.01 where the noise is as
-claimed, and where it is too small by a factor of 1.25.  Every run is a session of its own with a fresh key:
-sampler, engine, noise and divisor are those of any run.
+The check of tightness has m = 1,000 slots, full batches, T = 30 and noise multiplier 4.  It measures the
+proven share of the claimed epsilon, compared with one-run bounds and a black-box audit that uses the losses
+of mislabelled records.  The check of power has T = 200, q = 0.1, noise multiplier 1 and m = 2,000.  It
+measures how often the claim is rejected at level 0.01, if the noise is as claimed and if it is too small by a
+factor of 1.25.  Every run is a normal session with a fresh key, with the sampler, engine, noise and divisor
+of any run.  The checks take a night.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ LEVEL, TOO_LITTLE = 0.01, 1.25
 
 
 def main() -> int:
-    """Run it, writing what is known after every run; the exit code is 1 if the figures are not those that the
-    suite relies on."""
+    """Run all checks, and write the results after each run; return 1 if an assumption of the tests fails."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--runs", type=int, default=10, help="with too little noise; twice as many without")
     options.add_argument("--out", type=Path, default=results.FOLDER / "slots.json")
@@ -72,7 +72,7 @@ def _content(tight: list[dict[str, float]], power: dict[float, list[bool]]) -> d
 
 
 def tightness(rng: np.random.Generator) -> dict[str, float]:
-    """Epsilon proven at 95 % by each method, and seconds."""
+    """Return the epsilon that each method proves with 95 % confidence, and the seconds."""
     start = time.perf_counter()
     plan = plan_with_room(FULL, CANARIES)
     found = audit_slots(rehearse_plan(plan, CANARIES), plan, confidence=0.95, rng=rng)
@@ -88,7 +88,7 @@ def tightness(rng: np.random.Generator) -> dict[str, float]:
 
 
 def black_box(rng: np.random.Generator) -> float:
-    """Canaries are mislabelled records, and of the run only the final losses are seen."""
+    """Return the epsilon that an audit proves from the final losses of mislabelled canaries."""
     x = torch.from_numpy(rng.standard_normal((FULL.records + CANARIES, WIDTH))).float()
     y = (x[:, 0] > 0).long()
     y[:CANARIES] = 1 - y[:CANARIES]
@@ -105,7 +105,7 @@ def black_box(rng: np.random.Generator) -> float:
 
 
 def rejected(factor: float, rng: np.random.Generator) -> bool:
-    """Whether the claim is rejected at level 0.01 on a run whose noise is too small by ``factor``."""
+    """Return whether the claim is rejected at level 0.01 if the noise is too small by ``factor``."""
 
     def too_small(*address: Any, std: float, **more: Any) -> StepNoise:
         return StepNoise(*address, std=std / factor, **more)
@@ -116,7 +116,7 @@ def rejected(factor: float, rng: np.random.Generator) -> bool:
 
 
 def losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each row."""
+    """Return the cross-entropy of each row."""
     return F.cross_entropy(model(inputs), targets, reduction="none")
 
 

@@ -1,10 +1,10 @@
-"""The costs of a private step that need no clock: kernels, operations, bytes held, and waits for a device.
+"""The costs of a private step that can be counted: kernels, operations, bytes, and waits for a device.
 
-On a CPU, of models as transformers and peft build them, with eight small layers, next to a plain step of the
-same model, loss and optimizer; as on a GPU, no norm is looked at before it is used.  A kernel is an operation
-that torch dispatches and that computes or copies something: most are one launch on a GPU.  An operation waits
-where Python, or the shape of what comes out, needs a number that a device has computed.  Bytes are the most
-that a step has allocated at once.
+They are counted on a CPU, for models of transformers and peft with eight small layers, next to a plain step
+of the same model, loss and optimizer.  As on a GPU, Python reads no norm before it is used.  A kernel is an
+operation that torch dispatches and that computes or copies something; most are one launch on a GPU.  A wait
+is an operation for which Python, or the shape of a result, needs a number that the device has computed.
+Bytes are the largest amount that a step has allocated at once.
 
 ``python benchmarks/costs.py`` prints the table.
 """
@@ -37,7 +37,7 @@ from tacit.training import PrivateSession
 __all__ = ["MODELS", "Costs", "costs", "steps_of"]
 
 STEADY = 11
-"""A step that begins and checks nothing: weights are looked at in the first ten, and in every tenth."""
+"""The number of a step without checks: weights are checked in the first ten steps and every tenth one."""
 _ALLOCATE = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "detach"}
     | {"lift_fresh", "_unsafe_view", "is_same_size", "sym_size", "promote_types", "_local_scalar_dense"}
@@ -61,7 +61,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of one step."""
+    """The counted costs of one step."""
 
     kernels: int
     operations: int
@@ -70,7 +70,7 @@ class Costs:
 
 
 class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that are dispatched."""
+    """Counts the operations that torch dispatches."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.operations += formula(*args, **(kwargs or {}), out_val=out)
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        if not given and name == "randint":  # a seed, of a generator of the processor
+        if not given and name == "randint":  # a random seed, on the host
             self._on_host.add(out.untyped_storage()._cdata)
         of_host = all(t.untyped_storage()._cdata in self._on_host or t.dtype == torch.uint8 for t in given)
         by_mask = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
@@ -101,7 +101,7 @@ class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _peak(step: Callable[[], object]) -> int:
-    """The most bytes that are allocated at once, beyond what was before."""
+    """Return the largest number of bytes that are allocated at once, above those before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     found: Any = seen.profiler
@@ -114,14 +114,14 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def costs(step: Callable[[], object]) -> Costs:
-    """Return the costs of a step, which is taken twice."""
+    """Return the costs of a step, which runs twice."""
     with _Counted() as counted:
         step()
     return Costs(counted.kernels.total(), counted.operations, _peak(step), counted.waits.total())
 
 
 def steps_of(load: Workload) -> Iterator[Callable[[], object]]:
-    """A plain step of the workload, warm; and then a private one, in which all records take part."""
+    """Yield a warm plain step of the workload, and then a private one with all records."""
     torch.manual_seed(0)
     model = load.build()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -155,7 +155,7 @@ def steps_of(load: Workload) -> Iterator[Callable[[], object]]:
 
 
 def of_model(name: str) -> tuple[Costs, Costs]:
-    """Costs of the plain and of the private step."""
+    """Return the costs of the plain and of the private step."""
     plain, private = (costs(step) for step in steps_of(MODELS[name]()))
     return plain, private
 

@@ -1,7 +1,7 @@
-"""The effect of one record on the clipped sum, for every known coupling: ``make coupling-table``; minutes.
+"""The effect of one record on the clipped sum, for every known coupling: ``make coupling-table``.
 
-Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, next to computations without
-guards.  The exit code is 1 if an entry is above 1.
+Each entry of ``tests/clipping/couplings.py`` is measured on all record sets, and compared with a computation
+without Tacit's guards.  The exit code is 1 if an entry is above 1.  This takes minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRIES = [*COUPLINGS, *ISOLATED_MODELS]
 
 
 def main() -> int:
-    """Measure all entries, or those whose names hold a text, which are printed alone."""
+    """Measure all entries; or measure and only print those whose names contain a given text."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--out", type=Path, default=results.FOLDER / "coupling_table.json")
     options.add_argument("--only", default="", help="a part of the names; nothing is written then")
@@ -57,7 +57,7 @@ def row_of(number: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", SlowModel)
     entry, start = ENTRIES[number], time.process_time()
-    of_draws = entry.draws and entry.kind == "none"  # two sums differ by each record's own numbers
+    of_draws = entry.draws and entry.kind == "none"  # two sums differ by each record's random numbers
     found, free = measure(entry, FULL), None if of_draws else unguarded(entry, FULL)
     return {
         "kind": entry.kind,
@@ -73,7 +73,7 @@ def row_of(number: int) -> dict[str, Any]:
 
 
 def set_of(chosen: RecordSet) -> dict[str, Any]:
-    """A record set as numbers and names."""
+    """Return a record set as JSON data."""
     return asdict(chosen) | {"rig": chosen.rig.__name__}
 
 

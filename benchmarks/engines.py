@@ -1,13 +1,14 @@
-"""One training step by every engine that the benchmarks compare: ours, plain PyTorch and the peers.
+"""One training step by every engine that the benchmarks compare: Tacit, plain PyTorch and other libraries.
 
 Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and the
-workload's optimizer.  The batch is one physical batch for all, and each peer runs at its own best settings.
-So does plain PyTorch: its convolutions run in both memory formats, and the faster one is taken.  Ours takes a
-batch of many activations in several passes, and pools faster than torch, as for users who set nothing;
-``plain PyTorch, our passes and pools`` shows what the plain step gains by the same.  Threads wait for work as
-they do by default, which is awake; ``Tacit, sleeping threads`` and a plain step next to it let them sleep.
-Ours draws cryptographic noise; the peers draw torch's own (Opacus' secure mode has no build for current
-PyTorch).
+workload's optimizer.  All engines get the batch as one physical batch, and each other library has its best
+settings.  Plain PyTorch runs convolutions in both memory formats, and the faster one counts.  Tacit has its
+default
+settings: it divides a batch with many activations into several passes, and its pooling is faster than
+torch's. ``plain PyTorch, our passes and pools`` shows what the plain step gains by both.  Threads spin while
+they wait, as by default; in ``Tacit, sleeping threads`` and a plain step next to it they sleep.  Tacit's
+noise is cryptographic. The other libraries use torch's generator, as Opacus' secure mode has no build for
+current PyTorch.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ CHANNELS_LAST = "plain PyTorch, channels_last"
 
 
 def plain(load: Workload, memory_format: torch.memory_format = torch.contiguous_format) -> Step:
-    """The step without privacy, its pictures and the weights of its convolutions in ``memory_format``.
+    """Return the plain step, with pictures and weights of convolutions in ``memory_format``.
 
-    It lets its gradient go at the end: an engine that takes turns with it has the memory.
+    It frees its gradient at the end, so that an engine that takes turns with it has the memory.
     """
     model = load.make()
     if memory_format is not torch.contiguous_format:
@@ -57,7 +58,7 @@ def plain(load: Workload, memory_format: torch.memory_format = torch.contiguous_
 
 
 class FasterOperations(TorchFunctionMode):
-    """Does what our engine does with operations without parameters."""
+    """Replaces operations without parameters by the faster ones of Tacit's engine."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -66,7 +67,7 @@ class FasterOperations(TorchFunctionMode):
 
 
 def our_way(load: Workload) -> Step:
-    """The step without privacy, its gradient accumulated over the passes that ours takes, with our pools."""
+    """Return the plain step with Tacit's pooling, and its gradient accumulated over Tacit's passes."""
     model = load.make()
     optimizer = load.optimizer(model)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -87,7 +88,7 @@ def our_way(load: Workload) -> Step:
 def tacit(
     load: Workload, engine: str = "fast", *, memory: MemoryBudget = FAST, chunk: int | None = None
 ) -> Step:
-    """Our step, with every record of the workload in it, in physical batches of ``chunk`` records."""
+    """Return Tacit's step on all records of the workload, in physical batches of ``chunk`` records."""
     model = load.make()
     plan = Plan.with_noise(
         noise_multiplier=1.0, delta=1e-9, records=load.batch, steps=10**6, clipping=1.0,
@@ -108,7 +109,7 @@ def tacit(
 
 
 def by_vmap(load: Workload) -> Step:
-    """Return a step with torch.func: the gradient of every record, clipped, summed by an einsum."""
+    """Return a step with torch.func, which clips the gradient of every record and sums by an einsum."""
     model = load.make()
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -133,22 +134,22 @@ def by_vmap(load: Workload) -> Step:
 
 
 class Criterion(nn.Module):
-    """The loss as Opacus wants it: an object that has a ``reduction`` and obeys it."""
+    """The loss in the form that Opacus needs: an object with a ``reduction``."""
 
     def __init__(self, load: Workload) -> None:
         super().__init__()
         self.load, self.reduction = load, "mean"
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Per-record losses (n,), reduced as asked for."""
+        """Return per-record losses (n,), or their reduction."""
         losses = self.load.criterion(outputs, targets)
         return losses if self.reduction == "none" else losses.mean()
 
 
 def opacus(load: Workload, mode: str) -> Step:
-    """Opacus: hooks, functorch and ew form per-example gradients, ghost takes two backward passes.
+    """Return Opacus' step: hooks, functorch and ew form per-example gradients, ghost has two backward passes.
 
-    Its own LSTM stands for torch's, which it refuses; views of a record it does not have.
+    Opacus' LSTM replaces torch's, which Opacus refuses.  It does not support several views of a record.
     """
     if load.views > 1:
         raise ValueError("Opacus has no views of a record")
@@ -181,8 +182,8 @@ def opacus(load: Workload, mode: str) -> Step:
 
 
 def fastdp(load: Workload, mode: str) -> Step:
-    """fastDP (book-keeping), which adds the noise in its own optimizer step."""
-    import transformers  # noqa: F401 (fastDP looks for it in what is loaded)
+    """Return the step of fastDP (book-keeping), whose optimizer adds the noise."""
+    import transformers  # noqa: F401 (fastDP looks for it in loaded modules)
     from fastDP import PrivacyEngine
 
     model = load.make()
@@ -202,8 +203,7 @@ def fastdp(load: Workload, mode: str) -> Step:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: the function that makes its step, its package, its environment, and whether it is measured
-    on a GPU."""
+    """An engine: the function that makes its step, its package and environment, and if a GPU measures it."""
 
     make: Callable[[Workload], Step]
     package: str | None = None

@@ -1,9 +1,9 @@
-"""The models that people fine-tune, as transformers, timm, peft and torch build them, for a GPU.
+"""The models that people fine-tune on a GPU, built by transformers, timm, peft and torch.
 
-Each in full and tiny: the same classes with two layers, on next to nothing.  Weights are random, inputs
-N(0, 1), labels and tokens uniform.  Dropout is what the configuration of the library says, attention its
-default.  Transformers run under bfloat16 autocast, which is inside the loss, with AdamW; so does the wide
-residual network, with SGD and momentum as the others.  ``MODELS`` is in the order of importance.
+Each has a full and a tiny form, with two layers on tiny inputs.  Weights are random, inputs N(0, 1), labels
+and tokens uniform.  Dropout and attention have the library's defaults.  Transformers run with AdamW under
+bfloat16 autocast, which is inside the loss.  The wide residual network also runs under autocast, and, like
+all other models, with SGD and momentum.  ``MODELS`` is in order of importance.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PICTURE = {"image_size": 32, "patch_size": 8}
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of transformers, over what is trained."""
+    """Return the optimizer of transformers models, over the trained weights."""
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
 
 
 def momentum(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of the others."""
+    """Return the optimizer of the other models."""
     return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 
@@ -41,7 +41,7 @@ def momentum(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def bert(n: int, length: int, vocabulary: int = 30522, **shape: Any) -> Workload:
-    """BERT-base with a head of two classes, on n sequences without padding."""
+    """Return BERT-base with a head of two classes, on n sequences without padding."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(vocab_size=vocabulary, num_labels=2, **shape)
@@ -51,7 +51,7 @@ def bert(n: int, length: int, vocabulary: int = 30522, **shape: Any) -> Workload
 
 
 def vit(n: int, size: int = 224, classes: int = 1000, **shape: Any) -> Workload:
-    """ViT-B/16 of transformers on n pictures."""
+    """Return ViT-B/16 of transformers on n pictures."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(num_labels=classes, **shape)
@@ -61,7 +61,7 @@ def vit(n: int, size: int = 224, classes: int = 1000, **shape: Any) -> Workload:
 
 
 def timm_vit(n: int, size: int = 224, classes: int = 1000, **shape: Any) -> Workload:
-    """ViT-B/16 of timm on n pictures."""
+    """Return ViT-B/16 of timm on n pictures."""
     import timm
 
     build = partial(timm.create_model, "vit_base_patch16_224", num_classes=classes, **shape)
@@ -70,7 +70,7 @@ def timm_vit(n: int, size: int = 224, classes: int = 1000, **shape: Any) -> Work
 
 
 def gpt2(n: int, length: int, vocabulary: int = 50257, **shape: int) -> Workload:
-    """GPT-2 of transformers, its head tied to the embedding; the small one unless ``shape`` says more."""
+    """Return GPT-2 of transformers with a tied head, in the small size unless ``shape`` changes it."""
     build = partial(
         hugging_face_gpt2, vocabulary, **({"width": 768, "length": 1024, "depth": 12, "heads": 12} | shape)
     )
@@ -84,7 +84,7 @@ TINY_LLAMA: dict[str, Any] = {
 
 
 def llama(n: int, length: int, vocabulary: int = 32000, *, lora: bool, **shape: Any) -> Workload:
-    """TinyLlama, 1.1 billion weights: all trained, or in bfloat16 with LoRA of rank 16 on all linear maps."""
+    """Return TinyLlama (1.1 billion weights): all trained, or in bfloat16 with LoRA of rank 16."""
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -101,7 +101,7 @@ def llama(n: int, length: int, vocabulary: int = 32000, *, lora: bool, **shape: 
 
 
 def own(n: int, length: int, vocabulary: int, **shape: int) -> Workload:
-    """The Transformer of the other benchmarks, in the shape of GPT-2 small with a head of its own."""
+    """Return the Transformer of the other benchmarks in the shape of GPT-2 small, with an untied head."""
     return replace(tokens("own", n, length, vocabulary, autocast=BF16, **shape), optimizer=adamw)
 
 
@@ -119,13 +119,13 @@ class Wide(Residual):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, h, w) to (n, P, h / stride, w / stride)."""
+        """Map (n, C, h, w) to (n, P, h / stride, w / stride)."""
         out: Tensor = self.body(x) + self.skip(x)
         return out
 
 
 def wide_resnet(width: int, blocks: int) -> nn.Module:
-    """A wide residual network (Zagoruyko and Komodakis, 1605.07146) with GroupNorm: three stages."""
+    """Return a wide residual network (Zagoruyko, Komodakis, 1605.07146) of three stages with GroupNorm."""
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False)]
     C = 16
     for stage in range(3):
@@ -138,13 +138,13 @@ def wide_resnet(width: int, blocks: int) -> nn.Module:
 
 
 def wrn(n: int, *, width: int = 4, blocks: int = 2, size: int = 32, views: int = 1) -> Workload:
-    """WRN-16-4 on n pictures of CIFAR-10's shape, in ``views`` flips and crops each."""
+    """Return WRN-16-4 on n pictures of CIFAR-10's shape, each in ``views`` random flips and crops."""
     drawn = pictures("WRN", partial(wide_resnet, width, blocks), n, 3, size, size, autocast=BF16)
     return replace(drawn, optimizer=momentum, views=views, augmentation=FlipAndCrop() if views > 1 else None)
 
 
 class Recurrent(nn.Module):
-    """A classifier by the last state of an LSTM."""
+    """A classifier on the last state of an LSTM."""
 
     def __init__(self, inputs: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -152,19 +152,19 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(hidden, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, T, inputs) to (n, 10)."""
+        """Map (n, T, inputs) to (n, 10)."""
         logits: Tensor = self.head(self.lstm(x)[0][:, -1])
         return logits
 
 
 def lstm(n: int, length: int, *, inputs: int = 64, hidden: int = 512) -> Workload:
-    """Two layers of LSTM in float32 over n sequences; in plain PyTorch this is cuDNN's."""
+    """Return a two-layer float32 LSTM on n sequences; plain PyTorch runs it by cuDNN."""
     drawn = pictures("LSTM", partial(Recurrent, inputs, hidden, 2), n, length, inputs)
     return replace(drawn, optimizer=momentum)
 
 
 def perceptron(n: int) -> Workload:
-    """784-1000-10 in float32."""
+    """Return the 784-1000-10 perceptron in float32."""
     return replace(pictures("MLP", mlp, n, 784), optimizer=momentum)
 
 
@@ -173,7 +173,7 @@ def perceptron(n: int) -> Workload:
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """A row's title, how its workload is made in full and tiny, and the package that it takes."""
+    """A model: its title, functions that make its full and tiny workload, and the package that it needs."""
 
     title: str
     full: Callable[[], Workload]
@@ -238,11 +238,11 @@ MODELS: dict[str, LibraryModel] = {
         partial(own, 2, 8, 64, width=32, depth=2, heads=4),
     ),
 }  # fmt: skip
-"""By short name, those with a bar first."""
+"""The models by short name, in order of importance."""
 
 
 def make_model(name: str, *, tiny: bool = False, device: str = "cpu") -> Workload:
-    """The workload of a row, with fixed random inputs."""
+    """Return the workload of a model, with fixed random inputs."""
     torch.manual_seed(0)
     row = MODELS[name]
     load = (row.tiny if tiny else row.full)()

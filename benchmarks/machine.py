@@ -1,4 +1,4 @@
-"""The machine and the software on which a figure was measured."""
+"""The machine and the software of a measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND = {"family": "cpu family", "model": "model"}  # how Linux distinguishes gen
 
 
 def machine() -> dict[str, Any]:
-    """The machine that measured the figures."""
+    """Return a description of this machine."""
     found: dict[str, Any] = {
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -42,13 +42,13 @@ def _processor() -> str:
         said.setdefault(key.strip(), value.strip())
     if "model name" not in said:
         return platform.processor() or "unknown"
-    # A hypervisor's name hides the generation ("AMD EPYC"), and figures differ by it.
+    # A hypervisor's name ("AMD EPYC") hides the generation, on which results depend.
     kind = ", ".join(f"{key} {said[name]}" for key, name in KIND.items() if name in said)
     return said["model name"] + (f" ({kind})" if kind else "")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of the software behind the figures, and of those packages of ``more`` that are there."""
+    """Return the versions of the software, and of the packages in ``more`` that are installed."""
     packages = [name for name in ("torch", "numpy", "scipy", "scikit-learn", *more) if installed(name)]
     return {"tacit": __version__, "python": platform.python_version()} | {
         package: metadata.version(package) for package in packages
@@ -56,7 +56,7 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def installed(name: str) -> bool:
-    """Whether the package is there."""
+    """Return whether the package is installed."""
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:

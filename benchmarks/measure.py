@@ -1,13 +1,13 @@
-"""Time and memory of training steps, in one process: the worker of ``bench_step.py`` and a tool of its own.
+"""Time and memory of training steps in one process: the worker of ``bench_step.py``, and a command.
 
-``measure.py time --workload MLP --engines 'plain PyTorch' Tacit --rounds 11`` lets the engines take turns,
-round after round in a random order, and prints JSON: the ratio of an engine's step to the plain step of the
-same round, as median and quartiles, on the wall clock and in CPU time.  Convolutional workloads take the
-plain step in two memory formats, and the faster one is the base of the ratios.  A turn is as many steps as
-take about a tenth of a second, on a GPU half a second.
+``measure.py time --workload MLP --engines 'plain PyTorch' Tacit --rounds 11`` lets the engines take turns in
+rounds, in random order, and prints JSON.  It contains the ratio of an engine's step to the plain step of the
+same round, as median and quartiles, in wall-clock and in CPU time.  Convolutional workloads have the plain
+step in two memory formats, and ratios are to the faster one.  A turn has as many steps as take about a tenth
+of a second, or half a second on a GPU.
 
-``measure.py memory --workload MLP --engines Tacit`` is a process for one engine: the peak of a step, and the
-working set, which is what that peak has above a process that has only imported and run a tiny model.
+``measure.py memory --workload MLP --engines Tacit`` measures one engine: the peak memory of a step, and the
+working set, which is that peak minus the memory of a process that has only imported and run a tiny model.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
     "watch",
 ]  # fmt: skip
 
-TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a device works on while the next step is prepared
-SLOW, HOPELESS = 1.5, 20.0  # times plain: half the rounds, and two rounds
+TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a GPU works while the next step is prepared, so turns are longer
+SLOW, HOPELESS = 1.5, 20.0  # multiples of the plain step: these engines run in half of the rounds, or in two
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Lap:
-    """Seconds of one step, by the clock and in CPU time of all threads."""
+    """The seconds of one step, in wall-clock time and in CPU time of all threads."""
 
     wall: float
     cpu: float
@@ -48,10 +48,10 @@ class Lap:
 
 @dataclass(frozen=True)
 class Timing:
-    """A step's milliseconds and its ratio to the plain one: medians and quartiles over the rounds.
+    """A step's milliseconds and its ratio to the plain step, as medians and quartiles over the rounds.
 
-    Of an engine that could not take the step, ``failure`` says how it ended, and there is nothing else.
-    ``memory_format`` says in which one the plain step of a convolutional workload ran.
+    If an engine failed, ``failure`` is the reason, and there are no times.  ``memory_format`` is the format
+    of the plain step of a convolutional workload.
     """
 
     workload: str
@@ -71,7 +71,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Memory:
-    """MiB: ``working_set`` above the idle process, ``peak`` of the process (on a GPU, of all tensors)."""
+    """Memory in MiB: ``working_set`` above an idle process; ``peak`` of the process, or of GPU tensors."""
 
     workload: str
     engine: str
@@ -83,7 +83,7 @@ class Memory:
 
 
 def timed(step: Step, steps: int, device: torch.device) -> Lap:
-    """One turn of ``steps`` steps, per step; on a GPU by CUDA events."""
+    """Time a turn of ``steps`` steps; return seconds per step, by CUDA events on a GPU."""
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -109,10 +109,10 @@ def interleave(
     seed: int = 0,
     seconds: float | None = None,
 ) -> tuple[dict[str, dict[int, Lap]], int]:
-    """Laps by engine and round, and the steps of a turn of ``seconds``; ``warm`` holds a lap of each engine.
+    """Return times by engine and round, and the number of steps in a turn of ``seconds``.
 
-    Engines above ``SLOW`` times the plain step sit out every other round, those above ``HOPELESS`` all but
-    two, and these take one step in a turn.
+    ``warm`` has a first time of each engine.  Engines above ``SLOW`` times the plain step skip every other
+    round. Engines above ``HOPELESS`` times the plain step run in two rounds only, with one step per turn.
     """
     pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
     turn = max(1, round((seconds or TURN_SECONDS[device.type]) / warm[PLAIN].wall))
@@ -129,7 +129,7 @@ def interleave(
 
 
 def summary(workload: str, laps: dict[str, dict[int, Lap]], turn: int) -> list[Timing]:
-    """The figures of each engine from its laps, paired with the plain laps of the same rounds."""
+    """Return the results of each engine, with ratios to the plain step of the same rounds."""
     base = laps[PLAIN]
     found = []
     for name, mine in laps.items():
@@ -157,7 +157,7 @@ def summary(workload: str, laps: dict[str, dict[int, Lap]], turn: int) -> list[T
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The three quartiles; of a single value, that value."""
+    """Return the three quartiles; for a single value, that value three times."""
     if len(values) == 1:
         return (values[0],) * 3
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -165,9 +165,9 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def best_plain(laps: dict[str, dict[int, Lap]]) -> tuple[dict[str, dict[int, Lap]], dict[str, str]]:
-    """The laps with the faster memory format as the plain step, and the formats by the engines' new names.
+    """Return the times with the faster memory format as the plain step, and the formats by engine.
 
-    The slower format is renamed to what it is.
+    The slower plain step is renamed by its format.
     """
     if CHANNELS_LAST not in laps:
         return laps, {}
@@ -190,9 +190,9 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
     for name in dict.fromkeys([*formats, *engines]):
         try:
             step = ENGINES[name].make(load)
-            warm[name] = [timed(step, 1, load.device) for _ in "12"][-1]  # ours proves something in the first
+            warm[name] = [timed(step, 1, load.device) for _ in "12"][-1]  # Tacit runs checks in the first
             steps[name] = step
-        except Exception as problem:  # whatever another library raises is its result
+        except Exception as problem:  # any exception of another library is its result
             if ENGINES[name].package is None:
                 raise
             text = f"{type(problem).__name__}: {problem}".splitlines()[0][:120]
@@ -207,9 +207,9 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
 
 
 def measure_memory(name: str, engine: str, *, tiny: bool, device: str) -> Memory:
-    """Peak memory of a step; to be the only work of its process."""
+    """Return the peak memory of a step. Call this in a new process that does nothing else."""
     make = ENGINES[engine].make
-    first = "tanh CNN" if engine == CHANNELS_LAST else "MLP"  # that memory format is one of pictures
+    first = "tanh CNN" if engine == CHANNELS_LAST else "MLP"  # this memory format is for pictures
     small = make(make_workload(first, tiny=True, device=device))
     for _ in range(2):
         small()
@@ -227,7 +227,7 @@ def measure_memory(name: str, engine: str, *, tiny: bool, device: str) -> Memory
 
 
 def watch(device: str) -> tuple[float, Callable[[], float]]:
-    """Bytes in use now, and a function for the most in use from now on."""
+    """Return the bytes in use, and a function that returns the peak from now on."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -248,7 +248,7 @@ def quiet() -> None:
 
 
 def main() -> int:
-    """Measure what the arguments say and print it as JSON."""
+    """Measure as the arguments say, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("time", "memory"))
     parser.add_argument("--workload", required=True)

@@ -1,9 +1,9 @@
-"""A worker of ``bench_gpu_models.py``: the plain step of one model, and one engine's next to it.
+"""A worker of ``bench_gpu_models.py``: the plain step of one model, and the step of one engine.
 
-It answers ``ready`` when it has imported what it needs and has not touched the device, so that the next
-worker can start while this one measures.  Then it measures the plain job, the engine's job with the turns
-that both take, and last what a step does on the device: the profiler slows down what comes after it.  A job's
-memory is the peak from before its model until a few steps are taken, above what was in use before.
+It answers ``ready`` when it has imported its libraries, but not used the device, so that the next worker can
+start while another measures.  Then it measures the plain job, and the engine's job in turns with the plain
+step.  Last it counts operations on the device, as the profiler slows down later work.  A job's memory is the
+peak from the creation of its model until a few steps are done, minus the memory in use before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A step that is steady, a lap of it, and what was found on the way."""
+    """A job after its first steps: its step, the time of one, and the measurements of the first steps."""
 
     step: Step
     lap: Lap
@@ -44,7 +44,7 @@ class Job:
 
 
 def start_job(load: Workload, engine: str) -> Job:
-    """Make the engine's model, optimizer and step, and take steps until they are steady."""
+    """Make the engine's model, optimizer and step, and run steps until their times are steady."""
     gc.collect()
     idle, peak = watch(str(load.device))
     step = ENGINES[engine].make(load)
@@ -57,7 +57,7 @@ def start_job(load: Workload, engine: str) -> Job:
 
 
 class Measured:
-    """The requests that the worker answers, in the order in which they come."""
+    """The requests that the worker answers, in their order."""
 
     def __init__(self, load: Workload, engine: str, device: str, rounds: int, seconds: float) -> None:
         self.load, self.engine, self.device = load, engine, device
@@ -65,19 +65,19 @@ class Measured:
         self.jobs: dict[str, Job] = {}
 
     def ready(self) -> Row:
-        """Everything is imported."""
+        """Answer that all imports are done."""
         return {}
 
     def plain(self) -> Row:
-        """The plain job: of pictures in the memory format whose steps are faster."""
+        """Measure the plain job; for pictures, in the faster memory format."""
         return or_failure(self._plain)
 
     def beside(self) -> Row:
-        """The engine's job, and its turns with the plain step."""
+        """Measure the engine's job, and its turns with the plain step."""
         return or_failure(lambda: self._in_turns(self.engine, start_job(self.load, self.engine)))
 
     def count(self) -> dict[str, Row]:
-        """Return the operations on the device of a plain step, and of the engine's."""
+        """Return the counts of device operations of a plain step and of the engine's step."""
         return {name: counted(job.step, self.load.device) for name, job in self.jobs.items()}
 
     def _plain(self) -> Row:
@@ -102,16 +102,16 @@ class Measured:
 
 
 def or_failure(measure: Callable[[], Row]) -> Row:
-    """A row, or how it ended: what an engine raises is its result, out of memory too."""
+    """Return a row, or the error of the engine, such as out of memory, as its row."""
     try:
         return measure()
-    except Exception as problem:  # noqa: BLE001 (other libraries raise what they like, and the row says it)
+    except Exception as problem:  # noqa: BLE001 (the row reports any exception of a library)
         text = (str(problem).strip() or "no message").split("\n")[0]
         return {"failure": f"{type(problem).__name__}: {text}"[:160]}
 
 
 def use_libraries(device: torch.device) -> None:
-    """Load what torch itself loads at its first step, and have the workspaces that it never gives back."""
+    """Make torch load its libraries and permanent workspaces, which would count for the first step."""
     for kind in (torch.float32, torch.bfloat16):
         layer = nn.Linear(64, 64, device=device, dtype=kind)
         layer(torch.ones(64, 64, device=device, dtype=kind)).sum().backward()
@@ -121,7 +121,7 @@ def use_libraries(device: torch.device) -> None:
 
 
 def counted(step: Step, device: torch.device) -> Row:
-    """Counts of one step by torch's profiler."""
+    """Return the counts of one step by torch's profiler."""
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as seen:
@@ -133,9 +133,10 @@ def counted(step: Step, device: torch.device) -> Row:
 
 
 def counts(events: Iterable[Any], on_gpu: bool) -> Row:
-    """Kernels of a step, calls that launch them, waits of the processor and copies to it.
+    """Return a step's numbers of kernels, launches, waits of the processor, and copies to it.
 
-    A replay of a graph is one launch of many kernels.  On a CPU: the operations that call no other.
+    The replay of a CUDA graph is one launch of many kernels.  On a CPU, kernels are operations that call no
+    others.
     """
     seen = list(events)
     here = [event for event in seen if event.device_type == DeviceType.CPU]
@@ -153,7 +154,7 @@ def counts(events: Iterable[Any], on_gpu: bool) -> Row:
 
 
 def main() -> int:
-    """Answer requests about the model and the engine of the arguments."""
+    """Answer requests about the model and the engine in the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--engine", required=True)

@@ -1,8 +1,8 @@
-"""Tests of normal draws that give a p-value each.
+"""Tests of normal draws, which return a p-value each.
 
-The suite runs them on a few million draws, ``make check-noise`` on 1e8.
-Draws are arrays of floats of unit variance.  Where it says *tiles* their order counts: (t, 2, 1024), cosines
-and sines of the same 1024 pairs, as :mod:`tacit.noise.box_muller` lays them out.
+The test suite runs them on a few million draws, and ``make check-noise`` on 1e8.  Draws are arrays of floats
+with unit variance.  *Tiles* are draws in the order of :mod:`tacit.noise.box_muller`, (t, 2, 1024): cosines
+and sines of the same 1024 pairs.
 
 Letters: N draws; z a value in standard deviations; b bins; r radius of a pair.
 """
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.floating]
-_AT_ONCE = 1 << 22  # values that are widened to double precision at a time
+_AT_ONCE = 1 << 22  # the number of values converted to double precision at a time
 
 
 def _parts(draws: Floats) -> list[NDArray[np.float64]]:
@@ -38,7 +38,7 @@ def _parts(draws: Floats) -> list[NDArray[np.float64]]:
 
 
 def scale(draws: Floats) -> float:
-    """The sum of squares is chi-square with N degrees of freedom; two-sided."""
+    """Test the sum of squares, which is chi-square with N degrees of freedom, on two sides."""
     total, count = sum(float(part @ part) for part in _parts(draws)), len(draws)
     return float(2 * min(stats.chi2.cdf(total, count), stats.chi2.sf(total, count)))
 
@@ -74,7 +74,7 @@ def tail_count(found: int, count: int, z: float) -> tuple[float, float]:
 
 
 def pairs(tiles: Floats, bins: int = 64) -> float:
-    """u = exp(-r^2 / 2) and the angle are uniform and independent: numbers in a table of both."""
+    """Test by a contingency table that u = exp(-r^2 / 2) and the angle are uniform and independent."""
     counts = np.zeros((bins, bins), np.int64)
     for part in np.array_split(tiles, max(1, tiles.size // _AT_ONCE)):
         x, y = part[:, 0].astype(np.float64), part[:, 1].astype(np.float64)
@@ -87,9 +87,9 @@ def pairs(tiles: Floats, bins: int = 64) -> float:
 
 
 def radius_bits(tiles: Floats, bits: int, bins: int = 16) -> float:
-    """In the tail, where u = exp(-r^2 / 2) < 2^(12 - bits), what is left of 2^bits u is uniform on [0, 1).
+    """Test that the fractional part of 2^bits u is uniform in the tail, u = exp(-r^2 / 2) < 2^(12 - bits).
 
-    A generator whose u has only ``bits`` bits puts its tail on a lattice, and all of it into one bin.
+    If a generator's u has only ``bits`` bits, its tail is on a lattice, and all draws fall into one bin.
     """
     left = []
     for part in np.array_split(tiles, max(1, tiles.size // _AT_ONCE)):
@@ -99,9 +99,10 @@ def radius_bits(tiles: Floats, bits: int, bins: int = 16) -> float:
 
 
 def deep_tail(box_muller: Callable[[NDArray[np.uint8]], Floats], zeros: int, count: int = 1 << 18) -> float:
-    """Given that u < 2^-zeros, r^2 / 2 - zeros ln 2 is exponential: the law where draws hardly ever come.
+    """Test far tails: given u < 2^-zeros, r^2 / 2 - zeros ln 2 is exponential.
 
-    ``box_muller`` takes the 12,288 bytes of a tile to draws (2, 1024); its u is made small by leading zeros.
+    ``box_muller`` maps the 12,288 bytes of a tile to draws (2, 1024).  Leading zeros in the bytes make u
+    small.
     """
     random = np.random.default_rng(zeros)
     excess = []
@@ -123,7 +124,7 @@ def dependence(streams: Floats) -> float:
 
 
 def autocorrelation(draws: Floats) -> float:
-    """The largest correlation of the draws, or of their squares, with themselves at any lag."""
+    """Test the largest autocorrelation of the draws, or of their squares, at any lag."""
     wide = draws.astype(np.float64)
     found = []
     for values in (wide, (wide**2 - 1) / np.sqrt(2)):
@@ -137,5 +138,5 @@ def _uniform(counts: NDArray[np.int64]) -> float:
 
 
 def _largest_of(z: NDArray[np.float64]) -> float:
-    """p-value of the largest of many values that are nearly standard normal and independent."""
+    """Return the p-value of the largest of many values that are nearly standard normal and independent."""
     return float(-np.expm1(len(z) * np.log1p(-2 * ndtr(-abs(z).max()))))

@@ -1,7 +1,8 @@
-"""Every kind of question: on Adult with the exact answer, and on a table of no row and of one.
+"""Every kind of question: on Adult with the exact answers, and on two tables with no row and one row.
 
-The suite and ``check_queries.py`` share them.  A question is compiled and counted once; each call of
-``answer`` or ``release`` draws fresh noise and estimates, which is all that an answer's error comes from.
+The test suite and ``check_queries.py`` use them.  A question is compiled and counted once.  Each call of
+``answer`` or ``release`` draws fresh noise, the only source of an answer's error, and computes the estimates
+again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ WOMEN = Compare("sex", "=", "Female")
 
 
 def adult_policy(budget: Budget, *, adjacency: str = "add-remove", household: bool = False) -> Policy:
-    """Public facts about Adult; a household is three rows that follow one another, for lack of real ones."""
+    """Return the public facts about Adult; three consecutive rows count as a household."""
     return Policy(
         unit="household" if household else "person",
         adjacency=adjacency,
@@ -79,13 +80,13 @@ def adult_policy(budget: Budget, *, adjacency: str = "add-remove", household: bo
 
 @dataclass(frozen=True)
 class Counted:
-    """A question with counted rows."""
+    """A question whose rows are counted."""
 
     compiled: Compiled
     raw: RawTable
 
     def answer(self) -> Answer:
-        """Fresh noise."""
+        """Return an answer with fresh noise."""
         content = content_of(self.compiled, release_all(self.compiled, self.raw, OwnSampler()))
         return read_content(
             content, self.compiled, charge="", epsilon=0.0, delta=0.0, remaining=0.0, repeated=False
@@ -94,14 +95,14 @@ class Counted:
 
 @dataclass(frozen=True)
 class Kind(Counted):
-    """With the exact answer: a number per group and aggregate, or a range of ranks for a quantile."""
+    """A question on Adult with a test of its estimates against the exact answer."""
 
     name: str
     mechanism: str
-    holds: Callable[[Any, tuple[Any, ...]], bool]  # an estimate, the keys of its group and its bin
+    holds: Callable[[Any, tuple[Any, ...]], bool]  # arguments: an estimate, the keys of its group and its bin
 
     def hits(self, answer: Answer) -> list[bool]:
-        """Whether each interval of an answer holds."""
+        """Return whether each interval of an answer contains the exact value."""
         return [
             self.holds(item, (*row.keys, number))
             for row in answer.rows
@@ -111,7 +112,7 @@ class Kind(Counted):
 
 
 def counted(query: Query, policy: Policy, data: pd.DataFrame, **privacy: Any) -> Counted:
-    """Compile a question and count it, by DuckDB."""
+    """Compile a question, and count its rows by DuckDB."""
     compiled = compile_query(query, policy, **privacy)
     engine = DuckDBEngine(data, policy)
     try:
@@ -124,12 +125,12 @@ def counted(query: Query, policy: Policy, data: pd.DataFrame, **privacy: Any) ->
 
 
 def with_more_columns(adult: pd.DataFrame) -> pd.DataFrame:
-    """Households, and hours a day as fractions that lie on no grid."""
+    """Return Adult with a column of households, and with hours per day, fractions that are on no grid."""
     return adult.assign(household=np.arange(len(adult)) // 3, hours=adult.hr_per_week / 7.0)
 
 
 def questions_asked() -> dict[str, tuple[Query, Callable[[Answer], Any]]]:
-    """The five questions of :mod:`query_questions` as queries, and how to read their answers."""
+    """Return the questions of :mod:`query_questions` as queries, with functions that read the answers."""
     return {
         "count": (Query((Count(),), where=RICH), lambda answer: answer.value()),
         "sum": (Query((Sum("capital_gain"),)), lambda answer: answer.value()),
@@ -143,7 +144,7 @@ def questions_asked() -> dict[str, tuple[Query, Callable[[Answer], Any]]]:
 
 
 def on_adult(adult: pd.DataFrame) -> Iterator[Kind]:
-    """Every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at (1, 1e-6)."""
+    """Yield every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at (1, 1e-6)."""
     table = with_more_columns(adult)
     plain, household, fixed = (
         adult_policy(PureBudget(1.0)),
@@ -187,24 +188,26 @@ def on_adult(adult: pd.DataFrame) -> Iterator[Kind]:
 
 
 def number(exact: float) -> Callable[..., bool]:
-    """One number."""
+    """Return the test for one exact number."""
     return lambda item, _key: bool(item.low <= exact <= item.high)
 
 
 def bins(exact: Any) -> Callable[..., bool]:
-    """A number per bin."""
+    """Return the test for one exact number per bin."""
     return lambda item, key: bool(item.low <= exact[key[-1]] <= item.high)
 
 
 def groups(exact: pd.Series[Any]) -> Callable[..., bool]:
-    """A number per group; 0 for one without rows."""
+    """Return the test for one exact number per group, which is 0 for a group without rows."""
     known = {key if isinstance(key, tuple) else (key,): value for key, value in exact.items()}
     return lambda item, key: bool(item.low <= known.get(key[:-1], 0) <= item.high)
 
 
 def rank(column: pd.Series[Any], q: float) -> Callable[..., bool]:
-    """The value's rank is as near to q n as is said, where each row counts as the candidate nearest to it;
-    q n may lie anywhere among equal values."""
+    """Return the test that the rank of an estimated quantile is within the stated distance of q n.
+
+    Each row counts as the nearest candidate.  For equal values, any of their ranks may match.
+    """
     low, step, most = (
         (AGES[0], 1.0, AGES[-1] - AGES[0]) if column.name == "age" else (0, 768 * 2.0**-15, 1024)
     )
@@ -218,17 +221,17 @@ def rank(column: pd.Series[Any], q: float) -> Callable[..., bool]:
 
 
 def grid_sum(column: pd.Series[Any], upper: float) -> float:
-    """The sum on the policy's grid: 2^20 steps for bounds of [0, upper], as a power of two."""
+    """Return the exact sum on the policy's grid, whose step is a power of two (2^20 steps in [0, upper])."""
     step = 2.0 ** (math.ceil(math.log2(upper)) - 20)
     return float(np.floor(column.clip(0.0, upper) / step + 0.5).sum() * step)
 
 
-# --- on a table of no row and of one ----------------------------------------------------------------------
+# --- on tables with no row and one row --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A question about two neighbours whose exact answers are as small as can be."""
+    """A question on two neighbouring tables, with no row and with one row."""
 
     name: str
     mechanism: str
@@ -237,7 +240,7 @@ class Pair:
     delta: float
 
     def release(self, table: int) -> float:
-        """The first number of a fresh answer; -1000 if no group is shown."""
+        """Return the first number of a fresh answer, or -1000 if it has no group."""
         rows = self.tables[table].answer().rows
         item = rows[0].values[0] if rows else None
         first = item[0] if isinstance(item, tuple) else item
@@ -245,7 +248,7 @@ class Pair:
 
 
 def on_one_row() -> Iterator[Pair]:
-    """Every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at rho 1/2."""
+    """Yield every kind of question with Laplace noise at epsilon 1, and with Gaussian noise at rho 1/2."""
     policy = Policy(
         unit="row",
         adjacency="add-remove",

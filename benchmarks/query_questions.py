@@ -1,12 +1,12 @@
-"""Five questions over Adult, and what other libraries answer at epsilon 1.
+"""Five questions on Adult, and the answers of other libraries at epsilon 1.
 
-Run alone, with the interpreter of an environment that holds the library, it prints the errors of many
-answers as JSON; ``check_queries.py`` puts them next to Tacit's.  Each library is used as its own guide uses
-it: OpenDP with a transformation chained to a measurement, diffprivlib with its ``tools``.  All are given the
-same public bounds, candidates and keys, and epsilon 1 for each question.
+As a command, run by an interpreter that has the library, it prints the errors of many answers as JSON.
+``check_queries.py`` compares them with Tacit's.  Each library is used as in its guide: OpenDP with a
+transformation chained to a measurement, diffprivlib with its ``tools``.  All get the same public bounds,
+candidates and keys, and epsilon 1 for each question.
 
-OpenDP's answers hold under add-remove, as Tacit's do.  diffprivlib's mean takes the number of rows for
-public, an easier promise with less noise.
+OpenDP's answers, like Tacit's, are private under add-remove.  diffprivlib's mean assumes that the number of
+rows is public, which is a weaker promise with less noise.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ QUESTIONS = {
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table as it is published."""
+    """Read the table as published."""
     return pd.read_csv(path)
 
 
 def truth(adult: pd.DataFrame) -> dict[str, Any]:
-    """The exact answers, by pandas."""
+    """Return the exact answers, by pandas."""
     counts = adult.occupation.value_counts()
     return {
         "count": int(((adult.age > 65) & (adult.income == ">50K")).sum()),
@@ -70,7 +70,7 @@ def truth(adult: pd.DataFrame) -> dict[str, Any]:
 
 
 def summary(answers: NDArray[np.float64], exact: Any) -> dict[str, float]:
-    """Summarise answers (runs, groups) by the errors' root mean square, mean size and 95 % point."""
+    """Return the root mean square, mean and 95 % quantile of the errors' sizes for (runs, groups) answers."""
     size = np.abs(answers - np.atleast_1d(exact))
     return {
         "rmse": float(np.sqrt((size**2).mean())),
@@ -81,7 +81,7 @@ def summary(answers: NDArray[np.float64], exact: Any) -> dict[str, float]:
 
 
 def answers_of(ask: Callable[[], Any], runs: int) -> NDArray[np.float64]:
-    """``runs`` answers, of shape (runs, groups)."""
+    """Return ``runs`` answers, (runs, groups)."""
     return np.array([np.atleast_1d(ask()) for _ in range(runs)], np.float64)
 
 
@@ -89,7 +89,7 @@ def answers_of(ask: Callable[[], Any], runs: int) -> NDArray[np.float64]:
 
 
 def opendp_questions(adult: pd.DataFrame) -> dict[str, Callable[[], Any]]:
-    """A measurement of each question, epsilon 1 by its own ``map``."""
+    """Return a measurement of each question, with epsilon 1 by its ``map``."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -127,7 +127,7 @@ def opendp_questions(adult: pd.DataFrame) -> dict[str, Callable[[], Any]]:
 
 
 def diffprivlib_questions(adult: pd.DataFrame) -> dict[str, Callable[[], Any]]:
-    """The ``tools`` of the same names."""
+    """Return diffprivlib's ``tools`` for each question."""
     from diffprivlib import tools
     from diffprivlib.accountant import BudgetAccountant
 
@@ -137,7 +137,7 @@ def diffprivlib_questions(adult: pd.DataFrame) -> dict[str, Callable[[], Any]]:
     job = adult.occupation.map(dict(zip(OCCUPATIONS, range(14), strict=True))).to_numpy(np.float64)
     ages, codes = (AGES[0], AGES[-1]), (-0.5, 13.5)
 
-    def free() -> Any:  # its accountant adds up every answer of the process: quadratic, and not asked here
+    def free() -> Any:  # its accountant composes all answers of the process, which is quadratic
         return BudgetAccountant()
 
     return {

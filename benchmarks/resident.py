@@ -1,4 +1,4 @@
-"""Resident memory of this process, now and at its peak, in bytes; on Linux alone."""
+"""Resident memory of this process, now and at its peak, in bytes. This needs Linux."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["now", "peak", "reset_peak"]
 
 
 def reset_peak() -> None:
-    """Begin the peak anew from what is resident now."""
+    """Reset the peak to the current resident memory."""
     Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: 5 resets the peak of the resident set
 
 
 def now() -> float:
-    """Bytes that are resident."""
+    """Return the resident bytes."""
     return _field("VmRSS")
 
 
 def peak() -> float:
-    """The most bytes that were resident since the start or :func:`reset_peak`."""
+    """Return the peak of resident bytes since the start or :func:`reset_peak`."""
     return _field("VmHWM")
 
 

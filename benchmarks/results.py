@@ -1,4 +1,4 @@
-"""The file of a benchmark's figures: JSON with the machine, the versions and the date."""
+"""The file of a benchmark's results: JSON with the machine, versions and date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def write(path: Path, benchmark: str, content: dict[str, Any], *, packages: tuple[str, ...] = ()) -> None:
-    """Write ``content`` with what it was measured on; ``packages`` are those whose versions matter."""
+    """Write ``content`` with the machine, the date and the versions, also of ``packages``."""
     head = {
         "benchmark": benchmark, "date": date.today().isoformat(), "machine": machine(),
         "versions": versions(*packages),

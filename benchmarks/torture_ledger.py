@@ -1,9 +1,9 @@
-"""The faults that a ledger survives, at full size: ``make torture-ledger``; the tests have a small version.
+"""Tests of the faults that a ledger must survive, at full size: ``make torture-ledger``.
 
-Crowds of processes, sudden death at random moments and between any two statements, a server that falls over,
-a power loss, a full disk; queries and a training run that are killed together.  Every part ends at the
-first broken promise; the controls, which have a bug planted, must break one.  The findings are written after
-each part.
+The faults are crowds of processes, processes killed at random moments and between any two statements, a
+crashing server, a power loss, a full disk, and queries and a training run that are killed together.  Each
+part stops at the first broken promise.  Controls with a planted bug must break one.  The results are written
+after each part.  The test suite has a small version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CROWD = {"what": "crowd", "processes": 50, "attempts": 300}
 
 
 def main() -> int:
-    """Run all parts, or those named; the exit code is 1 if a control got away."""
+    """Run all parts, or the named ones; return 1 if a control was not caught."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     options.add_argument("--out", type=Path, default=results.FOLDER / "torture.json")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def caught(part: tuple[str, dict[str, Any]]) -> bool:
-    """Whether a control was caught, where the part is one; a part that is none has ended well."""
+    """Return whether the part is a caught control, or no control; other parts raise if they fail."""
     name, found = part
     if "control" not in name or "skipped" in found:
         return True
@@ -62,7 +62,7 @@ def caught(part: tuple[str, dict[str, Any]]) -> bool:
 
 
 def program(url: str, folder: Path, **order: Any) -> dict[str, Any]:
-    """A torture of processes, in a process of its own."""
+    """Run a test with many processes, from a separate process."""
     order |= {"url": url, "folder": str(folder)}
     name = "torture_processes.py" if "what" in order else "torture_end_to_end.py"
     command = [sys.executable, str(TESTS / name), json.dumps(order)]
@@ -71,12 +71,12 @@ def program(url: str, folder: Path, **order: Any) -> dict[str, Any]:
 
 
 def on_sqlite(**order: Any) -> Callable[[Path], dict[str, Any]]:
-    """On a file, on the disk."""
+    """Return a part that runs on an SQLite file on the disk."""
     return lambda folder: program(f"sqlite:///{folder / 'ledger.db'}", folder, **order)
 
 
 def on_postgres(**order: Any) -> Callable[[Path], dict[str, Any]]:
-    """On a server of its own; ``falls=True``: which is what falls over."""
+    """Return a part that runs on a new PostgreSQL server, which crashes if ``falls=True``."""
     falls = order.pop("falls", False)
 
     def part(folder: Path) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def on_postgres(**order: Any) -> Callable[[Path], dict[str, Any]]:
 def power(
     *, charges: int, lives: int, chances: int, every: bool, synchronous: str = "FULL"
 ) -> Callable[[Path], dict[str, Any]]:
-    """A recording and the states that it may leave."""
+    """Return a part that records disk writes, and checks the states that a power loss may leave."""
 
     def part(folder: Path) -> dict[str, Any]:
         client = folder / "client"
@@ -107,7 +107,7 @@ def power(
 
 @contextlib.contextmanager
 def in_memory() -> Iterator[Path]:
-    """A folder that needs no disk, where there is one: what is opened there was on a disk before."""
+    """Yield a folder in memory if possible, as files opened there come from a recorded disk."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="tacit-torture-", dir=memory if memory.is_dir() else None))
     yield folder
@@ -115,17 +115,17 @@ def in_memory() -> Iterator[Path]:
 
 
 def always() -> str:
-    """No reason to leave a part out."""
+    """Return no reason to leave a part out."""
     return ""
 
 
 def small_disk(folder: Path) -> dict[str, Any]:
-    """Failures by step, on a file system without room."""
+    """Return the failures by step on a full file system."""
     return {"failures": torture_disk.on_a_small_disk(folder)}
 
 
 def small_files(folder: Path) -> dict[str, Any]:
-    """Failures by step, with a limit on the size of files."""
+    """Return the failures by step with a limit on file sizes."""
     return {"failures": torture_disk.full_disk(folder, torture_disk.limited, grain=512)}
 
 

@@ -1,7 +1,7 @@
-"""A worker of ``bench_jobs.py`` and ``bench_compare.py``: one training job, a few steps on each request.
+"""A worker of ``bench_jobs.py`` and ``bench_compare.py``: one training job, a few steps per request.
 
-It uses nothing of Tacit but what users do, so that it runs with earlier versions too.  Private and plain jobs
-take the same batches: those that the private session draws from its seed.
+It uses only Tacit's public interface, so that it also runs with earlier versions.  Private and plain jobs get
+the same batches, which the private session draws from its seed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tacit.testing import seeded_generator
 
 __all__ = ["RATE", "Job", "Private", "Unprotected"]
 
-RATE = 1 / 20  # of Poisson sampling
+RATE = 1 / 20  # the rate of Poisson sampling
 LEARNING_RATE = 1e-3
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 MIB = 2**20
 
 
 def make_plan(records: int, batch: int, steps: int) -> Plan:
-    """Noise of multiplier 1, every record clipped to norm 1; a full batch where ``batch`` is ``records``."""
+    """Return a plan with noise multiplier 1 and clipping norm 1; full batches if ``batch`` is ``records``."""
     return Plan.with_noise(
         noise_multiplier=1.0, delta=1e-9, records=records, batch_size=batch, steps=steps, clipping=1.0,
         adjacency="add-remove", unit="record",
@@ -39,7 +39,7 @@ def make_plan(records: int, batch: int, steps: int) -> Plan:
 
 
 class Private:
-    """A job of Tacit's session, by its default settings but for the size of the physical batches."""
+    """A job by Tacit's session, with default settings except for the physical batch size."""
 
     def __init__(self, load: Workload, batch: int, steps: int, seed: int, physical: int | None) -> None:
         self.load, self.batch, self.steps, self.seed = load, batch, steps, seed
@@ -62,23 +62,23 @@ class Private:
         self.tickets = self.session.batches()
 
     def step(self) -> None:
-        """The next step."""
+        """Take the next step."""
         self.session.step(next(self.tickets))
 
     def route(self) -> str | None:
-        """Return the route by which the engine computed the gradients."""
+        """Return the method by which the engine computed the gradients."""
         return self.session.route
 
 
 class Unprotected:
-    """The same job in plain PyTorch, on the batches that the private one draws."""
+    """The same job in plain PyTorch, on the batches that the private job draws."""
 
     def __init__(self, load: Workload, batch: int, steps: int, seed: int, memory_format: str) -> None:
         self.load, self.batch, self.format = load, batch, FORMATS[memory_format]
         self.model, self.inputs = load.make(), load.inputs
         if self.format is not torch.contiguous_format:
             self.model = self.model.to(memory_format=self.format)
-            self.inputs = self.inputs.to(memory_format=self.format)  # and so are the rows of a batch
+            self.inputs = self.inputs.to(memory_format=self.format)  # batches inherit this format
         sampling, generator = make_plan(load.batch, batch, steps).sampling, seeded_generator(seed)
         self.draw = lambda step: torch.from_numpy(sampling.indices(generator, step, load.batch))
         self.full = batch == load.batch
@@ -89,7 +89,7 @@ class Unprotected:
         self.number = 0
 
     def step(self) -> None:
-        """The next step; one without records leaves the weights."""
+        """Take the next step; a step without records does not change the weights."""
         drawn = self.draw(self.number)
         self.number += 1
         if len(drawn) == 0:
@@ -101,7 +101,7 @@ class Unprotected:
         self.optimizer.step()
 
     def route(self) -> str | None:
-        """None: there is no other way."""
+        """Return None, as plain PyTorch has one method."""
         return None
 
 
@@ -117,7 +117,7 @@ class Job:
         return {"tacit": tacit.__file__, "kernels": native.why_not() or "used"}
 
     def start(self, watch: bool = False) -> dict[str, Any]:
-        """Seconds of what comes before the first step; with ``watch``, memory counts from here."""
+        """Return the seconds before the first step; with ``watch``, measure memory from here on."""
         if watch:
             resident.reset_peak()
             self.before = resident.now()
@@ -126,7 +126,7 @@ class Job:
         return {"seconds": time.perf_counter() - begun}
 
     def steps(self, number: int) -> dict[str, Any]:
-        """Seconds of each of the next ``number`` steps."""
+        """Return the seconds of each of the next ``number`` steps."""
         return {"seconds": list(self._timed(number))}
 
     def _timed(self, number: int) -> Iterator[float]:
@@ -138,13 +138,13 @@ class Job:
     def count(self, number: int) -> dict[str, Any]:
         """Return the private job's calls of the user's loss in each of the next ``number`` steps.
 
-        Counted from outside, by Python's profiling hook: a loss that counts its calls is another loss.
+        Python's profiling hook counts them, as a loss that counts its own calls would be a different loss.
         """
         assert isinstance(self.job, Private)
         return {"calls": [calls_of(self.job.loss, self.job.step) for _ in range(number)]}
 
     def end(self) -> dict[str, Any]:
-        """Return the route of the gradients, and MiB: above those held at the start, and of the process."""
+        """Return the gradient method, and MiB: above the memory at the start, and of the process."""
         held = {} if self.before is None else {
             "working_set": (resident.peak() - self.before) / MIB, "peak": resident.peak() / MIB
         }  # fmt: skip
@@ -152,7 +152,7 @@ class Job:
 
 
 def use_torch() -> None:
-    """A plain step of next to nothing: torch loads parts of itself at the first one."""
+    """Take a tiny plain step, as torch loads libraries at its first step."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     optimizer.zero_grad()
@@ -178,7 +178,7 @@ def calls_of(function: Callable[..., object], run: Callable[[], object]) -> int:
 
 
 def main() -> int:
-    """Make the job and answer requests."""
+    """Make the job, and answer requests."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--workload", required=True)
     parser.add_argument("--engine", choices=("tacit", *FORMATS), required=True)

@@ -1,8 +1,8 @@
 """The workloads of the benchmarks: models, inputs and losses, as other libraries measure them.
 
-Five for the CPU; GPT-2-small (its head untied) and ResNet-50 with GroupNorm for the GPU; models whose steps
-are many small operations, and models with weight norm; and Hugging Face's GPT-2 for whole jobs.  Inputs are
-N(0, 1), labels and tokens uniform, weights as the libraries initialise them.
+There are five for the CPU; GPT-2-small (with an untied head) and ResNet-50 with GroupNorm for the GPU; models
+whose steps are many small operations; models with weight norm; and Hugging Face's GPT-2 for whole jobs.
+Inputs are N(0, 1), labels and tokens uniform, and weights have the libraries' initial values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, T, d) to (n, T, d)."""
+        """Map (n, T, d) to (n, T, d)."""
         n, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Blocks over tokens, predicting the next of each; the head is its own matrix, without a bias."""
+    """Transformer blocks that predict the next token; the head is an untied matrix without bias."""
 
     def __init__(
         self, vocabulary: int = 8000, width: int = 256, length: int = 128, depth: int = 4, heads: int = 4
@@ -63,14 +63,14 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(n, T) tokens to (n, T, vocabulary) logits."""
+        """Map (n, T) tokens to (n, T, vocabulary) logits."""
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).contiguous()
         logits: Tensor = self.head(self.norm(self.blocks(self.tokens(ids) + self.places(places))))
         return logits
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions with GroupNorm, and the input, by a bare 1x1 convolution where shapes change."""
+    """Two 3x3 convolutions with GroupNorm and a skip, which is a 1x1 convolution if shapes change."""
 
     def __init__(self, C: int, P: int, stride: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Residual(nn.Module):
         self.skip = nn.Identity() if same else nn.Conv2d(C, P, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, h, w) to (n, P, h / stride, w / stride)."""
+        """Map (n, C, h, w) to (n, P, h / stride, w / stride)."""
         return torch.relu(self.body(x) + self.skip(x))
 
 
@@ -101,12 +101,12 @@ class Bottleneck(nn.Module):
         self.skip = nn.Identity() if same else change
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, h, w) to (n, 4 P, h / stride, w / stride)."""
+        """Map (n, C, h, w) to (n, 4 P, h / stride, w / stride)."""
         return torch.relu(self.body(x) + self.skip(x))
 
 
 def resnet50(width: int = 64, depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> nn.Module:
-    """ResNet-50 (He et al., 1512.03385, table 1) with GroupNorm in the place of BatchNorm."""
+    """Return ResNet-50 (He et al., 1512.03385, table 1) with GroupNorm in place of BatchNorm."""
     C = width
     layers: list[nn.Module] = [nn.Conv2d(3, C, 7, 2, 3, bias=False), nn.GroupNorm(32, C), nn.ReLU()]
     layers.append(nn.MaxPool2d(3, 2, 1))
@@ -119,7 +119,7 @@ def resnet50(width: int = 64, depths: tuple[int, int, int, int] = (3, 4, 6, 3)) 
 
 
 def vgg() -> nn.Module:
-    """Three pairs of 3x3 convolutions with tanh, max-pooling after each pair, two linear layers."""
+    """Return three pairs of 3x3 convolutions with tanh and max-pooling, and two linear layers."""
     layers: list[nn.Module] = []
     for C, P in ((3, 32), (32, 64), (64, 128)):
         layers += [nn.Conv2d(C, P, 3, padding=1), nn.Tanh(), nn.Conv2d(P, P, 3, padding=1), nn.Tanh()]
@@ -128,7 +128,7 @@ def vgg() -> nn.Module:
 
 
 def residual_network() -> nn.Module:
-    """A small ResNet with GroupNorm(8)."""
+    """Return a small ResNet with GroupNorm(8)."""
     shapes = ((32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1))
     first = (nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.GroupNorm(8, 32), nn.ReLU())
     last = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
@@ -136,22 +136,22 @@ def residual_network() -> nn.Module:
 
 
 def mlp(width: int = 1000, depth: int = 1) -> nn.Module:
-    """784-1000-10, or more and other hidden layers."""
+    """Return a 784-1000-10 perceptron, or one with ``depth`` hidden layers of another width."""
     widths = [784, *[width] * depth]
     hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(width, 10))
 
 
 def weight_normed(parametrized: bool) -> nn.Module:
-    """784-512-10 with weight norm in both layers: as a parametrization, or by the older forward hook."""
+    """Return a 784-512-10 perceptron with weight norm, as a parametrization or by the older forward hook."""
     norm = nn.utils.parametrizations.weight_norm if parametrized else nn.utils.weight_norm
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the older form is deprecated, and still in use
+        warnings.simplefilter("ignore", FutureWarning)  # the older form is deprecated, but still in use
         return nn.Sequential(norm(nn.Linear(784, 512)), nn.ReLU(), norm(nn.Linear(512, 10)))
 
 
 def hugging_face_gpt2(vocabulary: int, width: int, length: int, depth: int, heads: int) -> nn.Module:
-    """GPT-2 with the head tied to the embedding and dropout of 0.1, as its configuration has them."""
+    """Return GPT-2 with its default settings: the head tied to the embedding, and dropout of 0.1."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -163,33 +163,33 @@ def hugging_face_gpt2(vocabulary: int, width: int, length: int, depth: int, head
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits, which models of transformers return with a name."""
+    """Return the logits; models of transformers return them as a field."""
     found: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
     return found
 
 
 def token_losses(outputs: Any, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over the T tokens of each record: logits (n, T, V) and (n, T) to (n,)."""
+    """Return each record's mean cross-entropy over T tokens, (n,), from logits (n, T, V) and (n, T)."""
     losses = F.cross_entropy(logits_of(outputs).flatten(0, 1), targets.flatten(), reduction="none")
     return losses.view_as(targets).mean(1)
 
 
 def class_losses(outputs: Any, targets: Tensor) -> Tensor:
-    """Cross-entropy of each record: logits (n, classes) and (n,) to (n,)."""
+    """Return the cross-entropy of each record, (n,), from logits (n, classes) and labels (n,)."""
     return F.cross_entropy(logits_of(outputs), targets, reduction="none")
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of the workloads here."""
+    """Return the optimizer of these workloads."""
     return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with a batch of records; ``criterion`` takes outputs and targets to the losses (n,).
+    """A model with a batch of records; ``criterion`` maps outputs and targets to the losses (n,).
 
-    With ``autocast``, forward pass and loss run in that type and the weights stay as they are.  With
-    ``augmentation``, a step takes the mean over that many ``views`` of each record.
+    With ``autocast``, forward pass and loss run in that type, and the weights keep their type.  With
+    ``augmentation``, a step uses the mean over ``views`` random views of each record.
     """
 
     name: str
@@ -204,7 +204,7 @@ class Workload:
 
     @property
     def batch(self) -> int:
-        """Records per step."""
+        """The number of records per step."""
         return len(self.inputs)
 
     @property
@@ -214,27 +214,27 @@ class Workload:
 
     @property
     def device(self) -> torch.device:
-        """The device of inputs and model."""
+        """The device of the inputs and the model."""
         return self.inputs.device
 
     def make(self) -> nn.Module:
-        """A new model, whose weights are drawn where they stay."""
+        """Return a new model, whose weights are drawn on its device."""
         with self.device:
             return self.build().to(self.device)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """Return the data of a plain step: inputs and targets, or new views of them (n K, ...), by record."""
+        """Return a plain step's inputs and targets, or new views of them, (n K, ...), in record order."""
         if self.augmentation is None:
             return self.inputs, self.targets
         uniforms = torch.rand(self.batch, self.views, self.augmentation.draws, device=self.device)
         return self.augmentation.views(self.inputs, uniforms), self.targets.repeat_interleave(self.views)
 
     def precision(self) -> AbstractContextManager[object]:
-        """The context in which forward pass and loss run."""
+        """Return the context in which forward pass and loss run."""
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """One loss per record, (n,)."""
+        """Return one loss per record, (n,)."""
         with self.precision():
             return self.criterion(model(x), y)
 
@@ -247,7 +247,7 @@ def pictures(
     classes: int = 10,
     autocast: torch.dtype | None = None,
 ) -> Workload:
-    """A classifier on n random inputs."""
+    """Return a workload of a classifier on n random inputs."""
     labels = torch.randint(0, classes, (n,))
     return Workload(name, build, torch.randn(n, *shape), labels, class_losses, autocast)
 
@@ -263,7 +263,7 @@ def tokens(
     heads: int = 4,
     autocast: torch.dtype | None = None,
 ) -> Workload:
-    """A transformer on n random sequences."""
+    """Return a workload of a transformer on n random sequences."""
     ids = torch.randint(0, vocabulary, (n, length + 1))
     build = lambda: Transformer(vocabulary, width, length, depth, heads)  # noqa: E731
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
@@ -271,14 +271,14 @@ def tokens(
 
 
 def gpt2(name: str, n: int, length: int = 128, vocabulary: int = 8000, **shape: int) -> Workload:
-    """Hugging Face's GPT-2 on n random sequences."""
+    """Return a workload of Hugging Face's GPT-2 on n random sequences."""
     drawn = tokens(name, n, length, vocabulary)
     shape = {"width": 256, "depth": 4, "heads": 4} | shape
     build = partial(hugging_face_gpt2, vocabulary, length=length, **shape)
     return replace(drawn, build=build)
 
 
-# Each takes the number of records, by default those of a step.
+# Each function gets the number of records, by default that of a step.
 WORKLOADS: dict[str, Callable[..., Workload]] = {
     "MLP": lambda n=600: pictures("MLP", mlp, n, 784),
     "tanh CNN": lambda n=512: pictures("tanh CNN", papernot_mnist_cnn, n, 1, 28, 28),
@@ -288,11 +288,11 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 }
 
 JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": lambda n=8: gpt2("GPT-2", n)}
-"""Those that the whole jobs train."""
+"""The workloads of whole jobs."""
 
 
 def narrow_gpt(depth: int) -> Callable[..., Workload]:
-    """A transformer of width 64 on few tokens: its operations are so small that starting them costs more."""
+    """Return a transformer of width 64 on few tokens, whose operations cost less than their launches."""
     name = f"GPT, width 64, depth {depth}"
     return lambda n=8: tokens(name, n, 16, width=64, depth=depth)
 
@@ -305,22 +305,22 @@ OVERHEAD_WORKLOADS: dict[str, Callable[..., Workload]] = {
         "MLP, weight norm by a hook", partial(weight_normed, False), n, 784
     ),
 }
-"""Steps whose cost is in the number of their operations, or in weights that are computed."""
+"""Workloads whose cost is the number of operations, or weights that are computed in each step."""
 
 _BF16 = torch.bfloat16
 
 
 def gpt2_small(name: str, n: int) -> Workload:
-    """The shape of GPT-2-small on n sequences of 1,024 tokens."""
+    """Return a workload of GPT-2-small's shape on n sequences of 1,024 tokens."""
     return tokens(name, n, 1024, 50257, width=768, depth=12, heads=12, autocast=_BF16)
 
 
 def resnet50_pictures(name: str, n: int) -> Workload:
-    """ResNet-50 with GroupNorm on n pictures of 224 x 224."""
+    """Return a workload of ResNet-50 with GroupNorm on n pictures of 224 x 224."""
     return pictures(name, resnet50, n, 3, 224, 224, classes=1000, autocast=_BF16)
 
 
-# Batches that fill a device of today, and small ones, whose steps wait for the processor to launch them.
+# Batches that fill a current GPU, and small ones, whose steps wait for the processor's launches.
 GPU_WORKLOADS: dict[str, Callable[..., Workload]] = {
     "GPT-2 small": lambda: gpt2_small("GPT-2 small", 16),
     "ResNet-50": lambda: resnet50_pictures("ResNet-50", 128),
@@ -340,7 +340,7 @@ TINY: dict[str, Callable[..., Workload]] = {
         "ResNet-50", lambda: resnet50(32, (1, 1, 1, 1)), n, 3, 32, 32, autocast=_BF16
     ),
 }
-"""The same models on next to nothing, with which the benchmark tests itself."""
+"""Tiny workloads of the same models, to test the benchmarks."""
 TINY |= {name: TINY[name.split(",")[0]] for name in GPU_WORKLOADS}
 TINY |= {name: lambda n=2, make=make: make(n) for name, make in OVERHEAD_WORKLOADS.items()}
 
@@ -348,12 +348,12 @@ TINY |= {name: lambda n=2, make=make: make(n) for name, make in OVERHEAD_WORKLOA
 def make_workload(
     name: str, *, tiny: bool = False, device: str = "cpu", records: int | None = None
 ) -> Workload:
-    """The workload of this name, with fixed random inputs; of ``records`` records, or those of a step."""
+    """Return the workload of this name with fixed random inputs, of ``records`` records or its default."""
     torch.manual_seed(0)
     make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | GPU_WORKLOADS)[name]
     return moved(make() if records is None else make(records), device)
 
 
 def moved(load: Workload, device: str) -> Workload:
-    """The workload on another device."""
+    """Return the workload on another device."""
     return replace(load, inputs=load.inputs.to(device), targets=load.targets.to(device))
