@@ -1,9 +1,8 @@
 """The ratio of Tacit's step to the plain one by batch, length, width and depth: ``make bench-scaling``.
 
 In *weak* series, the work of a step grows along the axis.  In *strong* series the work is fixed, but divided
-in
-another way: a batch into smaller physical batches, tokens into fewer and longer records, or weights into more
-and narrower layers.  The steps take turns in one process (``measure.py``).
+in another way: a batch into smaller physical batches, tokens into fewer and longer records, or weights into
+more and narrower layers.  The steps take turns in one process (``measure.py``).
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Every step is zero_grad, forward, backward, clipping of each record to norm 1, noise of multiplier 1 and the
 workload's optimizer.  All engines get the batch as one physical batch, and each other library has its best
 settings.  Plain PyTorch runs convolutions in both memory formats, and the faster one counts.  Tacit has its
-default
-settings: it divides a batch with many activations into several passes, and its pooling is faster than
+default settings: it divides a batch with many activations into several passes, and its pooling is faster than
 torch's. ``plain PyTorch, our passes and pools`` shows what the plain step gains by both.  Threads spin while
 they wait, as by default; in ``Tacit, sleeping threads`` and a plain step next to it they sleep.  Tacit's
 noise is cryptographic. The other libraries use torch's generator, as Opacus' secure mode has no build for

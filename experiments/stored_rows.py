@@ -1,8 +1,7 @@
 """Training records that a model's own file contains.
 
 Support vector machines and nearest neighbours store records.  They are compared with a private classifier of
-the
-same kind that stores none: a linear model on random Fourier features (Rubinstein, Bartlett, Huang, Taft,
+the same kind that stores none: a linear model on random Fourier features (Rubinstein, Bartlett, Huang, Taft,
 0911.5708).
 
 Letters: n training records, d columns, D features.

@@ -220,8 +220,8 @@ def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> N
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):
         raise InvalidInput(
-            f"some records for {name} are of several users. Without a limit, a user may have a part in only "
-            "one record. State [data] rows_per_user, the most records in which a user has a part."
+            f"some records for {name} are of several users. Without a limit, a user may own only one record. "
+            "State [data] rows_per_user, the most records that one user may own."
         )
     if len({type(owner) for owner in counts}) > 1:
         raise InvalidInput(
@@ -238,11 +238,11 @@ def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> N
 
 
 _OF_TABLE = (
-    "State [data] rows_per_user, the most rows of one user that a step reads, so that a record is a user "
-    "with all rows; or leave user out and name the row as the unit."
+    "State [data] rows_per_user, the most rows of one user that a step reads, so that the unit is a user "
+    "with all their rows; or leave user out and name the row as the unit."
 )
 _OF_DOCUMENTS = (
     "Join the documents of each user into one line of the file, whose first sequence is then the record "
-    '(documents = "first"); or say rows_per_user, so that a record is a user with several; or leave user out '
-    "and name the document as the unit."
+    '(documents = "first"); or state rows_per_user, so that the unit is a user with several '
+    "documents; or leave user out and name the document as the unit."
 )

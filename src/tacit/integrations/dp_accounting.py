@@ -113,8 +113,8 @@ def _to(dp: Any, event: Event) -> Any:
         case TreeAggregation(noise, leaves, 1, _):
             return dp.SingleEpochTreeAggregationDpEvent(noise, leaves)
     raise UnsupportedEvent(
-        f"dp_accounting has no event for {event!r}: its classes describe other mechanisms, and another one "
-        "would have another cost. Leave it out of the conversion, or use Tacit's accountants alone."
+        f"dp_accounting has no event for {event!r}: its classes describe other mechanisms, which have other "
+        "costs. Leave the event out of the conversion, or use Tacit's accountants alone."
     )
 
 
@@ -243,7 +243,7 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
     if relation is Adjacency.REPLACE_ONE:
         reason = (
             "its PLD accountant does not know the event, and its Renyi accountant takes sensitivity 1 "
-            "instead of 2 under replace-one (google/differential-privacy#378), so it is not asked."
+            "instead of 2 under replace-one (google/differential-privacy#378), so it is not used."
         )
         return Opinion(source, "none", None, reason)
     rdp = _google("a second opinion", "dp_accounting.rdp").RdpAccountant(neighboring_relation=neighbours)

@@ -97,8 +97,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
         if session.ranks.ranks > 1:
             raise PrivacyRefusal(
-                f"PrivateSteps takes no session with ranks: Lightning's loop does not keep its "
-                f"{session.ranks.ranks} processes in step. Write a loop over session.batches(), or make the "
+                f"PrivateSteps takes no session with ranks: Lightning's loop does not synchronise its "
+                f"{session.ranks.ranks} processes. Write a loop over session.batches(), or make the "
                 "session without ranks= for one process."
             )
         self.session = session
@@ -121,7 +121,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
-        """Take one private step; call this once in each ``training_step``, with its batch.
+        """Take one private step. Call this once in each ``training_step``, with its batch.
 
         Raises:
             PrivacyRefusal: if it is called outside ``Trainer.fit``, or with another loader's batch.
@@ -147,10 +147,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self._states = SessionStates(self._folder, _output_folders(trainer))
         elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
             raise InvalidInput(
-                "checkpoints of the Trainer need a state_folder=: to resume from one takes the state of the "
-                "session, which contains the secret key of the noise and is stored apart from it. Give "
-                "state_folder= to PrivateSteps. Or take Trainer(enable_checkpointing=False), or "
-                "ModelCheckpoint(save_weights_only=True) if you will not resume."
+                "checkpoints of the Trainer need a state_folder=. To resume from a checkpoint, the session "
+                "needs its own state, which contains the secret key of the noise and is stored "
+                "separately. Give state_folder= to PrivateSteps. Or take "
+                "Trainer(enable_checkpointing=False), or ModelCheckpoint(save_weights_only=True) if you will "
+                "not resume."
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -2,14 +2,13 @@
 
 The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run the
 loop reads the number of the next step, a ticket, instead of a batch (:func:`ticket_loader`), and the session
-takes that step. The
-Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record and no gradient passes
-through the Trainer's loop.
+takes that step. The Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record
+and no gradient passes through the Trainer's loop.
 
 A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
-secret key of the noise, and with it anyone can subtract the noise from the model. So the
-states are stored in a separate folder (:class:`SessionStates`), one file for each checkpoint, and each is
-deleted with its checkpoint.
+secret key of the noise, and with it anyone can subtract the noise from the model. So the states are stored in
+a separate folder (:class:`SessionStates`), one file for each checkpoint, and each is deleted with its
+checkpoint.
 
 **Guarantee**
 
@@ -86,9 +85,9 @@ class Tickets:
 def _steps_of_a_pass(session: PrivateSession) -> int:
     if session.steps_there < session.plan.steps:
         raise InvalidInput(
-            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps: such a "
-            "loop takes all of them. Train on a stream by the session's own loop, or by tacit train, which "
-            "continue with the next days; or give this loop the days of the whole plan."
+            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps. "
+            "This loop needs all of them. Train on a stream by the session's own loop, or by tacit train, "
+            "which continue with the next days; or give this loop the days of the whole plan."
         )
     return min(session.plan.steps_per_epoch, session.plan.steps)
 

@@ -285,7 +285,7 @@ def _without_cells(problem: Exception, X: object, y: object) -> str:
     if targets:
         return f"y must hold numbers; {targets} of its values are not numbers, and are not shown here."
     return (
-        f"X or y is not what scikit-learn takes ({without_values(problem)}); the text of the error is left "
+        f"scikit-learn does not accept X or y ({without_values(problem)}); the text of the error is left "
         "out, as it may contain values of records. Give X as an array (n, d) of numbers, and y as an array "
         "(n,)."
     )

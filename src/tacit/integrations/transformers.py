@@ -64,7 +64,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             unless ``save_strategy="no"`` or ``save_only_model=True``.
         data_collator: as in the Trainer. In training it gets one record at a time, so that it cannot mix
             records, and it must pad to a fixed length.
-        eval_dataset: held-out records, or several of them by name.
+        eval_dataset: held-out records, or a dict from names to several such data sets.
         processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
         callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
         engine, physical_batch_size, memory, audit, charges, generator: as in
@@ -356,8 +356,8 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
         return SessionStates(folder, {"output_dir": args.output_dir})
     if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no" and not args.save_only_model:
         raise InvalidInput(
-            "checkpoints of the Trainer need a state_folder=: to resume from one takes the state of the "
-            "session, which contains the secret key of the noise and is stored apart from it. Give "
+            "checkpoints of the Trainer need a state_folder=. To resume from a checkpoint, the session needs "
+            "its own state, which contains the secret key of the noise and is stored separately. Give "
             'state_folder=, outside output_dir. Or set save_strategy="no" for no checkpoints, or '
             "save_only_model=True if you will not resume."
         )

@@ -24,8 +24,7 @@ def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> Training
 
     The default learning rate is 5e-4, ten times the Trainer's default: private runs take few steps on large
     batches, and at the usual rate they hardly change a model (Li et al., 2110.05679, section 3). For LoRA use
-    2e-3
-    (:func:`tacit.recipes.lora_recipe`).
+    2e-3 (:func:`tacit.recipes.lora_recipe`).
 
     Args:
         plan: the private plan of the run: its steps, noise and cost.
