@@ -1,5 +1,4 @@
-"""Tests of the noise's distribution on 1e8 draws, of its far tails on 1e10, and its speed: ``make
-check-noise``.
+"""Tests of the noise on 1e8 draws, of its far tails on 1e10, and of its speed: ``make check-noise``.
 
 The draws come from many addresses: steps, parameters and ranks.  Each test of ``noise_law.py`` returns a
 p-value. The same tests must reject draws with a planted bug.  For the speed, the generators take turns in

@@ -53,8 +53,7 @@ def photo_rows(
     power: float,
     cosines: float,
 ) -> Dataset:
-    """Return the data set with joined blocks of features as inputs, each with an equal share of the squared
-    norm.
+    """Return the data set with joined blocks of features as inputs, each with an equal squared norm.
 
     The blocks are patches, patches of the picture at half its size, and scattering.  Each has the coordinates
     along the ``directions`` principal directions of public pictures, which are cached and then scaled by

@@ -282,8 +282,7 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is a finite real number in the range; else raise an error with
-    ``why``.
+    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``.
 
     >>> check_real("sigma", 2, low=0.0, open_low=True)
     2.0

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Launch:
-    """The rank of this process among all ``processes`` of the run, and ``rank_here`` among the
-    ``processes_here`` on this machine."""
+    """The rank of this process among all processes of the run, and among those on this machine."""
 
     rank: int = 0
     processes: int = 1

@@ -31,8 +31,7 @@ def raised(value: float, digits: int) -> float:
 
 
 def significant(value: float, digits: int) -> float:
-    """Round to ``digits`` significant digits, so that processors whose results differ in the last digits
-    agree.
+    """Round to ``digits`` significant digits, so that results of different processors agree.
 
     >>> significant(0.1 + 0.2, 12), significant(123456.0, 3)
     (0.3, 123000.0)

@@ -97,8 +97,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
         if session.ranks.ranks > 1:
             raise PrivacyRefusal(
-                f"PrivateSteps takes no session with ranks: Lightning's loop does not synchronise its "
-                f"{session.ranks.ranks} processes. Write a loop over session.batches(), or make the "
+                f"PrivateSteps takes no session with ranks: Lightning's loop does not keep its "
+                f"{session.ranks.ranks} processes in step. Write a loop over session.batches(), or make the "
                 "session without ranks= for one process."
             )
         self.session = session

@@ -47,8 +47,7 @@ Records: TypeAlias = ArrayLike | Mapping[str, Any]
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains logistic regression, or a multilayer perceptron with ``hidden`` layers, by DP-SGD or least
-    squares.
+    """Trains logistic regression, or a network with ``hidden`` layers, by DP-SGD or least squares.
 
     **Every call of fit spends budget on its records again.**  Cross-validation and grid search call fit many
     times on overlapping records, and the costs add up: run them on public data, or divide the budget by the
@@ -231,7 +230,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Trains a linear model, or a multilayer perceptron with ``hidden`` layers, on squared errors by DP-SGD.
+    """Trains a linear model, or a network with ``hidden`` layers, on squared errors by DP-SGD.
 
     Arguments and warnings are those of :class:`PrivateClassifier`, except that ``target_bounds``, the public
     range (low, high) of the targets, replaces ``classes``, ``class_weight`` and ``threshold``.  Targets and
