@@ -1,10 +1,10 @@
-"""Statements, certificates and pictures of a run or a data set, for people to read.
+"""Readable reports on a run or a data set: statements, certificates and pictures.
 
 * ``statement``: the privacy statement of a run, and its verification.
 * ``certificate``: the certificate of a data set, and its check.
 * ``pages``: HTML pages and pictures.
 
-The plain data that pages and commands show:
+These modules compute the plain data that pages and commands show:
 
 * ``evaluated``, ``verdict``, ``figures``, ``labels``, ``by_column``: how good a model is.
 * ``findings``: results of attacks and audits on a run.

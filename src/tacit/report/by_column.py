@@ -1,4 +1,4 @@
-"""The effect of each column in a linear model of a table, as data for JSON, the page and the picture."""
+"""The effect of each column in a linear model of a table, as plain data for JSON, pages and pictures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ _DIGITS = ".6g"
 
 
 def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
-    """Return the curves of a model by its declared columns.
+    """Return one curve for each declared column of a linear model.
 
     Args:
-        model: its outputs are the logits of the encoder's classes or labels, or numbers in [-1, 1].
+        model: a model with outputs that are the logits of the encoder's classes or labels, or target values
+            scaled to [-1, 1].
         encoder: the encoder of the table, with the target.
 
     Returns:
-        The quantity that the curves show ("log odds", "logits" less their mean, or "numbers" in their units),
-        the names of the ``outputs``, the constant of each, and the ``columns``; None if the model is not
-        linear in the features, also reads a text, or has diverged.
+        A dictionary. Its ``of`` names the quantity that the curves show: "log odds", "logits" minus their
+        mean, or "numbers" in the units of the target. ``outputs`` has the names of the outputs, ``constant``
+        the constant of each output, and ``columns`` the curves. The result is None if the model is not linear
+        in the features, if it also reads a text column, or if it has diverged.
 
     **Guarantee**
 
-    * It is computed from the model and public declarations alone.
+    * The result depends only on the model and on public declarations.
     """
     linear = LinearModel.of(model)
     if linear is None or encoder.text is not None:

@@ -1,8 +1,8 @@
-"""A trained model against one with the same answer for every record: data, a page, and text.
+"""The comparison of a trained model with a constant answer, as data, a page, and text.
 
-The data come from an :class:`tacit.training.Evaluation` and public facts alone, and the page and the text of
-a run come from the data. If the score is noisy, the data hold the score, its interval and a public baseline:
-nothing in them is counted from the test records. If it is exact, they also hold the intervals, curves and
+The data come only from an :class:`tacit.training.Evaluation` and public facts, and the page and the text of a
+run come from the data. If the score is noisy, the data contain the score, its interval and a public baseline,
+but no count of test records. If the score is exact, the data also contain the intervals, curves and
 calibration of :mod:`tacit.report.figures`.
 """
 
@@ -31,10 +31,11 @@ _CLASS_FIGURES = {
     "auc": 'AUC of "{}"',
     "average_precision": 'average precision of "{}"',
 }
-"""Names of the figures of classes. That of a constant answer is at the key with "_of_a_constant", or 0.5."""
+"""The names of the metrics of classes. The same metric of a constant answer is at the key that ends in
+"_of_a_constant". It is 0.5 if there is no such key."""
 _LONGEST_NAME = 18
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
-_WORST = 5  # classes that the text names if the matrix is too wide
+_WORST = 5  # the number of classes in the text if the confusion matrix is too wide
 
 
 def evaluation_data(
@@ -53,15 +54,15 @@ def evaluation_data(
 
     Args:
         evaluation: the evaluation.
-        classes: the names of the classes in the order of their numbers, or of the labels.
+        classes: the names of the classes in the order of their numbers, or the names of the labels.
         targets: the names of the targets of a regression.
-        baseline: the predictor of the baseline, in words; by default the constant predictor of the test
-            records.
-        known: how the score of a baseline that is not exact is known: "at least", "assumed".
+        baseline: the baseline's predictor in words; by default the constant predictor that suits the test
+            records best.
+        known: the qualifier of a baseline score that is not exact: "at least" or "assumed".
         settings: the settings of the training, for the advice; see :func:`tacit.report.verdict.verdict`.
         private: False for a run with a fixed test key.
         reference: the score of the same model without DP on a public stand-in, if the user declares it.
-        loss_remark: a sentence that says that the noisy training loss has hardly fallen, or empty.
+        loss_remark: a sentence that says that the noisy training loss has hardly fallen, or "".
 
     >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
@@ -166,7 +167,7 @@ def evaluation_page(data: Data, *, title: str) -> str:
     """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
 
     Args:
-        data: from :func:`evaluation_data`.
+        data: the result of :func:`evaluation_data`.
         title: the name of the run.
     """
     constant, axes = constant_score(data["baseline"]), charts_of(data)
@@ -193,7 +194,7 @@ def _panels(panels: Panels) -> dict[str, Any]:
 
 
 def score_line(data: Data, cost: str = "") -> str:
-    """Write the score and its ``cost``, its interval if it is noisy, and the score of a constant answer.
+    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer.
 
     >>> score_line({"measure": "accuracy", "score": 0.9, "interval": None, "baseline": {"score": 0.5,
     ...     "predictor": 'always answering "no"'}}, " at ε = 2")
@@ -210,7 +211,7 @@ def score_line(data: Data, cost: str = "") -> str:
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:
-    """Write the score of the constant answer, and how it is known if not exactly.
+    """Write the score of the constant answer, with a qualifier such as "at least" if it is not exact.
 
     >>> constant_score({"score": 0.5, "known": "at least"}, 3)
     'at least 0.500'
@@ -219,7 +220,7 @@ def constant_score(baseline: Data, digits: int = 4) -> str:
 
 
 def is_ranked(data: Data) -> bool:
-    """Return whether a model of two classes, one of them rare, is judged by how it ranks the records.
+    """Return whether the model is judged by its ranking of the records: one of two classes is rare.
 
     >>> [is_ranked({"auc": 0.9, "baseline": {"score": share}}) for share in (0.97, 0.6)]
     [True, False]
@@ -228,7 +229,7 @@ def is_ranked(data: Data) -> bool:
 
 
 def evaluation_text(data: Data) -> str:
-    """Write the figures as lines of at most 79 characters; none for a noisy score."""
+    """Write the exact metrics in lines of at most 79 characters. The text is empty if the score is noisy."""
     parts = [_figures(data)] if data["interval"] is None else []
     if "classes" in data:
         parts.append(_matrix(data) or _worst(data))
@@ -290,7 +291,7 @@ def _perplexity(loss: float | None) -> float | None:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left, and the figures to the right."""
+    """Return the lines of a table, with the first column aligned to the left and the others to the right."""
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
 
     def line(cells: Sequence[str]) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Curves, calibration and intervals of exact test answers.
+"""Curves, calibration and confidence intervals of exact test answers.
 
-Each function takes one binary problem or one target; several classes or labels take one call each. Points of
-a curve, bins and cells that stand for fewer than five records are left out, so that no figure shows a single
-record.
+A curve is that of one binary problem, such as one class against the others. Points of a curve, bins and cells
+that contain fewer than five records are left out, so that they show no single record.
 
-All intervals have 95 % confidence for other test records like these, and assume that records are independent.
+All intervals have 95 % confidence for the population of the test records. They assume that the records are
+independent.
 
 Letters: n records, k of them positive.
 """
@@ -31,15 +31,15 @@ Range = list[float]
 
 CONFIDENCE = 0.95
 _POINTS = 200  # points of a curve
-_FEWEST = 5  # records that a point, a bin or a cell stands for
+_FEWEST = 5  # the fewest records in a bin, in a cell or between two points
 _BINS = 10  # bins of probabilities
-_MOST_CURVES = 10  # classes, each with a curve against all others
+_MOST_CURVES = 10  # with more classes, there are no curves of one class against the others
 _MOST_CELLS = 20  # along each axis
 _DIGITS = 4
 
 
 def share_interval(hits: int, trials: int) -> Range | None:
-    """Compute the exact interval of a share; None without trials.
+    """Compute the exact confidence interval of a share, or return None if there are no trials.
 
     >>> [round(end, 4) for end in share_interval(5, 500)]
     [0.0033, 0.0232]
@@ -51,10 +51,11 @@ def share_interval(hits: int, trials: int) -> Range | None:
 
 
 def f1_interval(right: int, wrong: int) -> Range | None:
-    """Compute the interval of F1 = 2 r / (2 r + w), with r true positives, w false negatives or positives.
+    """Compute the interval of F1 = 2 r / (2 r + w).
 
-    Given r + w, r is binomial with some share J, and F1 = 2 J / (1 + J). So the ends follow from the exact
-    interval of J.
+    Here r is the number of true positives, and w is the number of false negatives and false positives. Given
+    r + w, r is binomial with some probability J, and F1 = 2 J / (1 + J). So the ends of the interval follow
+    from the exact interval of J.
 
     >>> [round(end, 3) for end in f1_interval(60, 40)]  # J in (0.497, 0.697)
     [0.664, 0.821]
@@ -66,7 +67,7 @@ def f1_interval(right: int, wrong: int) -> Range | None:
 def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
     """Compute the interval of the mean of independent shares.
 
-    The method is variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27(10)).
+    It uses the method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27(10)).
 
     >>> [round(end, 3) for end in mean_of_shares([90, 5], [100, 10])]
     [0.539, 0.859]
@@ -79,10 +80,11 @@ def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
 
 
 def ratio_interval(above: Array, below: Array) -> Range | None:
-    """Compute the interval of the positive ratio sum(above) / sum(below); None where there is none.
+    """Compute the interval of the ratio sum(above) / sum(below), or return None if it is not defined.
 
-    It is the interval of its logarithm, by the spread of the linearised ratio (Cochran, Sampling Techniques,
-    3rd edition, section 6.3) and Student's t.
+    The interval is symmetric around the ratio's logarithm. It uses the standard error of the linearised ratio
+    (Cochran, Sampling Techniques, 3rd edition, section 6.3) and Student's t. It is defined only if the ratio
+    and its standard error are positive and finite.
 
     Args:
         above, below: (n,), one number for each record.
@@ -104,8 +106,8 @@ def ratio_interval(above: Array, below: Array) -> Range | None:
 def precision_interval(value: float, positives: int) -> Range:
     """Compute the interval of an average precision v.
 
-    On the scale of the log odds, its variance is 1 / (k v (1 - v)) (Boyd, Eng & Page 2013, "Area under the
-    precision-recall curve", section 4).
+    The variance of its log odds is 1 / (k v (1 - v)) (Boyd, Eng & Page 2013, "Area under the precision-recall
+    curve", section 4).
 
     >>> [round(end, 3) for end in precision_interval(0.8, 100)]
     [0.71, 0.867]
@@ -117,10 +119,10 @@ def precision_interval(value: float, positives: int) -> Range:
 
 
 def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
-    """Compute AUC and average precision with their intervals, and the points of both curves.
+    """Compute AUC and average precision with their intervals, and points of the curves of both.
 
     Args:
-        scores: (n,), finite; higher is more likely positive.
+        scores: (n,), finite. A higher score means that a record is more likely positive.
         positive: (n,), whether each record is positive.
 
     Returns:
@@ -147,7 +149,7 @@ def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
 
 
 def _curve(scores: Scores) -> dict[str, list[float]]:
-    """Choose at most 200 points, evenly along both rates, at least five records apart."""
+    """Choose at most 201 points of the ROC, spread evenly along both rates, at least five records apart."""
     roc = scores.roc()
     false, true = roc.false_positive_rates, roc.true_positive_rates
     hits = true * scores.members.size
@@ -157,7 +159,7 @@ def _curve(scores: Scores) -> dict[str, list[float]]:
         if min(_apart(place, points[-1], calls), _apart(-1, place, calls)) >= _FEWEST:
             points.append(int(place))
     points.append(len(false) - 1)
-    precision = np.where(calls > 0.0, hits / np.maximum(calls, 1.0), 1.0)  # at no record: as in scikit-learn
+    precision = np.where(calls > 0.0, hits / np.maximum(calls, 1.0), 1.0)  # without calls: as in scikit-learn
     rates = {"false_positive_rate": false, "recall": true, "precision": precision}
     return {name: values[points].round(_DIGITS).tolist() for name, values in rates.items()}
 
@@ -169,9 +171,9 @@ def _apart(later: int, before: int, counts: Array) -> float:
 def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, Any]:
     """Compare predicted probabilities with frequencies in ten bins, by the expected calibration error.
 
-    That error is the mean distance of a bin's share from its mean probability, weighted by its records (Guo,
-    Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3). It counts all records, also those of bins that are
-    left out.
+    This error is the mean distance between the share and the mean probability of a bin. The bins are weighted
+    by their numbers of records (Guo, Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3). The error counts
+    all records, even those in bins that the result leaves out.
 
     Args:
         probabilities: (n,) in [0, 1].
@@ -207,11 +209,11 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
 def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
     """Count records by predicted and true value in square cells, and describe the residuals by column.
 
-    The residual is the true value less the predicted one. The cells span the inner 98 % of all values, and
-    the outermost cells also count the values beyond. The fewer records, the fewer cells.
+    The residual is the true value minus the predicted value. The cells span the inner 98 % of all values, and
+    the outermost cells also count the values beyond. With fewer records, there are fewer cells.
 
     Args:
-        predicted, true: (n,), finite, of one target.
+        predicted, true: (n,), finite values of one target.
 
     Returns:
         The counts and residuals, or None if all values are equal or there are fewer than 20 records.
@@ -243,7 +245,7 @@ def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
 
 
 def _spread(residual: Array, cell: int) -> dict[str, Any]:
-    """Return the mean residual of a column with its interval, and the standard deviation."""
+    """Return the mean residual of a column of cells with its interval, and the standard deviation."""
     n = len(residual)
     if n < _FEWEST:
         return {"column": cell, "records": 0, "mean": None, "interval": None, "std": None}
@@ -258,9 +260,10 @@ def _spread(residual: Array, cell: int) -> dict[str, Any]:
 
 
 def class_figures(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    """Return intervals, and, if the answers are known and finite, curves and calibration.
+    """Return the intervals. If the answers are known and finite, also return the curves and the calibration.
 
-    Two classes have the curves of the second class. Up to ten classes have curves of each against all others.
+    With two classes, the curves are those of the second class. With three to ten, each class has curves
+    against all others. With more, there are no curves.
     """
     rights = [round(recall * n) for recall, n in zip(evaluation.per_class, evaluation.records, strict=True)]
     present = [(right, n) for right, n in zip(rights, evaluation.records, strict=True) if n]
@@ -288,7 +291,9 @@ def class_figures(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any
 
 
 def log_rest(logits: Array, number: int) -> Array:
-    """Return the logarithm of the summed exponentials of all classes but one. A logit less this is log odds.
+    """Return the logarithm of the summed exponentials of the logits of all classes but one.
+
+    The logit of that one class minus this value is its log odds.
 
     >>> log_rest(np.zeros((1, 3)), 0).round(3).tolist()
     [0.693]
@@ -302,7 +307,7 @@ def _curves(scores: Array, positive: NDArray[np.bool_], names: Sequence[str]) ->
 
 
 def one_class_figures(right: int, records: int, predicted: int) -> dict[str, Any]:
-    """Return precision and F1 of a class, and the intervals of these and of its recall.
+    """Return the precision and F1 of a class, and the intervals of precision, F1 and recall.
 
     >>> figures = one_class_figures(right=60, records=80, predicted=80)
     >>> figures["precision"], figures["f1"]
@@ -318,7 +323,7 @@ def one_class_figures(right: int, records: int, predicted: int) -> dict[str, Any
 
 
 def number_figures(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the interval of R² of all targets together, and the error intervals and cells of each target."""
+    """Return the interval of R² over all targets, and the error intervals and cells of each target."""
     residual, spread = answers.outputs - answers.truth, answers.truth - answers.truth.mean(0)
     left = ratio_interval(np.square(residual).sum(1), np.square(spread).sum(1))
     errors = []
@@ -337,7 +342,7 @@ def number_figures(answers: Answers) -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def text_figures(answers: Answers) -> dict[str, Any]:
-    """Return the intervals of accuracy and loss per character, whose independence is not assumed."""
+    """Return the intervals of accuracy and loss per character. Characters of a record may be dependent."""
     lengths = answers.truth.astype(np.float64)
     score, loss = (ratio_interval(answers.outputs[:, k], lengths) for k in range(2))
     return {"score": None if score is None else [score[0], min(1.0, score[1])], "loss": loss}

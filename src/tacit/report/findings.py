@@ -1,8 +1,9 @@
 """The results of attacks and audits on a run, as plain data for the JSON and the page of the report.
 
-Every figure has its interval, its number of records, and the attack or method that gave it.
+Every figure comes with its interval, its number of records, and the attack or method that gave it.
 
-Letters: f(a) the least false-negative rate at false-positive rate a of the run; n members, m others.
+Letters: f is the trade-off curve of the run, so f(a) is the least false-negative rate of any attack at
+false-positive rate a. There are n members and m non-members.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from tacit.report.risk import RiskSheet, two_worlds
 Array: TypeAlias = NDArray[np.float64]
 
 ATTACKS = MEMORY = AUDIT_LEVEL / 10
-"""The false-alarm probability of the attacks, and that of the planted secrets. The planted experiment has the
-rest of :data:`tacit.audits.AUDIT_LEVEL`."""
+"""The false-alarm probability of all attacks together, and that of the test of planted secrets. The audits
+with planted records have the rest of :data:`tacit.audits.AUDIT_LEVEL`."""
 ABOUT = (
     "The share that an attack found is an estimate with an interval, and may lie above the limit by chance. "
     "The limit is proven for the true rates. A test with bounds on both rates decides whether an attack is "
@@ -33,21 +34,23 @@ ABOUT = (
 )
 """The explanation of the attacks' figures and limits, in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
-_FEWEST = 5  # expected false positives at a rate that is shown
+_FEWEST = 5  # the fewest expected false positives at a rate that is shown
 _GRID = np.logspace(-5, 0, 81)
-_POINTS = 120  # points of a drawn curve
+_POINTS = 120  # the most points of a drawn curve
 
 
 @dataclass(frozen=True)
 class AttackedModel:
-    """One model, and every attack's scores on the same members and others.
+    """One model, and every attack's scores on the same members and non-members.
 
     Attributes:
         name: the name of the model.
-        private: whether it was trained by the accounted plan.
+        private: whether the model was trained by the accounted plan.
         scores: the scores by attack.
-        train_score, test_score: accuracy, R^2 for numbers, or the mean AUC of labels.
-        without: for attacks with shadow models, the scores without each group of shadow models.
+        train_score, test_score: the score on training and test records. It is the accuracy for classes, R^2
+            for numbers, and the mean AUC for labels.
+        without: for each attack with shadow models, its scores with one group of shadow models left out, for
+            each group.
     """
 
     name: str
@@ -60,14 +63,16 @@ class AttackedModel:
 
 @dataclass(frozen=True)
 class Planted:
-    """One planted experiment; ``where`` says in words what was planted where."""
+    """The results of one audit with planted records. ``where`` says what was planted, and where."""
 
     where: str
     results: Sequence[AuditResult]
 
 
 def default_rates(non_members: int) -> tuple[float, ...]:
-    """Return the smallest rate from 0.1 % with five expected false positives among the non-members, and 10 %.
+    """Return the false-positive rates to report: 10 %, and the smallest with five expected false positives.
+
+    The smallest rate is at least 0.1 %.
 
     Raises:
         InvalidInput: there are fewer than 50 non-members.
@@ -86,7 +91,7 @@ def default_rates(non_members: int) -> tuple[float, ...]:
 
 
 def risk_found(sheet: RiskSheet) -> dict[str, Any]:
-    """Return the risk sheet, with the curves for the pictures."""
+    """Return the risk sheet as plain data, with the curves for the pictures."""
     bins = np.linspace(-4.0, 8.0, 49)
     without, with_it = two_worlds(sheet.curve, bins)
     return sheet.to_data() | {
@@ -114,19 +119,19 @@ def membership_found(
     Args:
         models: the models with their scores.
         curve: the curve of the accounted run.
-        headline: the attack named in the sentences, chosen before any score was seen.
+        headline: the name of the attack that the summary reports, chosen before any score was seen.
         shadows: the number of shadow models.
         rates: false-positive rates, each at least 5 / (number of non-members).
         confidence: the confidence of each single interval.
-        rng: splits records in halves. It must be independent of the scores.
+        rng: the generator that splits records into halves. It must be independent of the scores.
 
     Raises:
         InvalidInput: see :func:`tacit.attacks.measure`.
 
     **Guarantee**
 
-    * For a run that keeps its promise, ``above_the_limit`` is true of any attack with probability at most
-      :data:`ATTACKS`, provided that members and non-members were chosen by chance.
+    * If the run keeps its promise, and members and non-members were chosen at random, the probability that
+      ``above_the_limit`` is True for at least one attack is at most :data:`ATTACKS`.
     """
     limit = _limit(curve)
     comparisons = sum(len(model.scores) for model in models if model.private) * len(rates)
@@ -159,7 +164,7 @@ def membership_found(
 
 
 def audits_found(planted: Sequence[Planted]) -> list[dict[str, Any]]:
-    """Return each planted experiment: what was planted where, and every bound with its sentence."""
+    """Return, for each audit with planted records, what was planted, and every bound with its sentence."""
     return [
         {
             "where": one.where,
@@ -195,7 +200,7 @@ def _one_attack(
 
 
 def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
-    """Return the ROC at evenly spaced logarithms of the false-positive rate, with a band for each point."""
+    """Return points of the ROC, evenly spaced in log false-positive rate, each with a confidence interval."""
     roc = scores.roc()
     false_rates, true_rates = roc.false_positive_rates, roc.true_positive_rates
     m = scores.non_members.size
@@ -212,12 +217,12 @@ def _drawn(scores: Scores, confidence: float) -> dict[str, list[float]]:
 
 
 def _above(scores: Scores, rate: float, limit: Callable[[Array], Array], level: float) -> bool:
-    """Return whether the attack finds more than the limit at ``level``, by bounds on both rates."""
+    """Return whether the attack exceeds the limit at significance ``level``, by bounds on both rates."""
     point = operating_point(scores, rate, confidence=1.0 - level)
     most = float(limit(np.array([point.false_positive_rate.high]))[0])
     return point.true_positive_rate.low > most
 
 
 def _limit(curve: PrivacyCurve) -> Callable[[Array], Array]:
-    """Return a -> 1 - f(a), the most that any attack finds."""
+    """Return the function a -> 1 - f(a), the largest share of members that any attack finds."""
     return lambda rates: np.minimum(1.0, 1.0 - np.asarray(curve.false_negative_rate(rates)))

@@ -1,4 +1,4 @@
-"""The figures of each of several labels, as data and as the rows of a table."""
+"""The metrics of each label, as data and as the rows of a table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _COLUMNS = {
     "accuracy": "accuracy",
     "accuracy_of_a_constant": "constant",
 }
-"""The figures of a label, and their names in a terminal."""
+"""The metrics of a label, and their names in a terminal."""
 
 
 def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of each label by name, and the mean of their accuracies.
+    """Return the metrics of each label, and the mean of the labels' accuracies.
 
     >>> from tacit.training.labels import LabelFigures
     >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
@@ -53,6 +53,6 @@ def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, An
 def rows_of_labels(
     labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
 ) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the head and the rows of a table of labels, with each name shortened by ``short``."""
+    """Return the header and the rows of a table of labels, with each label's name shortened by ``short``."""
     rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
     return ("label", *_COLUMNS.values()), [*rows]

@@ -1,15 +1,15 @@
 """The model card of a released model: its guarantee, the limits of that guarantee, and how to use the model.
 
-The card is a page of Markdown that begins with YAML, as model hubs read it. Every figure of the guarantee
+The card is a page of Markdown that begins with YAML, as model hubs expect. Every figure of the guarantee
 comes from the privacy statement of the run.
 
 **Guarantee**
 
-* The card says of the training records what the statement says, and nothing else.
+* About the training records, the card says what the statement says, and nothing else.
 * If the run gave an exact test score, the card shows it and says that the guarantee does not cover it. If the
   run gave a noisy one, the card shows that score, its interval, and no other figure of the test records.
-* The publisher's own statements are marked as such, and the missing ones are named.
-* If huggingface_hub is installed, its reader must find in the card what was written.
+* The publisher's own statements are marked as such, and the card names those that are missing.
+* If huggingface_hub is installed, the data that it reads from the card must equal the data that were written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIPELINES = {
     ("text", "classes"): "text-classification",
     ("text", "labels"): "text-classification",
 }
-"""The name that model hubs use, by kind of records and task."""
+"""The pipeline tags of model hubs, by kind of records and task."""
 _FOR_REGULATORS = (
     "curator",
     "contact",
@@ -56,11 +56,11 @@ class CardFacts:
         task: what the model predicts: "classes", "labels", "numbers" or "text".
         classes: the names of the classes.
         records: one sentence on the data that the model takes.
-        columns: one line on each column of a table that the model reads.
-        factory: the function that makes the user's own model, "module:function".
-        example: the name of a file with such data, for the commands.
-        library: the library that loads the model, by its name on hubs.
-        use: how to use the model; by default with Tacit.
+        columns: for a table, one line of text on each column that the model reads.
+        factory: the function that makes the user's own model, written as "module:function".
+        example: the name of an input file, for the example commands.
+        library: the name on model hubs of the library that loads the model.
+        use: instructions for use; by default those for use with Tacit.
         statements: the publisher's statements, as
             :func:`~tacit.report.certificate.statements.check_card` accepts them.
     """
@@ -83,7 +83,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
     Args:
         statement: the data of the run's privacy statement.
         facts: how to use the model.
-        figures: the test figures of the run, from :func:`tacit.report.evaluated.evaluation_data`.
+        figures: the test metrics of the run, from :func:`tacit.report.evaluated.evaluation_data`.
 
     Raises:
         InvalidInput: the hub's own reader does not return the data that were written.
@@ -106,7 +106,7 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
 
 
 def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
-    """Check that the hub's own class, if it is installed, reads from the card the data that were written."""
+    """Check that huggingface_hub, if it is installed, reads from the card the data that were written."""
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:

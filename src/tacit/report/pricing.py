@@ -1,4 +1,4 @@
-"""The cost of an event: brackets of epsilon by accountant, and bounds on an attacker.
+"""The cost of an event: lower and upper bounds on epsilon by accountant, and bounds on an attacker.
 
 This file does not import torch.
 """
@@ -25,10 +25,10 @@ _PRIORS = (0.01, 0.5)
 
 @dataclass(frozen=True)
 class Quote:
-    """One accountant's answer: a bracket of epsilon in nats, or the reason why there is none.
+    """One accountant's answer: bounds on epsilon in nats, or the reason why there are none (``refusal``).
 
-    ``directions`` holds the upper bound for each direction of the adjacency, if the accountant
-    distinguishes them.
+    ``directions`` has an upper bound for each direction of the adjacency, such as add and remove, if the
+    accountant distinguishes them.
     """
 
     method: str
@@ -44,11 +44,11 @@ class Risk:
 
     Attributes:
         method: the accountant of the curve.
-        advantage: true-positive rate less false-positive rate of a test for membership.
-        success: the probability of a right guess if members are as common as others.
+        advantage: the true-positive rate minus the false-positive rate of a test for membership.
+        success: the probability of a right guess at membership if members and non-members are equally common.
         detected: pairs (false-positive rate, true-positive rate) of tests for membership.
-        posteriors: pairs (probability of membership before the release, after it); the second may be
-            exceeded with probability delta.
+        posteriors: pairs of probabilities of membership, (before the release, after it). With probability
+            delta, the second may be exceeded.
     """
 
     method: str
@@ -80,7 +80,7 @@ class Pricing:
         return min(quote.upper for quote in self.quotes if quote.refusal is None)
 
     def budgets(self) -> dict[str, ErrorBudget]:
-        """Return the error budget of every bracket, by method."""
+        """Return the error budget of each accountant's bounds, by method."""
         return {curve.method: curve.error_budget(self.delta) for curve in self.curves}
 
     def to_data(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Pricing:
 
 
 def no_progress(title: str, done: int, total: int) -> None:
-    """Ignore a progress report."""
+    """Ignore a report of progress."""
 
 
 def _best(quotes: Sequence[Quote], curves: Sequence[PrivacyCurve]) -> PrivacyCurve:
@@ -150,13 +150,14 @@ def price_event(
         event: the mechanism.
         adjacency: the adjacency.
         delta: the delta of every epsilon.
-        methods: the accountants, each once.
-        skip_refusals: put an accountant's refusal into its quote, and refuse only if all accountants do.
+        methods: the names of the accountants, without duplicates.
+        skip_refusals: if an accountant refuses, put its refusal into its quote. An error is raised only if
+            all accountants refuse.
         progress: called with (title, done, total) as the accountants finish.
 
     Raises:
         UnsupportedEvent: an accountant has no bound for the event.
-        InvalidInput: a method is unknown or named twice, or delta or adjacency are out of range.
+        InvalidInput: a method is unknown or named twice, or delta or adjacency is not valid.
 
     **Guarantee**
 

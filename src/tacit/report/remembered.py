@@ -1,6 +1,6 @@
-"""The planted secrets that a language model remembers, against their bound, as plain data for the report.
+"""The exposure of planted secrets in a language model, compared with its bound, as data for the report.
 
-Letters: R possible secrets, c copies, f the trade-off curve of the run.
+Letters: there are R possible secrets and c copies of each planted one; f is the trade-off curve of the run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tacit.attacks.memorisation import Canary, exposure_bound
 
 Array: TypeAlias = NDArray[np.float64]
 
-_BY_CHANCE = 4.0  # bits; a secret that was not planted has at least these with probability 1/16
-_SHOWN = 3  # secrets of a kind that the report prints
+_BY_CHANCE = 4.0  # bits of exposure; a secret that was not planted has at least 4 with probability 1/16
+_SHOWN = 3  # the most secrets that the report prints for each number of copies
 _GRID = 60
 
 
@@ -30,11 +30,12 @@ class Remembered:
 
     Attributes:
         canary: the canary.
-        exposure: by rank, in bits.
-        extrapolated: the exposure in bits from a distribution fitted to the scores; None where none fits.
+        exposure: the exposure in bits, from the rank of the secret.
+        extrapolated: the exposure in bits from a distribution that is fitted to the scores; None if no
+            distribution fits.
         completion: the model's text after the prefix.
-        queries: the number of random answers of which one contains the secret with probability 0.9;
-            infinite if none ever does.
+        queries: the number of random answers that contain the secret at least once with probability 0.9;
+            infinite if no answer can contain it.
     """
 
     canary: Canary
@@ -45,17 +46,20 @@ class Remembered:
 
     @property
     def completed(self) -> bool:
-        """Whether the model writes the secret itself after the prefix."""
+        """Whether the model's text after the prefix is the secret."""
         return self.completion == self.canary.secret
 
 
 @dataclass(frozen=True)
 class RepeatProbe:
-    """The text that a model writes after one letter ``repeats`` times, and after that letter once.
+    """The result of a test that prompts a model with one letter, repeated ``repeats`` times or given once.
 
-    The figures are the shares of the model's text that lie in pieces of ``piece`` characters copied from the
-    training records. Those that end in ``_unseen`` are the same for as many records that the model was not
-    trained on: similarity alone gives them. They are NaN where the model wrote nothing.
+    ``after_repeating`` and ``asked_plainly`` are the shares of the model's text that lie in pieces of at
+    least ``piece`` characters copied from training records. Only text after the model stops repeating the
+    letter counts. The shares that end in ``_unseen`` count copies from an equal number of records that the
+    model was not trained on, so they come from similarity alone. A share is NaN if there is no such text.
+    ``answers`` counts the answers to the repeated letter, and ``diverged`` counts those that stop repeating
+    it.
     """
 
     repeats: int
@@ -72,8 +76,8 @@ class RepeatProbe:
 class RememberingModel:
     """One model, and the results of all tests on it.
 
-    ``members`` and ``unseen`` are pairs: the number of records that the model completed from their first
-    half, and the number that it was given.
+    ``members`` and ``unseen`` (records that it was not trained on) are pairs: the number of records that the
+    model completed from their first half, and the number of first halves that it was given.
     """
 
     name: str
@@ -92,15 +96,15 @@ def whole_bits(candidates: int) -> Array:
 def bits_above_bound(
     exposures: ArrayLike, bits: ArrayLike, bound: ArrayLike, *, confidence: float
 ) -> list[float]:
-    """Return those of the ``bits`` that more exposures reach than the bound allows, by more than chance.
+    """Return the thresholds at which significantly more exposures are reached than the bound allows.
 
     The test assumes that the canaries are independent, although one model is trained on all of them.
 
     Args:
-        exposures: (n,) of planted secrets, each in as many copies as the bound is for.
-        bits: (b,), chosen without a view of the exposures.
-        bound: (b,) the values of :func:`tacit.attacks.memorisation.exposure_bound` at the bits.
-        confidence: the probability that chance alone puts none above the bound, over all bits together.
+        exposures: (n,) exposures of planted secrets. The number of copies must be that of the bound.
+        bits: (b,) thresholds in bits, chosen before the exposures were seen.
+        bound: (b,) the values of :func:`tacit.attacks.memorisation.exposure_bound` at the thresholds.
+        confidence: the least probability that the result is empty if the bound holds at all thresholds.
 
     >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.8, 0.01], confidence=0.95)
     [1.0, 9.0]
@@ -110,7 +114,7 @@ def bits_above_bound(
     values, thresholds = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
     if values.size == 0 or thresholds.size == 0:
         return []
-    each = 1.0 - 2.0 * (1.0 - confidence) / thresholds.size  # one-sided, and one test for each bit
+    each = 1.0 - 2.0 * (1.0 - confidence) / thresholds.size  # one-sided, with a test for each threshold
     least = [
         clopper_pearson(int((values >= bit).sum()), values.size, confidence=each).low for bit in thresholds
     ]
@@ -129,11 +133,11 @@ def remembered_found(
     """Return the exposures by number of copies with their bounds, the completed records, and the probes.
 
     Args:
-        models: at least one, all with the same canaries in the same order; without canaries if none were
+        models: at least one model. All have the same canaries in the same order, or no canaries if none were
             planted.
-        prefix: the beginning of a canary, in words.
-        candidates: R.
-        confidence: of ``above_bound``, over all copies and bits together.
+        prefix: a description of the beginning of a canary.
+        candidates: R, the number of possible secrets.
+        confidence: the confidence of ``above_bound``, over all numbers of copies and all thresholds together.
     """
     canaries = [one.canary for one in models[0].secrets]
     kinds = sorted({canary.copies for canary in canaries})
@@ -211,7 +215,10 @@ def _group(secrets: Sequence[Remembered]) -> dict[str, Any]:
 
 
 def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
-    """Return the planted secret of the largest exposure without DP, or of all models; None without one."""
+    """Return the planted secret with the largest exposure, or None if none was planted.
+
+    Only models without DP count, if there are any.
+    """
     plain = [model for model in models if not model.private] or list(models)
     exposures = {
         place: max(model.secrets[place].exposure for model in plain)
@@ -222,7 +229,7 @@ def _most_exposed(models: Sequence[RememberingModel]) -> dict[str, Any] | None:
 
 
 def _examples(models: Sequence[RememberingModel]) -> list[dict[str, Any]]:
-    """Return the first canaries of each number of copies, with the models' text after their prefixes."""
+    """Return the first three canaries for each number of copies, with each model's text after the prefix."""
     canaries = [one.canary for one in models[0].secrets]
     planted = [c.copies if c.included else 0 for c in canaries]
     places = [

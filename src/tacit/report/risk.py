@@ -1,10 +1,11 @@
 """The meaning of a guarantee for one person, from the trade-off curve of the accounted run.
 
-The pair (epsilon, delta) alone allows far more than the mechanism does: at epsilon 8 an attacker could find
-every member, while DP-SGD with that epsilon lets the attacker find one in six. So the sheet starts from the
-curve f of the mechanism, and shows next to each figure the value that the pair alone would allow.
+The pair (epsilon, delta) alone allows far more than the mechanism does. At epsilon 8 and 1 % false alarms,
+the pair would let an attacker find nearly every member, while DP-SGD lets an attacker find about one in six.
+So the sheet starts from the curve f of the mechanism, and shows next to each bound the bound from the pair.
 
-Letters: f(a) the least false-negative rate at false-positive rate a; k the probability of guessing a secret.
+Letters: f(a) is the least false-negative rate at false-positive rate a, and k is the probability of guessing
+a secret without the release.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tacit.rounding import finite, round_up
 
 Array: TypeAlias = NDArray[np.float64]
 Detection: TypeAlias = Callable[[Array], Array]
-"""a -> the largest share of members that a test finds at the false-positive rates a."""
+"""A function from false-positive rates to the largest shares of members that a test finds at them."""
 
 _RATES = (0.01, 0.001)
 _SECRETS = (1e-3, 1e-6)
@@ -33,7 +34,7 @@ _GROUPS = (2, 5)
 
 @dataclass(frozen=True)
 class Chance:
-    """One figure: the attacker's chance before the release, and its upper bound after it.
+    """One row of the sheet: an attacker's chance before the release, and its upper bound after the release.
 
     ``pair_alone`` is the upper bound that epsilon and delta alone give.
     """
@@ -51,12 +52,12 @@ class RiskSheet:
     Attributes:
         unit: the unit of privacy.
         curve: the curve of the mechanism.
-        delta, epsilon: the headline.
-        guess: the chance of a right guess whether the unit took part, if that is as likely as not.
-        detections: the share of members that a test finds, by false-positive rate.
-        secrets: by k, the probability of guessing a secret, a picture or an attribute that an attacker could
-            guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
-        groups: the chance of a right guess whether several units took part, by their number.
+        delta, epsilon: the pair in the title of the sheet.
+        guess: the chance of a right guess whether the unit took part, with prior probability 1/2.
+        detections: for each false-positive rate, the share of members that a test finds.
+        secrets: for each k, the probability of guessing a secret, a picture or an attribute that an attacker
+            could guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
+        groups: for each number of units, the chance of a right guess whether all of them took part.
 
     **Guarantee**
 
@@ -74,11 +75,11 @@ class RiskSheet:
 
     @property
     def chances(self) -> tuple[Chance, ...]:
-        """All figures, in the order of the sheet."""
+        """All rows, in the order of the sheet."""
         return (self.guess, *self.detections, *self.secrets, *self.groups)
 
     def sentences(self) -> list[str]:
-        """Write the sheet in plain words, as frequencies."""
+        """Write the sheet in plain words, with probabilities as frequencies."""
         one, tests = self.unit, []
         for chance in self.detections:
             falsely = _one_in(chance.before)
@@ -139,11 +140,11 @@ def risk_sheet(
 
     Args:
         curve: the curve of the accounted run.
-        delta: the delta of the headline epsilon. The figures of the curve do not depend on it.
-        unit: the name of one record in the sentences: "person", "image".
-        epsilon: the headline; by default that of the curve at delta.
-        rates: false-positive rates, in (0, 1).
-        secrets: probabilities of guessing a secret without the release, in (0, 1).
+        delta: the delta of the pair. The bounds from the curve do not depend on it.
+        unit: the name of one record in the sentences, such as "person" or "image".
+        epsilon: the epsilon of the pair; by default that of the curve at delta.
+        rates: false-positive rates in (0, 1).
+        secrets: probabilities in (0, 1) of guessing a secret without the release.
 
     Raises:
         InvalidInput: the unit is blank, or a number is out of range.
@@ -186,10 +187,10 @@ def risk_sheet(
 
 
 def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
-    """Return how often the best test's evidence falls into each bin, without the unit and with it.
+    """Return the probability that the best test's evidence falls into each bin, without the unit and with it.
 
     The evidence is scaled so that it is standard normal without the unit: P(evidence > u) = Phi(-u). With the
-    unit, P(evidence > u) = 1 - f(Phi(-u)); for Gaussian DP this is a normal law shifted by mu.
+    unit, P(evidence > u) = 1 - f(Phi(-u)). For Gaussian DP this is the normal distribution shifted by mu.
 
     Args:
         curve: the curve of the accounted run.
@@ -211,12 +212,12 @@ def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
 
 
 def _curve_limit(curve: PrivacyCurve) -> Detection:
-    """Return a -> 1 - f(a), rounded up."""
+    """Return the function a -> 1 - f(a), rounded up."""
     return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
 
 def _pair_limit(epsilon: float, delta: float) -> Detection:
-    """Return a -> 1 - f(a), the most that epsilon and delta alone allow (Wasserman & Zhou 2010)."""
+    """Return a -> 1 - f(a) for the f that epsilon and delta alone give (Wasserman & Zhou 2010)."""
 
     def largest_share(rates: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -228,10 +229,11 @@ def _pair_limit(epsilon: float, delta: float) -> Detection:
 
 
 def _guess(detection: Detection, size: int) -> float:
-    """Bound a right 50/50 guess on ``size`` units: 1/2 + max over a of (t(...t(a)) - a) / 2, with t = 1 - f.
+    """Bound the probability of a right 50/50 guess on ``size`` units.
 
-    t applied ``size`` times bounds the group (Dong, Roth & Su 2019, 1905.02383, Theorem 2.14). It increases,
-    so on a cell of the grid it is at most its value at the right end.
+    The bound is 1/2 + max over a of (t(...t(a)) - a) / 2, with t = 1 - f applied ``size`` times (Dong, Roth &
+    Su 2019, 1905.02383, Theorem 2.14). t increases, so between two points of the grid it is at most its value
+    at the right point.
     """
     grid = np.concatenate([[0.0], np.logspace(-9, -2, 60), np.linspace(0.01, 1.0, 500)[1:]])
     reached = grid
@@ -241,7 +243,7 @@ def _guess(detection: Detection, size: int) -> float:
 
 
 def _times(probability: float) -> str:
-    """Write a probability as times of a hundred, rounded up.
+    """Write a probability as a number of times in a hundred, rounded up.
 
     >>> _times(0.7301), _times(1.0)
     ('74', '100')
@@ -250,7 +252,7 @@ def _times(probability: float) -> str:
 
 
 def _one_in(probability: float) -> str:
-    """Write ``1 in 1,000`` for the reciprocal of a whole number, else a percentage."""
+    """Write ``1 in 1,000`` if the probability is the reciprocal of a whole number, otherwise a percentage."""
     every = 1.0 / probability
     return f"1 in {every:,.0f}" if abs(every - round(every)) < 1e-9 * every else f"{100 * probability:.3g} %"
 

@@ -1,4 +1,4 @@
-"""Checks of plain data against the JSON Schemas that are published with the package."""
+"""Checks of plain data against the JSON Schemas that the package includes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _DEEPEST = 64
 
 
 def read_json(path: Path | str, what: str, give: str) -> Any:
-    """Read the plain data of a file that another person wrote.
+    """Read the plain data in a JSON file that another person wrote.
 
     Args:
         path: the file.
-        what: the name of the data in messages, such as "certificate".
-        give: the file that the user should give, in words.
+        what: the name of the data in error messages, such as "certificate".
+        give: a description of the file that the user should give, for error messages.
 
     Raises:
         InvalidInput: the file cannot be read, or is not JSON.
@@ -36,13 +36,13 @@ def read_json(path: Path | str, what: str, give: str) -> Any:
 
 
 def read_schema(name: str) -> dict[str, Any]:
-    """Read a schema that is published with the package, such as "certificate.schema.json"."""
+    """Read a schema that the package includes, such as "certificate.schema.json"."""
     schema: dict[str, Any] = json.loads((resources.files("tacit.report") / name).read_text(encoding="utf-8"))
     return schema
 
 
 def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
-    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 is not an integer.
+    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 does not count as an integer.
 
     Args:
         schema: the schema.
@@ -50,7 +50,7 @@ def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None
         what: the name of the data in the message, such as "the certificate".
 
     Raises:
-        InvalidInput: the data do not fit. The message names the first place.
+        InvalidInput: the data do not fit. The message names the first place where they do not.
 
     >>> check_against({"type": "object", "required": ["format"]}, {}, what="the certificate")
     Traceback (most recent call last):

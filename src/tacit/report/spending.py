@@ -1,7 +1,7 @@
-"""The charges of a data set and the curator's view: who spent which part of a budget, and when.
+"""The charges of a data set, and the curator's view: who spent which share of a budget, and when.
 
-Both are plain data from the entries of a ledger. The view is also one HTML page that needs no network, with a
-bar, a table and a curve for each data set.
+Charges and view are plain data from the entries of a ledger. The view is also available as one HTML page that
+needs no network, with a bar, a table and a curve for each data set.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spending:
-    """One charge, from the entries.
+    """One charge, from the entries of a ledger.
 
     Attributes:
-        seq: the number of the entry that reserved it.
+        seq: the number of the entry that reserved the charge.
         time: the time of that entry, in UTC.
         event: the charged mechanism, as plain data.
         cost: the cost in the units of the budget.
-        block: the person-disjoint part of the data that it concerns; None for all data.
-        delta: the delta at which the event was accounted for, if one was named.
-        by: the person who spent it, or empty.
-        label: its purpose, or empty.
+        block: the block of the data that the charge concerns; None for all data. No person is in two blocks.
+        delta: the delta at which the event was accounted for, or None if no delta was given.
+        by: the person who spent it, or "".
+        label: the purpose of the charge, or "".
         dataset: the data set that was read: this one, or one derived from it.
         run: the id of the training run; None for a query.
         state: RESERVED, SETTLED or FORFEITED.
@@ -59,14 +59,14 @@ class Spending:
 
     @property
     def kind(self) -> str:
-        """The kind of the release: "query", "training", or "training by people" with several rows each."""
+        """The kind of the release: "query", "training", or "training by people" (each with several rows)."""
         if self.run is None:
             return "query"
         return "training by people" if OWNED_BY in self.label else "training"
 
 
 def spendings(entries: Sequence[Entry]) -> list[Spending]:
-    """Return all charges in the order in which they were reserved, each in its latest state."""
+    """Return all charges in the order of their reservations, each in its latest state."""
     charges: dict[int, Spending] = {}
     for entry in entries:
         body = entry.body
@@ -83,14 +83,15 @@ def spendings(entries: Sequence[Entry]) -> list[Spending]:
 
 
 def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
-    """Sum the charges on all data and on a block, for each block.
+    """Sum, for each block, the charges on that block and on all data.
 
-    No person is in two blocks, so a person pays for one of them (parallel composition, McSherry 2009). Under
-    replace-one, the replaced and the new person may be in different blocks, so the sums are over pairs.
+    No person is in two blocks, so a person's cost comes from one block (parallel composition, McSherry 2009).
+    Under replace-one, the replaced and the new person may be in different blocks, so there is a sum for each
+    pair of blocks.
 
     Args:
         policy: the policy of the data set.
-        charged: the block of each charge, None for all data, and its cost.
+        charged: pairs (block, cost), one for each charge. The block is None for all data.
     """
     width = len(policy.budget.slots)
     at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
@@ -101,15 +102,15 @@ def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[t
 
 
 def dearest(budget: Budget, costs: Iterable[Cost]) -> Cost:
-    """Return the largest of ``costs``."""
+    """Return the cost with the largest epsilon."""
     return max(costs, key=lambda cost: (budget.epsilon_of(cost), cost))
 
 
 def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
-    """Return the part of the cap that each of ``costs`` takes in the binding slot; the parts add up.
+    """Return each cost as a share of the cap in the binding slot, so that the shares can be added.
 
-    The binding slot is the fullest one by the first cost. In a Renyi budget only one order has to fit: there
-    it is the order with the most room, or the last slot if that is fuller.
+    The binding slot is the slot that the first cost fills most. In a Renyi budget, only one order has to stay
+    within its cap. So the binding slot is the order with the most room, or the last slot if it is fuller.
 
     >>> from tacit.ledger import ApproximateBudget
     >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
@@ -125,12 +126,12 @@ def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
 
 
 def spent_after(entry: Entry) -> list[tuple[str | None, Cost]]:
-    """Return the sum charged up to this entry, for each block and, under None, for all data."""
+    """Return pairs (block, sum charged up to this entry). The block None stands for all data."""
     return [(block or None, tuple(cost)) for block, cost in entry.body["spent"].items()]
 
 
 def burned(entries: Sequence[Entry]) -> Cost | None:
-    """Return the units burned on all data because an old backup was restored; None if none were."""
+    """Return the units burned on all data because an old backup was restored, or None if none were burned."""
     gaps = []
     for before, entry in pairwise(entries):
         if entry.kind == "burn":
@@ -164,7 +165,7 @@ def _reserved(entry: Entry) -> Spending:
 
 
 def _run_of(key: str) -> str | None:
-    """Return the run of a charge for training steps or private selection, by its key; None for a query."""
+    """Return the run id in the key of a charge for training or private selection, or None for a query."""
     kind, _, rest = key.partition("/")
     return rest.partition("/")[0] if kind in ("training", "selection") and rest else None
 
@@ -173,10 +174,11 @@ _POINTS = 100  # points of the curve
 
 
 def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what `tacit ledger status` shows of these data sets, or of all.
+    """Return what `tacit ledger status` shows of these data sets, or of all data sets.
 
-    Every share is of the cap, in the slot of the budget that is fullest now. The shares of the analysts add
-    up to the share that is spent, plus what blocks other than the most expensive one have paid.
+    Every share is a share of the cap, in the slot of the budget that is fullest now. The shares of the
+    analysts and the burned share add up to the spent share, plus the charges on blocks other than the most
+    expensive one.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -193,7 +195,7 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
 
 
 def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the view of one data set, from its status and its history; see :func:`curator_view`."""
+    """Return the view of one data set from its status and its history; see :func:`curator_view`."""
     policy, charges, last = status.policy, spendings(entries), entries[-1]
     burnt = burned(entries)
     costs = [status.spent, *(spent.cost for spent in charges), *(() if burnt is None else (burnt,))]
@@ -218,7 +220,7 @@ def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, A
 
 
 def _spenders(spendings: Sequence[Spending], parts: Sequence[float]) -> list[dict[str, Any]]:
-    """Sum the charges by person, the largest share first."""
+    """Sum the charges by person. The person with the largest share comes first."""
     people: dict[str, dict[str, Any]] = {}
     for spent, part in zip(spendings, parts, strict=True):
         name = spent.by
@@ -232,7 +234,7 @@ def _spenders(spendings: Sequence[Spending], parts: Sequence[float]) -> list[dic
 
 
 def _curve(policy: Policy, cap: Cost, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Return the spent share of the cap at about 100 entries, in the slot that is fullest now."""
+    """Return the share of the cap that was spent at about 100 entries, in the slot that is fullest now."""
     spent = [entry for entry in entries if entry.kind in ("reserve", "burn")]
     every = max(1, len(spent) // _POINTS)
     points = [entries[0], *(entry for n, entry in enumerate(spent, 1) if n % every == 0 or n == len(spent))]
@@ -249,7 +251,7 @@ _SPANS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1
 
 
 def curator_page(view: Data) -> str:
-    """Draw the page of a view from :func:`tacit.report.spending.curator_view`."""
+    """Write the HTML page of a view from :func:`tacit.report.spending.curator_view`."""
     return page(
         "curator.html",
         "Privacy budgets",
@@ -263,7 +265,7 @@ NOT_ADDED = (
     "The ε of single releases do not add up to the ε that is spent: the ledger adds up the quantities from "
     "which they are computed, and counts the part of the budget in these."
 )
-"""The remark next to an ε and a part of the budget."""
+"""The remark next to the spent ε and the spent share of the budget."""
 
 
 def counts_epsilon(mode: str) -> bool:
@@ -272,7 +274,7 @@ def counts_epsilon(mode: str) -> bool:
 
 
 def spent_in_words(dataset: Data) -> str:
-    """Describe in a few sentences what is spent and what still fits."""
+    """Describe in a few sentences what is spent and what the budget still allows."""
     remark = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
         f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All releases together have "
@@ -283,7 +285,7 @@ def spent_in_words(dataset: Data) -> str:
 
 
 def curator_chart(dataset: Data) -> Axes:
-    """Draw the balance over time, with the cap and the refusals."""
+    """Draw the spent share over time, with the cap and the refusals."""
     opened = datetime.fromisoformat(dataset["opened"])
 
     def since(time: str) -> float:

@@ -1,7 +1,4 @@
-"""The verdict on a model against one that gives the same answer for every record, and advice.
-
-Letters: a the accuracy, a0 that of the constant predictor, n records.
-"""
+"""The verdict on a model, compared with a constant answer, and advice on how to improve the model."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
 from tacit.training.ranking import auc_deviation
 
-_CHANCE = 1.645  # standard deviations; one in twenty useless models exceeds them by chance
-_RANKS = 0.6  # an AUC from which another threshold is worth a try
-_LEAST_LOSS = 0.05  # the share of a constant distribution's loss that a useful model of text saves
+_CHANCE = 1.645  # standard deviations; one in twenty useless models gains more than this by chance
+_RANKS = 0.6  # from this AUC on, another threshold is worth a try
+_LEAST_LOSS = 0.05  # a useful text model reduces a constant distribution's loss by at least this share
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
-_NAMED = 3  # classes in a sentence
+_NAMED = 3  # the most classes that a sentence names
 RARE = 1.5
-"""Classes are imbalanced if the commonest has more than this many times the share of one of equal classes."""
+"""With k classes, they are imbalanced if the commonest has a share of more than 1.5 / k."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,9 @@ class Verdict:
     """The verdict on a model.
 
     Attributes:
-        useless: whether the model is no better than a constant answer, or hardly.
+        useless: whether the model is hardly or not better than a constant answer.
         sentence: the verdict in words, with the advice.
-        advice: each thing to try.
+        advice: the changes to try, each as a phrase.
     """
 
     useless: bool
@@ -43,19 +40,19 @@ def verdict(
 ) -> Verdict:
     """Compare a model with the constant predictor.
 
-    A useful model of classes gains more over the baseline than chance does once in twenty times. It also
-    gains at least a twentieth of what the constant predictor gets wrong, or half of what that gets right if
-    this is less. Accuracy or balanced accuracy may show it. If one of two classes is rare, the AUC may show
-    it too: most probabilities of the rare class are then below one half, however good the model is. Labels
-    are judged by their mean AUC. A useful model of text saves a twentieth of the loss of the best constant
-    distribution.
+    A useful classifier passes two tests, either in accuracy or in balanced accuracy. First, its gain over the
+    baseline is larger than the gain that a useless model has by chance once in twenty times. Second, the gain
+    is at least a twentieth of the constant predictor's error rate, or half of its accuracy if that is less.
+    If one of two classes is rare, the AUC may show a gain instead, because even a good model then gives most
+    records of the rare class a probability below one half. Labels are judged by their mean AUC. A useful text
+    model has a loss that is lower than that of the best constant distribution by at least a twentieth.
 
     Args:
         evaluation: the evaluation.
         names: the names of the classes or labels.
-        predictor: the predictor of the baseline, in words.
+        predictor: a description of the baseline's predictor.
         settings: the settings of the training: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``. The
-            advice names only those that are given; without any, it names all.
+            advice is only about the settings that are given here, or about all four if none is given.
 
     >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
     ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
@@ -134,8 +131,9 @@ def _one_answer(evaluation: Evaluation, names: Sequence[str], answer: int) -> st
 
 @dataclass(frozen=True)
 class _Gain:
-    """A gain over the baseline: a useless model exceeds ``chance`` once in twenty times, and a useful model
-    has at least ``least``.
+    """A gain over the baseline.
+
+    A useless model has a gain above ``chance`` once in twenty times. A useful model has at least ``least``.
     """
 
     value: float
@@ -148,7 +146,7 @@ class _Gain:
 
 
 def _auc_gain(evaluation: Evaluation) -> _Gain | None:
-    """Return the gain of the AUC over one half, the AUC of chance."""
+    """Return the gain of the AUC over one half, which is the AUC of a constant answer."""
     if evaluation.auc is None or len(evaluation.records) != 2 or not all(evaluation.records):
         return None
     negatives, positives = evaluation.records
@@ -173,8 +171,8 @@ def _by_ranking(evaluation: Evaluation, names: Sequence[str]) -> str:
 def _labels(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, str]) -> Verdict:
     """Judge labels by their mean AUC.
 
-    The labels of a record may depend on each other, so the chance is the mean over the labels: averaging
-    does not reduce it.
+    The labels of a record may depend on each other, so averaging over labels may not reduce the deviation by
+    chance. The deviation of the mean is therefore taken to be the mean of the labels' deviations.
     """
     ranked = [one for one in evaluation.labels if one.auc is not None]
     chance = sum(auc_deviation(one.negatives, one.positives) for one in ranked) / len(ranked)
@@ -209,7 +207,10 @@ def _least(baseline: float) -> float:
 
 
 def _accuracy_gain(evaluation: Evaluation) -> _Gain:
-    """Return the gain of accuracy; its chance comes from the records that one predictor alone gets right."""
+    """Return the gain of accuracy over that of the constant predictor.
+
+    Its deviation by chance comes from the records that only one of the two predictors gets right.
+    """
     n, most = sum(evaluation.records), evaluation.constant or 0
     baseline = evaluation.records[most] / n
     right = [recall * count for recall, count in zip(evaluation.per_class, evaluation.records, strict=True)]
@@ -218,7 +219,10 @@ def _accuracy_gain(evaluation: Evaluation) -> _Gain:
 
 
 def _balanced_gain(evaluation: Evaluation) -> _Gain:
-    """Return the gain of balanced accuracy; for its chance, a recall is (right + 1) / (records + 2)."""
+    """Return the gain of balanced accuracy over that of a constant answer.
+
+    For the deviation by chance, a recall is estimated as (right + 1) / (records + 2).
+    """
     present = [(r, n) for r, n in zip(evaluation.per_class, evaluation.records, strict=True) if n]
     baseline = 1.0 / len(present)
     shares = [((r * n + 1.0) / (n + 2.0), n) for r, n in present]
@@ -247,7 +251,7 @@ def _ranks(evaluation: Evaluation) -> str:
 
 
 def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
-    """Judge numbers by their score, and text by its loss, which depends on all probabilities."""
+    """Judge numbers by their score, and text by its loss, which uses the probabilities of all characters."""
     baseline, loss, constant = evaluation.baseline or 0.0, evaluation.loss, evaluation.constant_loss
     if loss is not None and constant is not None:
         figures = (
@@ -275,7 +279,7 @@ def _perplexity(loss: float) -> str:
 
 
 def _noisy(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
-    """Judge a model from the noisy score and public numbers alone."""
+    """Judge a model only from the noisy score and public numbers."""
     low, high = evaluation.interval or (0.0, 0.0)
     figures = f"{evaluation.measure} {evaluation.score:.3f} ({low:.3f} to {high:.3f})"
     if evaluation.baseline is None:
@@ -301,11 +305,11 @@ def _noisy(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
 def against_reference(
     evaluation: Evaluation, interval: Sequence[float] | None, reference: float
 ) -> tuple[str, dict[str, Any]]:
-    """Compare a model with the same model without DP, by the score that the user declares for the latter.
+    """Compare a model with the same model trained without DP, which has the score that the user declares.
 
     Args:
         evaluation: the evaluation.
-        interval: the 95 % interval of its score, if known.
+        interval: the 95 % interval of the evaluation's score, if known.
         reference: the declared score without DP on public records, in the same measure.
 
     >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]

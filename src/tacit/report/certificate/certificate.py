@@ -1,7 +1,7 @@
-"""The certificate of a data set: the promise for all its releases, and the reasons.
+"""The certificate of a data set: the promise for all its releases, and the reasons for the promise.
 
-It sums up the entries of the ledger, and adds the curator's statements. Every line has a grade, and an empty
-line says NOT STATED. ``docs/certificate.md`` explains the certificate, and shows one.
+The certificate sums up the entries of the ledger, and adds the curator's statements. Every line has a grade,
+and a line without a value says NOT STATED. ``docs/certificate.md`` explains the certificate, and shows one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tacit.report.spending import Spending, burned, dearest, spendings, totals
 from tacit.report.statement.reading import read_event
 from tacit.rounding import finite, pair
 
-FORMAT = 2  # 1: version 0.2.0; the check does not compare the words of its lines
+FORMAT = 2  # Tacit 0.2.0 wrote format 1; the check does not compare the words of a format 1 certificate
 _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this promises nothing
-_KINDS = 60  # mechanisms; with more, the tight accountant would take too long
+_KINDS = 60  # with more distinct mechanisms, the tight accountant would take too long
 _TEST_KEY = "NOT PRIVATE"  # in the label of a charge whose noise came from a fixed key
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate. ``data`` has the form of the published schema, and :meth:`to_json` writes it.
+    """A certificate. ``data`` follows the published schema, and :meth:`to_json` writes it.
 
     **Guarantee**
 
     * Every figure follows from the entries of the ledger, and every line from the figures and statements.
     * Every epsilon has its delta, and no text calls data anonymous.
-    * A line without a value is present, and says so.
+    * A line without a value is printed too, and says NOT STATED.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -58,7 +58,7 @@ class Certificate:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Write the certificate as JSON, with the mechanisms that its figures are computed from."""
+        """Write the certificate as JSON. It includes the mechanisms from which its figures are computed."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -77,13 +77,13 @@ class Certificate:
 def make_certificate(
     ledger: Ledger, dataset: str, *, run: str | None = None, statements: Mapping[str, str] | None = None
 ) -> Certificate:
-    """Make the certificate of a data set as it is now, or of one run on it.
+    """Make the certificate of a data set as it is now, or of one training run on it.
 
     Args:
         ledger: the ledger.
         dataset: the name of the data set.
-        run: the id of a training run. The certificate then shows its part.
-        statements: the curator's statements, by the keys of
+        run: the id of a training run. The certificate then also shows what this run spent.
+        statements: the curator's statements. Their keys are those of
             :data:`~tacit.report.certificate.statements.STATEMENTS`.
 
     Raises:
@@ -115,7 +115,7 @@ def certificate_of(
     statements: Mapping[str, str] | None,
     issued: str,
 ) -> Certificate:
-    """Make the certificate of these entries of one data set; see :func:`make_certificate`."""
+    """Make a certificate from these entries of one data set; see :func:`make_certificate`."""
     record = recorded(entries, run)
     policy = Policy.from_data(record["policy"])
     facts: dict[str, Any] = {
@@ -134,7 +134,7 @@ def certificate_of(
 
 
 def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
-    """Sum up a data set's entries: the parts of a certificate that a ledger can confirm."""
+    """Sum up a data set's entries in the fields of a certificate that a ledger can confirm."""
     opened = entries[0].body
     charges = spendings(entries)
     if run is not None and all(spent.run != run for spent in charges):
@@ -157,10 +157,11 @@ def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
 
 
 def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Compute epsilon of all charges at the cap's delta, valid if all were fixed before the first answer.
+    """Compute epsilon of all charges together at the cap's delta.
 
-    The accountant uses privacy loss distributions, or Renyi divergences for more than 60 kinds of mechanisms.
-    The result is None if there is no delta to convert at, no finite promise, or no proven figure.
+    This epsilon is valid if all charges were fixed before the first answer. The accountant uses privacy loss
+    distributions, or Renyi divergences if there are more than 60 distinct mechanisms. The result is None if
+    the cap's delta is 0, if the epsilon spent is over 500, or if no accountant has a bound.
     """
     delta = policy.budget.limit[1]
     spent = dearest(policy.budget, totals(policy, _charged(mechanisms)).values())
@@ -179,7 +180,7 @@ def in_advance(policy: Policy, mechanisms: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _quickly_priced(event: Event) -> Event:
-    """Replace Laplace noise on a fine grid by a pure epsilon: hardly looser, and fast to account for."""
+    """Replace Laplace noise on a fine grid by its pure epsilon: fast to compose, and hardly looser."""
     match event:
         case DiscreteLaplace(scale, sensitivity) if sensitivity > 100:
             return ApproximateDP(math.nextafter(sensitivity / scale, math.inf))
@@ -191,7 +192,7 @@ def _quickly_priced(event: Event) -> Event:
 
 
 def _mechanisms(spendings: Sequence[Spending], run: str | None) -> list[dict[str, Any]]:
-    """Combine equal charges, in the order of the first of each kind."""
+    """Combine equal charges into groups, in the order of each group's first charge."""
     groups: dict[str, dict[str, Any]] = {}
     for spent in spendings:
         kind = {
@@ -215,8 +216,9 @@ def guarantee_of(
 
     Args:
         policy: the policy of the data set.
-        mechanisms: the charges, equal ones combined.
-        burnt: the units burned on all data after an old backup was restored; None if none were.
+        mechanisms: the charges, with equal charges combined.
+        burnt: the budget units burned on the whole data set after an old backup was restored, or None if
+            no units were burned.
     """
     epsilon, delta = policy.budget.limit
     sums = totals(policy, [*_charged(mechanisms), *(() if burnt is None else ((None, tuple(burnt)),))])
@@ -232,7 +234,7 @@ def guarantee_of(
 
 
 def run_of(policy: Policy, mechanisms: Sequence[Mapping[str, Any]], run: str) -> dict[str, Any]:
-    """Return the spending of this run alone."""
+    """Return the id of this run and what the run alone spent."""
     charges = [group for group in mechanisms if group["of_the_run"]]
     cost = dearest(policy.budget, totals(policy, _charged(charges)).values())
     return {"id": run, "spent": _figures(policy.budget, cost)}
@@ -250,9 +252,10 @@ def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
 
 
 def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
-    """Compute the guarantee of k = ``size`` units from that of one: (k e, d (e^{k e} - 1) / (e^e - 1)).
+    """Compute the guarantee for a group of k = ``size`` units from (epsilon, delta), that for one unit.
 
-    See Vadhan, "The complexity of differential privacy", lemma 2.2. Epsilon is None where delta reaches 1.
+    With e for epsilon and d for delta, the group has (k e, d (e^{k e} - 1) / (e^e - 1)); see Vadhan, "The
+    complexity of differential privacy", lemma 2.2. If the group's delta reaches 1, its epsilon is None.
 
     >>> group_of(0.5, 0.0, 2)
     {'epsilon': 1.0, 'delta': 0.0}
@@ -299,7 +302,7 @@ def _recovered(entry: Entry) -> str:
 
 
 def _content(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the newest fingerprint, the number of contents so far, and the verdicts of their checks."""
+    """Return the newest fingerprint, the number of versions of the data, and the results of their checks."""
     contents = [entry.body for entry in entries if entry.kind == "content"]
     fingerprints = [body["fingerprint"] for body in contents]
     verdicts = [(body["fingerprint"], body["verdict"]) for body in contents if "verdict" in body]
@@ -317,7 +320,7 @@ def _content(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the policy of the opening with the present budget."""
+    """Return the policy with which the data set was opened, with today's budget in it."""
     raised = [entry.body["budget"] for entry in entries if entry.kind == "raise-cap"]
     policy = entries[0].body["policy"]
     budget = raised[-1] if raised else policy["budget"]
@@ -325,11 +328,11 @@ def _policy(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _without_claim(text: str) -> str:
-    """Return ``text`` for printing, or a remark if it calls data anonymous."""
+    """Return ``text`` unchanged, or a remark in its place if it calls data anonymous."""
     return "(left out: it claims what no epsilon and delta prove)" if claims_too_much(text) else text
 
 
-# The check compares these words, and those of raised caps and recoveries, with earlier certificates.
+# The check of an older certificate compares its words with these, and with those of _raised and _recovered.
 _METHODS = {
     "pure": (
         "sums of pure epsilons",
@@ -354,7 +357,7 @@ _METHODS = {
 
 
 def method_of(budget: Budget) -> dict[str, str]:
-    """Return how the budget composes charges, and the theorem that proves it."""
+    """Return the method by which the budget composes charges, and the theorem that proves it."""
     method, theorem = _METHODS[budget.mode]
     settings = {
         name: value for name, value in budget.to_data().items() if name in ("orders", "threshold_delta")

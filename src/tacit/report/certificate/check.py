@@ -1,7 +1,8 @@
-"""The check of a certificate: its figures follow from its mechanisms, and its lines from its figures.
+"""The check that a certificate's figures follow from its mechanisms, and its lines from its figures.
 
-The check accounts for every mechanism again, adds up the costs, and writes every line again. Given the
-ledger, it also replays the ledger's chain, and compares the certificate with one of the same entries.
+The check accounts for every mechanism again, adds up the costs, and writes every line again. If the ledger is
+given, the check also replays the ledger's hash chain, makes a new certificate from the same entries, and
+compares the two.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class CertificateCheck:
     """The findings of the check of a certificate.
 
     Attributes:
-        problems: one sentence on each error; none if the certificate agrees.
-        remarks: sentences on limits of the check that are not errors.
+        problems: one sentence on each error. It is empty if the certificate agrees.
+        remarks: sentences on limits of the check, which are not errors.
         checked: one sentence on each thing that was checked.
 
     **Guarantee**
 
-    * ``agrees`` holds only if no charge costs more than the certificate says, and their sum is as stated.
-    * Given a ledger, it holds only if the ledger's chain is whole and its entries give this certificate.
-    * Given a public key, it holds only if the certificate is signed with it.
+    * ``agrees`` is True only if no charge costs more than the certificate says, and the sum is as stated.
+    * With a ledger, ``agrees`` is True only if the ledger's hash chain is unbroken and its entries give this
+      certificate.
+    * With a public key, ``agrees`` is True only if the certificate is signed with that key.
     """
 
     problems: tuple[str, ...]
@@ -48,7 +50,7 @@ class CertificateCheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether there are no problems."""
+        """Whether the check found no problems."""
         return not self.problems
 
     @property
@@ -67,12 +69,12 @@ class CertificateCheck:
         }
 
     def in_words(self) -> list[str]:
-        """Write the findings for people, one paragraph each."""
+        """Return the findings as text, with one paragraph for each."""
         return [*(f"Wrong: {text}" for text in self.problems), *self.checked, *self.remarks]
 
 
 def is_certificate(path: Path | str) -> bool:
-    """Return whether a file says that it is a certificate; False if it cannot be read."""
+    """Return whether a file is marked as a certificate. The result is False if the file cannot be read."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -94,12 +96,12 @@ def read_certificate(path: Path | str) -> dict[str, Any]:
 def check_certificate(
     data: Mapping[str, Any], *, ledger: Ledger | None = None, public_key: str | None = None
 ) -> CertificateCheck:
-    """Check a certificate alone, and against its ledger if that is given.
+    """Check a certificate, and compare it with its ledger if the ledger is given.
 
     Args:
-        data: from :func:`read_certificate`, or the ``data`` of a certificate.
+        data: the result of :func:`read_certificate`, or the ``data`` of a certificate.
         ledger: the ledger of the certificate.
-        public_key: the key that must have signed the certificate, 64 hexadecimal digits.
+        public_key: the public key of the expected signer, as 64 hexadecimal digits.
 
     Raises:
         InvalidInput: the certificate does not fit its schema, or its policy or a mechanism cannot be read.
@@ -120,7 +122,7 @@ def check_certificate(
     check_against(read_schema("certificate.schema.json"), data, what="the certificate")
     policy = Policy.from_data(data["policy"])
     problems = list(_prices(data, policy))
-    if not problems:  # a total of wrong costs would mean nothing
+    if not problems:  # if a cost is wrong, the total means nothing
         problems += _figures(data, policy)
     problems += [*_lines(data), *_signature(data, public_key)]
     count = sum(group["charges"] for group in data["mechanisms"])
@@ -178,7 +180,7 @@ def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """Check that every line follows word by word from figures and statements, if this version wrote it."""
+    """If this version wrote the certificate, check every word of its lines against figures and statements."""
     if not _same_words(data):
         return
     lines = [json.dumps(line, sort_keys=True) for line in data["lines"]]
@@ -225,7 +227,7 @@ def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
 
 
 def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Return the differences from the ledger, and what was checked there."""
+    """Return sentences on the differences from the ledger, and sentences on what was checked."""
     anchor = Anchor.parse(data["ledger"]["anchor"])
     if ledger.uuid != data["subject"]["ledger"]:
         return [f"it belongs to ledger {data['subject']['ledger']}; the given one is {ledger.uuid}."], []
@@ -250,7 +252,7 @@ def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Ite
 
 
 def _differences(value: Any, expected: Any, where: str) -> Iterator[str]:
-    """Describe each difference of two pieces of plain data, except rounding, in a sentence."""
+    """Describe each difference between two pieces of plain data in a sentence. Rounding is no difference."""
     match value, expected:
         case (dict(), dict()):
             for name in sorted({*value, *expected}):

@@ -1,8 +1,9 @@
 """The lines of a certificate, each with its grade, as plain text or as a page.
 
-The sections follow NIST SP 800-226 on guarantees and the registry of deployments (Dwork et al., 2509.13509):
-the claim, the unit, the relation, the scope, the mechanisms, the accounting, the tuning, the trust, the
-implementation, the ledger, the utility, the validity, the data product. Text and page show these lines alone.
+The sections follow NIST SP 800-226, which is about guarantees, and the registry of deployments (Dwork et al.,
+2509.13509). They are the claim, the unit, the relation, the scope, the mechanisms, the accounting, the
+tuning, the trust, the implementation, the ledger, the utility, the validity and the data product. The text
+and the page show only the lines in these sections.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ Facts = Mapping[str, Any]
 
 NOT_STATED = "NOT STATED"
 PROVED, ASSUMED, NOT_COVERED = GRADES = ("proved", "assumed", "not covered")
-"""Proved: it follows from the entries of the ledger by a theorem, and a verifier computes it again.  Assumed:
-a reader has to trust a person or the program.  Not covered: no part of the promise."""
+"""The grades of a line. A proved line follows from the entries of the ledger by a theorem, and a verifier
+computes it again. For an assumed line, a reader has to trust a person or the program. A line that is not
+covered is outside the promise."""
 
 SECTIONS = {
     "A": "The claim",
@@ -53,14 +55,14 @@ SECTIONS = {
     "M": "The data product",
 }
 
-_SHOWN = 8  # mechanisms with a separate line
+_SHOWN = 8  # the most mechanisms that have a separate line
 
 
 def checklist(facts: Facts) -> list[dict[str, str | None]]:
     """Write all lines in order, each with ``section``, ``name``, ``value`` and ``grade``.
 
-    A blank value is None. The template ``claims.txt`` passes each line to a function, so that no text of a
-    policy or a ledger can pass for a line. The curator's statements end each section.
+    A missing value is None. The template ``claims.txt`` passes each line to a function, so that text from a
+    policy or a ledger cannot look like a line. Each section ends with the curator's statements.
 
     Args:
         facts: a certificate without its ``lines``.
@@ -119,7 +121,7 @@ _PHRASES: Mapping[type[Event], str] = {
 
 
 def in_words(event: Event) -> str:
-    """Describe the mechanism in one phrase, or by its name and fields if there is no phrase for it.
+    """Describe a mechanism in one phrase. A mechanism without a phrase gets its name and fields.
 
     >>> in_words(Repeat(PoissonSampled(0.01, Gaussian(1.1)), 1000))
     '1,000 times: of each record with probability 0.01, Gaussian noise of 1.1 times the sensitivity'
@@ -137,7 +139,7 @@ def in_words(event: Event) -> str:
 
 
 def parts(event: Event) -> Iterator[Event]:
-    """Yield the event and all its parts, outermost first.
+    """Yield the event and all events inside it, the outermost first.
 
     >>> [type(part).__name__ for part in parts(Repeat(Gaussian(1.0), 3))]
     ['Repeat', 'Gaussian']
@@ -163,7 +165,7 @@ _LEGEND = (
 
 
 def to_text(data: Mapping[str, Any]) -> str:
-    """Write the certificate for people."""
+    """Write the certificate as plain text."""
     subject = data["subject"]
     title = f"PRIVACY CERTIFICATE of the data set {subject['dataset']!r}"
     lines = [title, "=" * len(title), "", *_wrap(headline(data)), "", *_wrap(_LEGEND)]
@@ -214,7 +216,7 @@ def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def to_html(data: Mapping[str, Any]) -> str:
-    """Draw the certificate as a page."""
+    """Draw the certificate as an HTML page."""
     return page(
         "certificate.html",
         f"Privacy certificate of {data['subject']['dataset']}",

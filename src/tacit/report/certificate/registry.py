@@ -1,13 +1,13 @@
 """The record of a certificate for the registry of deployments, as YAML.
 
 The registry of Dwork, Kohli and Mulligan, which OpenDP maintains (2509.13509), has fields of three tiers.
-Their names are in ``registry.schema.json``; ``docs/regulators.md`` names their source.
+``registry.schema.json`` has the names of the fields, and ``docs/regulators.md`` says where they come from.
 
 **Guarantee**
 
 * Every figure and every sentence is a line of the certificate, or a statement of the curator.
-* Epsilon and delta are the cap, which holds for all releases, not today's spending.
-* The record's tier is the highest whose fields are all there and have no part that is NOT STATED.
+* Epsilon and delta are those of the cap, which holds for all releases. They are not today's spending.
+* The record has the highest tier for which no field is missing, or NOT STATED even in part.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STATED = {
     "accounting": {"post_processing": "post_processing"},
     "administrative": {"sources": "sources"},
 }
-"""Fields that copy a statement, by their part of the record."""
+"""For each section of the record, the fields that copy a statement, and the key of that statement."""
 _FROM_LINES: dict[str, dict[str, tuple[str, ...]]] = {
     "dp_variant": {"unprotected_quantities": ("Number of records", "Outside the promise", "Side channels")},
     "privacy_loss": {
@@ -74,18 +74,19 @@ _FROM_LINES: dict[str, dict[str, tuple[str, ...]]] = {
         "justification": ("why_budget", "approved_by", "why_unit", "why_model", "why_mechanisms"),
     },
 }  # fmt: skip
-"""Fields that are made of lines: their names, or the keys of statements. "Mechanism" is all mechanisms."""
+"""For each section of the record, the fields that list lines of the certificate. A line is given by its name,
+or by the key of a statement. "Mechanism" stands for the lines of all mechanisms."""
 
 
 def registry_record(data: Mapping[str, Any]) -> Record:
-    """Make the record of a certificate's data set, with the published fields.
+    """Make the registry's record of a data set from its certificate, with the published fields.
 
     Args:
         data: the data of a :class:`~tacit.report.certificate.certificate.Certificate`.
 
     Raises:
         InvalidInput: a statement that the registry requires is missing.
-        PrivacyRefusal: noise came from a fixed test key, so that nothing is promised.
+        PrivacyRefusal: noise came from a fixed test key, so there is no promise.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> from tacit.report import make_certificate
@@ -121,12 +122,12 @@ def registry_record(data: Mapping[str, Any]) -> Record:
 
 
 def registry_yaml(record: Mapping[str, Any]) -> str:
-    """Write the record as the file that the registry takes."""
+    """Write the record as YAML, the file format of the registry."""
     return yaml_text(record)
 
 
 def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:
-    """Return the fields of this tier and those below that are missing, or NOT STATED in part."""
+    """Return the fields of this tier and lower tiers that are missing, or NOT STATED even in part."""
     tiers = tuple(f"Tier {number}" for number in range(1, tier + 1))
     return [
         ".".join(path)
@@ -151,7 +152,7 @@ def _check(data: Mapping[str, Any], statements: Mapping[str, str]) -> None:
 
 
 def _product_type(kinds: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the products of the ledger's charges in the registry's words; the registry takes the first.
+    """Return the registry's words for the products that the charges paid for. The registry takes the first.
 
     >>> _product_type({"query": 3, "training": 1}), _product_type({})
     (('Machine learning model', 'SQL queries'), ('SQL queries',))
@@ -182,7 +183,7 @@ def _derived(data: Mapping[str, Any]) -> dict[str, Record]:
 
 
 def _sentences(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Write the lines of these names and their grades as a list in Markdown."""
+    """Write the lines with these names, and their grades, as a Markdown list."""
     unit = data["policy"]["unit"]
     sentences = []
     for name in names:

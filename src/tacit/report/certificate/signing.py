@@ -1,7 +1,7 @@
 """Ed25519 signatures on certificates.
 
-The signature covers the canonical JSON of everything but itself: sorted keys, no white space, UTF-8. A first
-line names the purpose, so that a signature for one purpose is not valid for another.
+The signature covers everything but itself, as canonical JSON: UTF-8 with sorted keys and no white space. A
+first line names the purpose, so that a signature for one purpose is not valid for another.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ def canonical(data: Mapping[str, Any]) -> bytes:
 
 
 def make_key(path: Path) -> str:
-    """Make a private key that only its owner can read, and return the public key, 64 hexadecimal digits.
+    """Write a new private key to a file, and return the public key as 64 hexadecimal digits.
+
+    Only the owner of the file can read it.
 
     Raises:
-        InvalidInput: there is a file of that name. A key is never overwritten.
+        InvalidInput: the file exists already. A key is never overwritten.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.hazmat.primitives import serialization as forms
@@ -77,8 +79,8 @@ def signature_holds(data: Mapping[str, Any]) -> bool:
 
     **Guarantee**
 
-    * It is False for data that differ in any value from those that were signed.
-    * It does not show who holds the key: compare ``public_key`` with one that you have from the signer.
+    * The result is False if any value of ``data`` differs from the value that was signed.
+    * The result does not show who holds the key. Compare ``public_key`` with one that the signer gave you.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.exceptions import InvalidSignature

@@ -1,7 +1,8 @@
-"""The curator's statements, which no ledger can know: their keys, their contents, and their checks.
+"""The statements that only the curator can make: their keys, their contents, and their checks.
 
 The statements of section M are the fields of the registry of deployments
-(:mod:`tacit.report.certificate.registry`). If the registry takes only certain words, so does the statement.
+(:mod:`tacit.report.certificate.registry`). If the registry accepts only certain words in a field, the
+statement must be one of these words.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHOICES = {
     "sector": ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance"),
     "data_source": ("Static", "Dynamic"),
 }
-"""The words that the registry takes in fields that take only certain words."""
+"""The words that the registry accepts, for each field that is not free text."""
 
 STATEMENTS = {
     "several_ids": (
@@ -73,16 +74,16 @@ STATEMENTS = {
     "sources": ("M", "Sources", "papers, pages, or where the answers and models are"),
     "record_author": ("M", "Author of the record", "who fills in the registry's record"),
 }
-"""By key: the section, the name of the line, and a hint on its contents."""
+"""For each key, the section, the name of the line, and a hint on its contents."""
 
 LICENSE = "license"
-"""The key that only a model card may state."""
+"""The key of the license. Only model cards have it, not certificates."""
 
 _FORBIDDEN = "anonym"  # no (epsilon, delta) proves anonymity
 
 
 def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
-    """Check that the keys are those of the checklist and that no text claims too much.
+    """Check that each key is in the checklist, and that no text claims too much. Return the statements.
 
     >>> check_statements({"published": "last week"})
     Traceback (most recent call last):
@@ -104,7 +105,7 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_card(statements: Mapping[str, str]) -> None:
-    """Check the statements of a model card: those of a certificate, and a ``license``.
+    """Check the statements of a model card. They are those of a certificate, and a ``license``.
 
     Raises:
         InvalidInput: a key is unknown, or a text is empty or claims more than any epsilon and delta prove.
@@ -123,7 +124,7 @@ def claims_too_much(text: str) -> bool:
 
 
 def _check_form(key: str, text: str) -> None:
-    """Check a statement that must be one of the registry's words, or a day."""
+    """Check a statement that must be one of the registry's words, or a date."""
     if key in CHOICES and text not in CHOICES[key]:
         raise InvalidInput(
             f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
@@ -144,9 +145,10 @@ def ask_statements(
     """Ask for each statement that is not given, section M first, and return all statements.
 
     Args:
-        known_texts: the statements that are known.
-        ask: shows a key, a hint on the contents, and the problem of the last answer ("" at first), and
-            returns the answer. "" leaves the statement out; an EOFError leaves out it and all that follow.
+        known_texts: the statements that are known already.
+        ask: a function that shows a key, a hint on the contents, and the problem with the last answer (""
+            at first), and returns the answer. The answer "" leaves out this statement. If the function raises
+            EOFError, this statement and all that follow are left out.
         unit: the unit of privacy.
 
     >>> ask_statements({}, lambda key, about, problem: "2" if key == "trials" else "", unit="patient")
@@ -179,5 +181,5 @@ def statements_text(statements: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Write a string of TOML: that of JSON, with DEL escaped."""
+    """Write a TOML string, which is the JSON string with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

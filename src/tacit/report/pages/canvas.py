@@ -1,7 +1,7 @@
-"""Figures by matplotlib, without a window system and without importing torch.
+"""Matplotlib figures without a window system. The module does not import torch.
 
-A figure is a separate file, or a chart within a page. A chart is SVG in the colours of the page, light or
-dark by the reader's setting.
+A figure is either a separate file or a chart within a page. A chart is SVG in the colours of the page, which
+are light or dark as the reader's browser is set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The colours differ in lightness, so that readers can tell them apart in greyscale and with colour blindness.
-# GREY does not: it is for baselines, which have dashes or markers, and for words.
+# GREY is an exception, as it is only for words, and for baselines, which also have dashes or markers.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
 _INK, _SOFT, _LINE, _PAPER = "#1c2128", "#57606a", "#d0d7de", "#ffffff"
 
@@ -36,7 +36,7 @@ THEME = {
 }  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf")
-"""The formats of a figure, by the ending of the file's name."""
+"""The endings of a figure's file name, one for each format."""
 
 _LOOK: Any = {
     "axes.axisbelow": True,
@@ -77,7 +77,7 @@ def figure_path(path: Path) -> Path:
     """Return ``path`` if its ending is a known format.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: the ending is not a known format.
 
     >>> figure_path(Path("out/privacy.png")).name
     'privacy.png'
@@ -95,7 +95,9 @@ _DASHES = ("-", "--", "-.", ":", (0, (8, 1)), (0, (1, 3)), (0, (4, 1, 1, 1, 1, 1
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return the style of the line of this number. Eight styles differ in dashes, neighbours also in colour.
+    """Return the style of the line with this number.
+
+    The eight styles have different dashes. Consecutive styles also have different colours.
 
     >>> line_style(1)["linestyle"]
     '--'
@@ -104,14 +106,14 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def new_figure(width: float = 6.4, height: float = 4.0, *, dpi: int = 130) -> Figure:
-    """Make an empty figure; the sides are in inches."""
+    """Make an empty figure with the given width and height in inches."""
     module = needed("matplotlib.figure", "plots", "a plot")
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained", dpi=dpi)
     return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` next to ``path``, then rename it: a full disk leaves the old file unchanged."""
+    """Write ``figure`` to a temporary file, then rename it. A full disk leaves the old file unchanged."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=figure_path(path).suffix.lower().removeprefix("."))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +133,9 @@ def new_chart(
     Args:
         x, y: the names of the axes.
         title: the title for readers who cannot see the chart.
-        shares: the axes that are logarithmic, with per cent at the ticks: "x", "y" or "xy".
-        size: in inches, 72 pixels each without zoom. A page shrinks a chart that is wider than itself.
+        shares: the axes that are logarithmic and have per cent at the ticks: "x", "y" or "xy".
+        size: the width and height in inches, at 72 pixels per inch without zoom. A page shrinks a chart that
+            is wider than the page.
     """
     figure = new_figure(*size, dpi=72)
     from matplotlib import rc_context
@@ -149,7 +152,7 @@ def new_chart(
 
 
 def to_svg(axes: Axes, *, alone: bool = False) -> str:
-    """Write a chart as SVG, with its texts as text, and with its style if it is a file ``alone``."""
+    """Write a chart as SVG that keeps text as text. A chart that is a file ``alone`` includes its style."""
     from matplotlib import rc_context
 
     buffer, figure = io.StringIO(), cast("Figure", axes.figure)
@@ -173,7 +176,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
 
 
 def grey_picture(values: ArrayLike) -> str:
-    """Write a picture (h, w) or (channels, h, w) as a data URL, scaled from its least to its largest value.
+    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range.
 
     >>> grey_picture([[0.0, 1.0]])[:22]
     'data:image/png;base64,'

@@ -1,4 +1,4 @@
-"""Small charts of the effect of each column in a model, on one scale, for a page and as a picture."""
+"""Small charts of each column's effect in a model, all on one scale, for a page or a picture file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 
 _MOST_COLUMNS = 12
-_MOST_OUTPUTS = 8  # outputs in one chart
-_MOST_VALUES = 10  # values of a category in one chart
+_MOST_OUTPUTS = 8  # the most outputs in one chart
+_MOST_VALUES = 10  # the most values of a category in one chart
 _MARKERS = "os^DvP*<"
 _ZERO: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.0}
 _WIDTH, _HEIGHT, _ROW = 3.6, 2.6, 0.25  # in inches; the last is the height of one value of a category
@@ -30,13 +30,15 @@ _NOISE = "This includes the noise of training: bends of a few bins may be noise.
 
 @dataclass(frozen=True)
 class Panels:
-    """The charts that share one scale: those of all outputs, or of one target, as each has separate units.
+    """The charts that share one scale.
+
+    All classes or labels share a scale. Targets of a regression have different units, so each has a scale.
 
     Attributes:
-        data: from :func:`tacit.report.by_column.by_column`.
-        outputs: the places of the outputs.
-        columns: the columns that are drawn, the largest importance first.
-        rest: the names of the other columns.
+        data: the result of :func:`tacit.report.by_column.by_column`.
+        outputs: the indices of the outputs.
+        columns: the columns that are drawn, in order of decreasing importance.
+        rest: the names of the columns that are not drawn.
     """
 
     data: Data
@@ -63,7 +65,7 @@ class Panels:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The ends of the scale, which includes everything that is drawn."""
+        """The two ends of the scale. It includes everything that is drawn."""
         values = [0.0]
         for column in self.columns:
             for place in self.outputs:
@@ -74,7 +76,7 @@ class Panels:
 
 
 def panels_of(data: Data) -> list[Panels]:
-    """Choose the charts of these data; none for more than eight classes or labels.
+    """Group the charts of these data by scale. With more than eight classes or labels, there are no charts.
 
     >>> column = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": [[-1.0, 1.0]], "importance": [2.0]}
     >>> (panels,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
@@ -94,7 +96,7 @@ def panels_of(data: Data) -> list[Panels]:
 
 
 def charts_of_columns(panels: Panels) -> dict[str, Axes]:
-    """Draw a small chart for each column, by name."""
+    """Draw a small chart for each column, and return the charts by column name."""
     charts = {}
     for column in panels.columns:
         height = _HEIGHT
@@ -106,7 +108,7 @@ def charts_of_columns(panels: Panels) -> dict[str, Axes]:
 
 
 def legend_of(panels: Panels) -> Axes | None:
-    """Draw a chart that names the outputs, if there are several."""
+    """Draw a legend of the outputs as a separate chart, if there are several outputs."""
     if len(panels.outputs) == 1:
         return None
     rows = -(-len(panels.outputs) // 2)
@@ -121,7 +123,7 @@ def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
     """Draw the charts of all panels as one picture.
 
     Args:
-        data: from :func:`tacit.report.by_column.by_column`.
+        data: the result of :func:`tacit.report.by_column.by_column`.
         path: the path of the PNG.
         private: False marks the picture as one of a run with a fixed test key.
 
@@ -174,7 +176,7 @@ def _draw(axes: Axes, column: Data, panels: Panels) -> None:
 
 
 def _draw_values(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
-    """Draw a bar for each value, paler if it is not declared; for several outputs, a mark for each."""
+    """Draw a bar for each value, or marks if there are several outputs. Undeclared values have pale bars."""
     values = _values(column, outputs)
     places, declared = range(len(values)), len(values) - ("other" in column) - ("missing" in column)
     if len(outputs) == 1:
@@ -195,7 +197,7 @@ def _mark(number: int) -> dict[str, Any]:
 
 
 def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]]]:
-    """Return what is added at each value, or the ten furthest from 0, and at undeclared and missing cells."""
+    """Return the effects of at most ten values, the largest, and those of undeclared and missing cells."""
     values = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
     far = sorted((max(map(abs, added)) for _, added in values), reverse=True)[:_MOST_VALUES][-1]
     largest = [one for one in values if max(map(abs, one[1])) >= far][:_MOST_VALUES]
@@ -205,7 +207,7 @@ def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]
 
 
 def _draw_line(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
-    """Draw a line for each output, and right of the lines a mark for a missing cell."""
+    """Draw a line for each output, and to the right of the lines a mark for missing cells."""
     x = [*_positions(column)]
     for number, place in enumerate(outputs):
         axes.plot(x, column["y"][place], **line_style(number))

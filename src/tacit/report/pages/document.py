@@ -1,6 +1,6 @@
 """Pages and cards from the Jinja2 templates in ``templates``, and the YAML at the head of a card.
 
-A page is one HTML file that needs no network, for light and dark themes, and for wide and narrow screens.
+A page is one HTML file that needs no network. It suits light and dark themes, and wide and narrow screens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def page(template: str, title: str, /, **facts: Any) -> str:
-    """Write a whole page from the template of that name.
+    """Write a complete HTML page from the template with this file name.
 
     Raises:
         MissingExtra: Jinja2 is not installed.
@@ -33,7 +33,7 @@ def page(template: str, title: str, /, **facts: Any) -> str:
 
 
 def render(template: str, /, **facts: Any) -> str:
-    """Fill in a template with ``facts``; in HTML they are escaped."""
+    """Fill in a template with ``facts``, which are escaped in HTML."""
     return _environment().get_template(template).render(facts)
 
 
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """Write data as YAML, in their order; a text of several lines becomes a literal block.
+    """Write data as YAML in the given order. A text of several lines becomes a literal block.
 
     >>> print(yaml_text({"a": {"b": 1e-5, "c": ["yes"]}, "d": "x\\ny"}), end="")
     a:
@@ -111,7 +111,7 @@ def percent(interval: Any) -> str:
 
 
 def tenths(value: float) -> str:
-    """Write one digit after the point, with a typographic minus, and without one before zero.
+    """Write a number with one decimal and a typographic minus. A zero has no minus.
 
     >>> tenths(-0.01), tenths(-1.25)
     ('0.0', '−1.2')
@@ -124,7 +124,7 @@ def _share(value: float | None) -> str:
 
 
 def _answers(queries: float | None) -> str:
-    """Write the number of random answers that it takes to find a secret."""
+    """Write the number of random answers that an attacker needs to find a secret."""
     if queries is None or not math.isfinite(queries):
         return "never"
     return f"{queries:,.0f}" if queries < 1e6 else "over a million"

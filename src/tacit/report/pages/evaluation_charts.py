@@ -19,7 +19,11 @@ _FAINTEST = 0.08  # the least opacity of a cell with records
 
 
 def charts_of(data: Data) -> dict[str, Axes]:
-    """Draw the charts of :func:`tacit.report.evaluated.evaluation_data` that it has figures for, by name."""
+    """Draw the charts for which ``data`` has figures, and return them by name.
+
+    Args:
+        data: the result of :func:`tacit.report.evaluated.evaluation_data`.
+    """
     charts: dict[str, Axes] = {}
     if curves := data.get("curves"):
         charts["roc"] = _roc(curves)
@@ -54,8 +58,8 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         "recall: found (share of the class)", "precision (share of those found)", "Precision, recall"
     )
     grid, total = np.linspace(0.01, 1.0, 100), sum(one["records"] for one in classes)
-    # The precision of a point holds from the point before, as in an average precision. The first point calls
-    # no record positive and has no precision.
+    # From one point to the next, the curve has the precision of the next, as in average precision. The first
+    # point calls no record positive and has no precision.
     lines = [(one["curve"]["recall"], [one["curve"]["precision"][1], *one["curve"]["precision"][1:]])
              for one in curves]  # fmt: skip
     style: dict[str, Any] = {"drawstyle": "steps-pre"}
@@ -74,12 +78,12 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
 
 
 def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any:
-    """Return the precision at each recall of the grid, which is that of the next point."""
+    """Return the precision at each recall of the grid, taken from the curve's next point."""
     return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
 
 
 def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
-    """Draw shares over probabilities with their intervals, and below the number of records in each bin."""
+    """Draw shares with intervals against probabilities, and bars for the number of records in each bin."""
     name = "the answer" if of_class is None else _quoted(of_class)
     happened = "the share that is right" if of_class is None else f"share of {name}"
     axes = _rates(f"probability that the model gives {name}", happened, "Calibration")
@@ -99,7 +103,7 @@ def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
 
 
 def _cells(cells: Data, target: str) -> Axes:
-    """Draw cells of predicted and true values, shaded by their records, and each column's mean true value."""
+    """Draw cells of predicted and true values, shaded by record count, and each column's mean true value."""
     axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
     edges, records = np.array(cells["edges"]), np.array(cells["records"])
     shades = records / max(1, records.max())

@@ -1,6 +1,6 @@
 """Pictures of a guarantee, and of the cost of an event.
 
-Letters: f(a) the least false-negative rate at false-positive rate a; u the evidence, Phi^-1(1 - a).
+Letters: f(a) is the least false-negative rate at false-positive rate a. The evidence is u = Phi^-1(1 - a).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIDE = 48
 
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
-    """Draw the sheet into ``path``. Its suffix gives the format."""
+    """Draw the sheet into the file ``path``. The ending of its name gives the format."""
     figure = new_figure(10.5, 7.2)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
@@ -57,7 +57,9 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
 
 
 def pixel_noise(picture: Array, epsilon: float) -> Array:
-    """Return ``picture``, values in [0, 1], with Laplace noise of scale 1 / epsilon; not for release.
+    """Return ``picture``, with values in [0, 1], plus Laplace noise of scale 1 / epsilon.
+
+    The result is an illustration and is not safe to release, because the seed is fixed.
 
     >>> float(pixel_noise(np.full((2, 2), 0.5), np.inf)[0, 0])
     0.5
@@ -97,7 +99,7 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
 
 
 def _face() -> Array:
-    """Draw a face of no real person, (48, 48) in [0, 1]."""
+    """Draw the face of no real person as an array (48, 48) of values in [0, 1]."""
     y, x = np.mgrid[-1.0 : 1.0 : _SIDE * 1j, -1.0 : 1.0 : _SIDE * 1j]
 
     def disc(cx: float, cy: float, rx: float, ry: float) -> NDArray[np.bool_]:
@@ -120,7 +122,18 @@ _REPEATS = 64
 
 @dataclass(frozen=True)
 class Drawing:
-    """The lines of the picture: epsilon at ``counts`` and at ``deltas`` by method, and f at ``rates``."""
+    """The curves of the picture.
+
+    Attributes:
+        pricing: the event and its cost.
+        counts: the numbers of repetitions.
+        count_label: the label of their axis.
+        over_counts: for each method, epsilon at the ``counts``.
+        deltas: the values of delta.
+        profile: for each method, epsilon at the ``deltas``.
+        rates: false-positive rates.
+        false_negatives: f at the ``rates``.
+    """
 
     pricing: Pricing
     counts: tuple[int, ...]
@@ -133,7 +146,7 @@ class Drawing:
 
 
 def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object] = no_progress) -> Drawing:
-    """Compute the lines; ``progress`` is called with (title, done, total)."""
+    """Compute the curves of the picture. ``progress`` is called with (title, done, total)."""
     inner, counts, count_label = _unit(pricing.event)
     done, total = 0, len(pricing.curves) * (len(counts) + 1) + 1
     over_counts: dict[str, Array] = {}
@@ -157,7 +170,7 @@ def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object
 
 
 def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
-    """Return the repeated part, the numbers of repetitions, and its name: steps, or the whole event."""
+    """Return the event to repeat, the numbers of repetitions, and the axis label for these numbers."""
     inner, most, label = (
         (event.event, event.count, "steps")
         if isinstance(event, Repeat) and event.count > 1
@@ -168,7 +181,7 @@ def _unit(event: Event) -> tuple[Event, tuple[int, ...], str]:
 
 
 def draw_pricing(drawing: Drawing, path: Path) -> None:
-    """Draw the three panels side by side; the name gives the format."""
+    """Draw the three panels side by side. The ending of the file's name gives the format."""
     figure = new_figure(12.6, 4.1)
     over_counts, profile, trade_off = figure.subplots(1, 3)
     _draw_counts(over_counts, drawing)

@@ -1,4 +1,4 @@
-"""Pictures of a plan's choice: noise over batch sizes, and loss over compute."""
+"""Pictures that explain the choice of a plan: noise by batch size, and loss by compute."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_BUDGETS = 25  # budgets of compute on each line
-_AROUND = (1e-2, 1e2)  # the range of the lines, in budgets of the question
+_BUDGETS = 25  # points of each line, one for each compute budget
+_AROUND = (1e-2, 1e2)  # the range of compute budgets, as multiples of the budget in the question
 
 Progress = Callable[[str, int, int], None]
 
@@ -33,12 +33,13 @@ def plot_language_model(
     epsilons: Sequence[float] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Draw the expected loss and its model size over compute, a line for each epsilon.
+    """Draw the expected loss and the best model size against compute, with one line for each epsilon.
 
     Args:
         advice: the recommendation.
-        path: the path of the picture; its ending gives the format.
-        epsilons: to compare with that of the question; by default a quarter of it and four times as much.
+        path: the path of the picture. The ending of the file's name gives the format.
+        epsilons: values of epsilon to compare with the question's; by default a quarter of it and four times
+            as much.
         progress: called with (title, done, total).
 
     Raises:
@@ -81,7 +82,7 @@ def plot_language_model(
 
 
 def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flops: Floats) -> None:
-    """Draw the choice of training without privacy, and its loss at budgets that the law covers."""
+    """Draw the best model size without privacy, and its loss at the budgets that the scaling law covers."""
     style: dict[str, Any] = {
         "color": GREY,
         "linestyle": (0, (6, 2, 1, 2, 1, 2)),
@@ -98,7 +99,9 @@ def _without_privacy(advice: LanguageModelAdvice, losses: Axes, sizes: Axes, flo
 
 
 def plot_advice(advice: PlanAdvice, path: Path) -> None:
-    """Draw total noise against batch size, with the floor, the band near it, and the recommended batch.
+    """Draw total noise against batch size, with the recommended batch size.
+
+    A line shows the floor, the total noise of full batches, and a band shows the values near it.
 
     Raises:
         MissingExtra: matplotlib is not installed.

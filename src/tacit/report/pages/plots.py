@@ -1,4 +1,4 @@
-"""Pictures of a run: score and epsilon over its steps, the confusion matrix, and the privacy curve."""
+"""Pictures of a run: score and epsilon by step, the confusion matrix, and the privacy curve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NOT_PRIVATE = "NOT PRIVATE: fixed test key"
-_MOST_CLASSES = 30  # in the picture of a confusion matrix
+_MOST_CLASSES = 30  # the most classes in the picture of a confusion matrix
 
 
 def plot_progress(
@@ -34,21 +34,23 @@ def plot_progress(
     loss_baseline: float | None = None,
     private: bool = True,
 ) -> None:
-    """Draw the score above and epsilon below, over the same steps.
+    """Draw the score in an upper chart and epsilon in a lower one, both against the steps.
 
-    With fewer than two scores, the noisy training loss is above instead. The axis is wide enough that a line
-    which moves by chance alone looks flat. The band is two standard errors wide to each side.
+    If there are fewer than two scores, the upper chart shows the noisy training loss. The vertical axis has
+    room for four standard errors, so that a line which moves only by chance looks flat. A band shows two
+    standard errors to each side.
 
     Args:
-        rows: the lines of metrics.
+        rows: the rows of the metrics.
         path: the path of the PNG.
-        score: the name of the score.
-        figure: the column of the metrics with the score.
-        error: the standard error of a score. That of a loss is in its row.
-        within: the range of a score.
-        baseline: the score of a constant answer, for a dashed line.
-        known: how a baseline that is not exact is known, such as "at least".
-        loss_baseline: the loss of equal probabilities for all classes, for the line in a picture of the loss.
+        score: the name of the score on the axis.
+        figure: the column of the metrics that has the score.
+        error: the standard error of a score. The row of a loss has the standard error of that loss.
+        within: the range of possible scores.
+        baseline: the score of a constant answer, shown as a dashed line.
+        known: the qualifier of a baseline that is not exact, such as "at least".
+        loss_baseline: the loss of equal probabilities for all classes, shown as a dashed line in a chart of
+            the loss.
         private: False marks the picture as one of a run with a fixed test key.
     """
     picture = new_figure(height=4.8)
@@ -74,7 +76,7 @@ def plot_progress(
 
 
 _Point = tuple[int, float, float]
-"""Steps, a value, and its standard error."""
+"""The number of steps, a value after these steps, and its standard error."""
 
 
 def _points(rows: Sequence[MetricsRow], figure: str, error: Callable[[MetricsRow], float]) -> list[_Point]:
@@ -85,7 +87,7 @@ def _points(rows: Sequence[MetricsRow], figure: str, error: Callable[[MetricsRow
 def _give_room(
     axes: Axes, points: Sequence[_Point], within: tuple[float, float], baseline: float | None
 ) -> None:
-    """Draw the band of chance, and leave four standard errors to each side of the line."""
+    """Draw a band of two standard errors, and set axis limits at least four standard errors from the line."""
     finite = [point for point in points if math.isfinite(point[1]) and point[2] > 0.0]
     if not finite:
         return
@@ -104,7 +106,7 @@ def _give_room(
 
 
 def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: str, label: str) -> None:
-    """Draw a line, with its last value in the margin, where it covers nothing."""
+    """Draw a line, and write its last value in the margin, where the text covers nothing."""
     axes.set_ylabel(name, color=colour)
     axes.grid(alpha=0.25)
     axes.margins(x=0.02, y=0.1)
@@ -117,7 +119,7 @@ def _line(axes: Axes, points: Sequence[tuple[int, float]], name: str, colour: st
 
 
 def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
-    """Draw the line of a baseline, with its name above the line, at the end further from the scores."""
+    """Draw the line of a baseline, with its name above its right end (``at_end``) or its left end."""
     axes.axhline(value, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(
         f"{answer} {value:.3f}",
@@ -133,14 +135,14 @@ def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
 
 
 def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
-    """Draw the confusion matrix of a run. Rows are true classes, and shades are shares of a row.
+    """Draw the confusion matrix of a run. Rows are true classes, and a cell's shade is its share of the row.
 
     Args:
-        data: from :func:`tacit.report.evaluated.evaluation_data`.
+        data: the result of :func:`tacit.report.evaluated.evaluation_data`.
         path: the path of the PNG.
 
     Returns:
-        Whether there was something to draw: an exact matrix of at most 30 classes.
+        True if the picture was drawn. There must be an exact matrix of at most 30 classes.
     """
     matrix = data.get("confusion_matrix")
     if not matrix or len(matrix) > _MOST_CLASSES:
@@ -170,7 +172,7 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
 
 
 def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private: bool = True) -> None:
-    """Draw ε as a function of δ: the guarantee holds at every point of the line."""
+    """Draw ε as a function of δ. The guarantee holds at every point of the line."""
     figure = new_figure()
     axes = figure.add_subplot()
     deltas = np.logspace(np.log10(max(delta * 1e-5, 1e-12)), -1, 25)

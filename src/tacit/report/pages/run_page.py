@@ -1,6 +1,6 @@
 """The report on what a run reveals: one HTML page that needs no network, its data and its charts.
 
-The data are those of :mod:`tacit.report.findings`. Missing parts are left out.
+The data come from :mod:`tacit.report.findings`. The page has no section for data that are missing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PARTS = ("membership", "exposed", "remembered", "inversion", "audits")
 
 
 def page(data: Data) -> str:
-    """Draw the whole page as HTML.
+    """Write the whole page as HTML.
 
     Args:
-        data: with ``run``, ``risk`` and any of ``membership``, ``exposed``, ``remembered``, ``inversion``,
-            ``audits``.
+        data: the findings, with the keys ``run``, ``risk`` and any of ``membership``, ``exposed``,
+            ``remembered``, ``inversion`` and ``audits``.
     """
     return _page(data, charts_of(data))
 
@@ -40,7 +40,7 @@ def page(data: Data) -> str:
 def write_report(data: Data, folder: Path) -> Path:
     """Write ``report.html``, ``report.json`` and one SVG for each chart, and return the path of the page.
 
-    Only the owner of the files can read them: findings on membership are as confidential as the records.
+    Only the owner of the files can read them, as findings on membership are as confidential as the records.
     """
     charts = charts_of(data)
     files = {f"{name}.svg": to_svg(chart, alone=True) for name, chart in charts.items()}
@@ -72,18 +72,18 @@ def _page(data: Data, charts: Mapping[str, Axes]) -> str:
 
 
 def _stands_out(record: Data) -> list[str]:
-    """Return the models that expose a record more than chance does."""
+    """Return the kinds of model (with and without DP) that expose a record more than chance does."""
     kinds = ("without_dp", "with_dp")
     return [kind for kind in kinds if record[kind] is not None and record[kind] > record[f"chance_{kind}"]]
 
 
-# --- the charts, from plain data alone
+# --- the charts, drawn from plain data alone
 
 _DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.4}
 
 
 def charts_of(data: Data) -> dict[str, Axes]:
-    """Draw the charts by name. Each can also be a separate file."""
+    """Draw the charts, and return them by name. Each can also be a separate file."""
     charts = {"two-worlds": _worlds(data["risk"])}
     if membership := data.get("membership"):
         charts["attacks"] = _roc(membership, data["risk"])
@@ -102,7 +102,7 @@ def _worlds(risk: Data) -> Axes:
 
 
 def draw_worlds(axes: Axes, worlds: Data, unit: str) -> None:
-    """Draw how often the best evidence has which strength, without one unit and with it."""
+    """Draw histograms of the strength of the best evidence, without one unit and with it."""
     for kind, colour in (("without", BLUE), ("with", ORANGE)):
         heights = 100.0 * np.asarray(worlds[kind])
         axes.stairs(
@@ -152,7 +152,7 @@ def _sorted(exposed: Data) -> Axes:
 
 
 def _exposures(remembered: Data, model: Data) -> Axes:
-    """Draw the share of secrets with at least x bits of exposure, and the most that the guarantee allows."""
+    """Draw the share of secrets with at least x bits of exposure, and the largest share that is allowed."""
     fewest = max([1, *(group["count"] for group in model["planted"])])
     low, end = min(0.01, 0.5 / fewest), remembered["most_bits"] + 0.4
     axes = new_chart(

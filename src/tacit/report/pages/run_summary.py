@@ -19,9 +19,9 @@ _TESTS = {
 
 
 def summary(data: Data) -> list[tuple[str, str]]:
-    """Write the findings in a few sentences, each with its kind: "limit", "attack", "memory" or "audit".
+    """Return pairs (kind, sentences) for the findings. The kinds are "limit", "attack", "memory" and "audit".
 
-    A kind ends in an exclamation mark if the finding contradicts the promise.
+    The kind of a finding that contradicts the promise has an exclamation mark at its end.
     """
     risk = data["risk"]
     findings = [("limit", f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g}. {risk['sentences'][0]}")]
@@ -37,9 +37,9 @@ def summary(data: Data) -> list[tuple[str, str]]:
 
 
 def verdict(data: Data) -> tuple[bool, str]:
-    """Return whether an experiment contradicts the promise, and a text for people.
+    """Return whether an experiment contradicts the promise, and a text that explains it.
 
-    The text gives the promise, the experiments that tested it, and the most that an attacker reaches.
+    The text names the promise, the experiments that tested it, and the best result of an attacker.
     """
     run, risk = data["run"], data["risk"]
     promise = f"ε ≤ {epsilon_of(risk)} at δ = {risk['delta']:g} for one {risk['unit']}"
@@ -82,7 +82,7 @@ def _tested(data: Data) -> str:
 
 
 def figures(data: Data) -> dict[str, str]:
-    """Return one figure for each kind of finding in :func:`summary`."""
+    """Return one short result for each kind of finding in :func:`summary`."""
     by_kind = {"limit": f"ε ≤ {epsilon_of(data['risk'])}"}
     if membership := data.get("membership"):
         model = next(one for one in membership["models"] if one["private"])
@@ -129,7 +129,7 @@ def _headline(membership: Data) -> tuple[str, str]:
 
 
 def _reported(experiment: Data) -> Data:
-    """Choose the result to report: one that contradicts the claim, else the first, not the best one."""
+    """Choose the result to report: one that contradicts the claim, or else the first, not the largest."""
     results: list[Data] = experiment["results"]
     return max(results, key=lambda one: (one["claim_rejected"] is True, one.get("suspected") is True))
 
@@ -145,9 +145,9 @@ def _proven(result: Data) -> str:
 
 
 def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
-    """Write the finding on the planted secrets, with the word "memory"; None if there were none.
+    """Return the kind "memory" and sentences on the planted secrets, or None if there were no secrets.
 
-    The word ends in an exclamation mark if an exposure is above its limit.
+    The kind is "memory!" if an exposure is above its limit.
     """
     private = next(model for model in remembered["models"] if model["private"])
     groups = [group for group in private["planted"] if group["count"]]

@@ -24,20 +24,21 @@ _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same com
 
 
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
-    """Describe each difference of a statement from its ledger in a sentence; none if all was charged.
+    """Describe each difference of a statement from its ledger in a sentence.
 
     Args:
         data: a statement that :func:`tacit.report.statement.verification.verify_statement` has checked.
         ledger: the ledger that the run was charged to.
 
     Raises:
-        InvalidInput: the statement's part on the ledger cannot be read.
+        InvalidInput: the statement's ``ledger`` field cannot be read.
 
     **Guarantee**
 
     * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
-      cost of its event in every slot of the budget; in (epsilon, delta) mode, only if they pay its steps.
-    * It is empty only if the ledger's chain is whole and contains the statement's anchor.
+      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
+      steps.
+    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
     """
     charged = data.get("ledger", "none")
     if charged == "none":
@@ -74,9 +75,9 @@ def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledge
 
 
 def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
-    """Describe where the charges are less than the cost of the event.
+    """Describe the first slot of the budget in which the charges are below the cost of the event.
 
-    In (epsilon, delta) mode there is no such comparison: costs at a delta do not add up to that of the event.
+    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
     """
     if policy.budget.mode == "approximate":
         return

@@ -1,6 +1,6 @@
-"""Reading of privacy statements: JSON with checked fields; event and plan become objects.
+"""Reading of privacy statements: their fields are checked, and the event and the plan become objects.
 
-A statement of 0.2.0 describes its plan in words and text forms. Later ones hold the plan itself.
+A statement by Tacit 0.2.0 describes its plan in words and reprs. Later statements contain the plan as JSON.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_statement(path: Path | str) -> dict[str, Any]:
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Check that ``data`` has the fields of a statement, each of its type and in its range.
+    """Check that ``data`` has the fields of a statement, each with the right type and in its range.
 
     Raises:
         InvalidInput: a field is missing, has another type, or is out of range.
@@ -111,10 +111,10 @@ def read_event(data: object) -> Event:
 
 
 def read_plan(data: Mapping[str, Any]) -> Plan:
-    """Read the plan that a statement holds, or describes in the words of 0.2.0.
+    """Read the plan that a statement contains. A statement by Tacit 0.2.0 describes it in words instead.
 
     Raises:
-        TacitError: there is no such plan, or it may not run.
+        TacitError: there is no such plan, or Tacit refuses to run it.
     """
     if data["format"] == 1:
         return plan_of_0_2(data)
@@ -122,10 +122,10 @@ def read_plan(data: Mapping[str, Any]) -> Plan:
 
 
 def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
-    """Rebuild the plan that the fields of a statement of 0.2.0 describe.
+    """Rebuild the plan that the fields of a statement by Tacit 0.2.0 describe.
 
     Raises:
-        TacitError: there is no such plan, or it may not run.
+        TacitError: there is no such plan, or Tacit refuses to run it.
     """
     mechanism, guarantee = data["mechanism"], data["guarantee"]
     preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
@@ -152,7 +152,7 @@ def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
 
 
 def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
-    """Find the sampler that the statement describes in words. Its exact rate is in the event."""
+    """Find the sampler that the statement describes in words. The exact sampling rate is in the event."""
     words, batch = mechanism["sampler"], mechanism["expected_batch_size"]
     records = mechanism["public_figure_for_the_number_of_records"]
     makes: list[Callable[[], Sampling]] = [FullBatch, partial(ShuffledBatches, round(batch), records)]
@@ -188,7 +188,7 @@ def _rates(event: object) -> Iterator[float]:
 
 
 def _made(text: str, kinds: tuple[type, ...]) -> Any:
-    """Make the object of one of the ``known`` frozen dataclasses from its repr; None for "none"."""
+    """Make an object of one of the dataclasses ``kinds`` from its repr, or return None for "none"."""
     if text == "none":
         return None
     try:

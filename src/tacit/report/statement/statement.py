@@ -1,7 +1,7 @@
 """The privacy statement of a run: its guarantee, and the limits of that guarantee.
 
-It is made from the plan and the steps that were really taken. A line of unknown content says NOT STATED; no
-line is left out.
+The statement is made from the plan and the steps that were really taken. No line is left out. A line with
+unknown content says NOT STATED.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tacit.training import PrivateSession
 
 FORMAT = 2
-"""Format 1 described the plan in words; format 2 holds it as an object."""
+"""Format 1 described the plan in words, and format 2 contains it as an object."""
 _GROUPS = (2, 4)
 _LARGEST = 500.0  # an epsilon beyond this promises nothing, and e^epsilon would overflow
-_SMALLEST = 1e-300  # the least delta in a logarithm
-_CLOSE = 2e-5  # relative tolerance of a group's epsilon above the least that its delta allows
+_SMALLEST = 1e-300  # a smaller delta is replaced by this one before its logarithm is taken
+_CLOSE = 2e-5  # relative tolerance of a group's epsilon, above the smallest that its delta allows
 
 _COVERED = (
     "the final model, every model between, and averages of them",
@@ -66,9 +66,9 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A privacy statement. ``data`` holds its fields in the order of reading; :meth:`to_json` writes them.
+    """A privacy statement. ``data`` contains its fields in order, and :meth:`to_json` writes them.
 
-    An epsilon that is not finite is None in ``data`` (null in JSON).
+    An infinite epsilon is None in ``data`` (null in JSON).
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -87,7 +87,7 @@ class Statement:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Write the statement as JSON, with the event that the figures are computed from."""
+        """Write the statement as JSON. It includes the event from which the figures are computed."""
         return json.dumps(self.data, indent=2, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -117,10 +117,11 @@ class Statement:
 
 
 def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
-    """Compute epsilon of a group of ``size`` records at ``delta``, from the whole curve of one record.
+    """Compute epsilon of a group of ``size`` records at ``delta`` from the whole curve of one record.
 
-    If one record is (e, d(e))-DP, a group of k is (k e, d(e) (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
-    complexity of differential privacy", lemma 2.2). The result uses the smallest e that delta allows.
+    If a release is (e, d(e))-DP for one record, it is (k e, d(e) (e^{k e} - 1) / (e^e - 1))-DP for a group of
+    k = ``size`` (Vadhan, "The complexity of differential privacy", lemma 2.2). The result uses the smallest e
+    at which the group's delta is at most ``delta``.
 
     >>> from tacit.events import Gaussian
     >>> curve = account(Gaussian(4.0), adjacency="add-remove")
@@ -163,18 +164,18 @@ def make_statement(
 ) -> Statement:
     """Make the statement of a run from its plan, the steps that were taken, and the charges to its ledger.
 
-    No figure of the run is typed in by hand. A statement of fewer steps than were taken would claim too
-    little epsilon, and nothing in it would show this.
+    All figures come from the session, so that nobody types them. A statement with fewer steps than were taken
+    would claim too little epsilon, and nothing in it would show this.
 
     Args:
         session: the session that trained the model. After a run has ended, make the session again and
             ``load`` its resume state.
         data_source: the source of the training data.
-        model: the model, in words.
-        public_data: unprotected data that was used; empty means none.
+        model: a description of the model.
+        public_data: the unprotected data that were used. Empty means none.
         not_covered: limits of this run's guarantee, in addition to those of every guarantee.
         notes: further lines, such as the source of the settings.
-        owned_by: the column that tells people apart, if a record was a person with several rows.
+        owned_by: the column with the id of each row's person, if a record was a person with several rows.
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -250,7 +251,7 @@ _CORRELATED = "DP-FTRL: clipped per-example gradients, Gaussian noise that is co
 
 
 def mechanism_of(plan: Plan, steps_done: int) -> dict[str, Any]:
-    """Describe a plan after ``steps_done`` steps, for people."""
+    """Describe the mechanism of a plan after ``steps_done`` steps, with values that people can read."""
     return {
         "name": _NAME if plan.correlation is None else _CORRELATED,
         "steps": steps_done,

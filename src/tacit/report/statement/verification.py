@@ -1,8 +1,8 @@
-"""The check of a privacy statement: its epsilon covers its event, and its parts agree.
+"""The check that a privacy statement's epsilon covers its event, and that its fields agree with each other.
 
-A statement holds its event and its plan. The check accounts for the event again, and compares the event and
-the described mechanism with those of the plan. Other accountants may be asked. The check compares a statement
-with itself: no file can show that the event is what was run.
+A statement contains its event and its plan. The check accounts for the event again, and compares the event
+and the described mechanism with those of the plan. It can also ask other accountants. It compares a statement
+only with itself, because no file can show that the event is the one that was run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.report.statement.statement import mechanism_of
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 _POWERS = 1e-9  # relative tolerance: processors round powers differently
-_NO_PROMISE = 500.0  # beyond this epsilon the check asks no other accountant
+_NO_PROMISE = 500.0  # above this epsilon the check asks no other accountant
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Opinion:
     """Another accountant's answer for the same event.
 
     Attributes:
-        source: the accountant, with its version.
-        method: its method.
-        epsilon: its upper bound in nats; None without an answer.
-        why_not: the reason if there is no answer.
+        source: the name and version of the accountant.
+        method: the method of the accountant.
+        epsilon: its upper bound on epsilon in nats, or None if it has no answer.
+        why_not: the reason why it has no answer, or "".
     """
 
     source: str
@@ -51,20 +51,20 @@ class Verification:
     """The findings of the check of a statement.
 
     Attributes:
-        epsilon: the epsilon of the statement; infinity if it states none.
-        delta, adjacency, unit: as stated.
-        lower, upper: our bracket of the epsilon of the statement's event; ``upper`` is infinity if no bound
-            is proven.
-        method: the accountant that gave the bracket.
-        contradictions: one sentence on each contradiction between parts of the statement.
-        remarks: sentences for the reader that are no contradictions.
+        epsilon: the epsilon that the statement claims, or infinity if it claims no finite one.
+        delta, adjacency, unit: those that the statement claims.
+        lower, upper: Tacit's bounds on the epsilon of the statement's event. ``upper`` is infinity if no
+            bound is proven.
+        method: the accounting method that gave the bounds.
+        contradictions: one sentence on each contradiction between fields of the statement.
+        remarks: sentences for the reader that are not contradictions.
         opinions: the answers of other accountants.
-        checked: the scope of the verdict, in words.
+        checked: a sentence on the scope of the verdict.
 
     **Guarantee**
 
-    * ``enough`` holds only if our upper bound supports the stated epsilon, up to one part in a million.
-    * ``agrees`` holds only if that is so and the statement does not contradict itself.
+    * ``enough`` is True only if the claimed epsilon is at least ``upper``, up to one part in a million.
+    * ``agrees`` is True only if ``enough`` is True and the statement does not contradict itself.
     """
 
     epsilon: float
@@ -84,12 +84,12 @@ class Verification:
 
     @property
     def enough(self) -> bool:
-        """Whether the statement claims at least as much epsilon as its event costs."""
+        """Whether the epsilon that the statement claims is at least the epsilon of its event."""
         return self.epsilon >= self.upper * (1.0 - _ROUNDING)
 
     @property
     def agrees(self) -> bool:
-        """Whether the statement's epsilon is enough and its fields fit each other."""
+        """Whether the statement's epsilon is enough and its fields agree with each other."""
         return self.enough and not self.contradictions
 
     @property
@@ -106,7 +106,7 @@ class Verification:
         return data | {"in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
-        """Write the findings for people, one paragraph each."""
+        """Return the findings as text, with one paragraph for each."""
         claim = "no finite epsilon" if math.isinf(self.epsilon) else f"epsilon {self.epsilon:.7g}"
         recomputed = (
             "no finite bound is proven"
@@ -135,7 +135,7 @@ class Verification:
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
-    """Write one or two sentences on the difference from another accountant."""
+    """Write one or two sentences that compare Tacit's bounds with another accountant's answer."""
     who = f"{opinion.source} ({opinion.method})"
     if opinion.epsilon is None:
         return f"{opinion.source} gives no answer: {opinion.why_not}"
@@ -159,7 +159,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
 
     Args:
-        data: from :func:`~tacit.report.statement.reading.read_statement`, or the ``data`` of a
+        data: the result of :func:`~tacit.report.statement.reading.read_statement`, or the ``data`` of a
             :class:`Statement`.
         opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
 
@@ -220,7 +220,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
 
 
 def _price(event: Event, adjacency: Adjacency, delta: float, method: object) -> PrivacyCurve | str:
-    """Return the curve of the tightest method, or of the stated one; or the reason why there is none."""
+    """Return the curve of the tightest method, else that of the stated one, else the reason for no curve."""
     reasons: list[str] = []
     methods = [method] if isinstance(method, str) and method in METHODS else []
     for name in dict.fromkeys(["best", *methods]):
@@ -252,7 +252,7 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
-    """Describe each difference of event, mechanism and guarantee from those of the plan, in a sentence."""
+    """Describe in a sentence each way in which event, mechanism or guarantee differs from the plan."""
     steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
     try:
         plan = read_plan(data)
@@ -272,7 +272,7 @@ def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
 
 
 def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[str]:
-    """Describe each difference of a part of the statement from that of the plan, in a sentence."""
+    """Describe in a sentence each difference between a field of the statement and its value by the plan."""
     if isinstance(value, dict) and isinstance(due, dict) and set(value) == set(due):
         return [text for key in value for text in _differences(part, value[key], due[key], key)]
     if isinstance(value, list) and isinstance(due, list) and len(value) == len(due):
@@ -293,7 +293,7 @@ def _about_randomness(data: Mapping[str, Any]) -> list[str]:
 
 
 def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """Check that every step was charged to the ledger. Older statements have no such field."""
+    """Check that every step was charged to the ledger. Older statements have no field on the ledger."""
     ledger = data.get("ledger", "none")
     if ledger == "none":
         return []

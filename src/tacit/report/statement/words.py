@@ -1,4 +1,4 @@
-"""The text of a privacy statement: its guarantee as a definition, in plain words, and as a page."""
+"""The text of a privacy statement. It gives the guarantee as a definition and in plain words."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _WITHOUT = {
     Adjacency.REPLACE_ONE: "if any one {unit} in the training data had been another",
     Adjacency.ZERO_OUT: "if any one {unit} in the training data had been blank",
 }
-# If each row is a record, neighbours keep every row in its place: the number of rows and which rows each
-# person has a part in are public ("fixed-graph" differential privacy of rows that may belong to several
-# people: Ganesh et al., 2503.03622).
+# If each row is a record and rows may belong to several people, neighbours have the same rows with other
+# content. So the number of rows and the rows of each person are public ("fixed-graph" differential privacy,
+# Ganesh et al., 2503.03622).
 _ROWS = {
     Adjacency.REPLACE_ONE: "if all training rows in which any one {unit} has a part had held something else",
     Adjacency.ZERO_OUT: "if all training rows in which any one {unit} has a part had been blank",
@@ -139,12 +139,12 @@ def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def shown(epsilon: float | None, digits: int = 4) -> str:
-    """Write an epsilon, rounded up."""
+    """Write an epsilon, rounded up to ``digits`` digits."""
     return "no finite bound" if epsilon is None else round_up(epsilon, digits)
 
 
 def _factor(epsilon: float) -> str:
-    """Write e^epsilon, rounded up to three digits or a whole number."""
+    """Write e^epsilon, rounded up to three digits or to a whole number."""
     if epsilon > 20:
         return f"e^{round_up(epsilon)}"
     factor = math.exp(epsilon)
