@@ -1,7 +1,7 @@
-"""Attacks on trained models, which give scores, and metrics that judge the scores.
+"""Attacks on trained models, which compute scores of records, and metrics of these scores.
 
-``Scores`` holds an attack's answers for members and non-members.  ``measure`` computes how good they are,
-with intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
+``Scores`` holds an attack's scores of members and non-members.  ``measure`` computes the metrics, with
+confidence intervals.  The attacks on membership are in :mod:`tacit.attacks.membership`.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ __all__ = [
     "operating_point",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # so that type checkers do not accept every name
     __getattr__ = _moved(
         __name__,
         {

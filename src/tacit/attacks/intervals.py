@@ -1,14 +1,14 @@
-"""Intervals for measured rates: exact ones, and the error that shadow models add.
+"""Confidence intervals for measured rates: exact intervals, and the error that shadow models add.
 
-Other shadow models would move the scores of all records.  Most of this movement is independent from record to
-record, and intervals over records contain it already.  A jackknife over groups of shadow models estimates the
-shared movement (Efron & Stein 1981, Annals of Statistics 9(3)): the attack is repeated without each group,
-and the same figure is computed on two random halves of the records.  Independent movements cancel in the
-covariance of the halves
+With other shadow models, the scores of all records would change.  Most of this change is independent from
+record to record, and intervals over records include it already.  The rest is shared by all records, and a
+jackknife over groups of shadow models estimates it (Efron & Stein 1981, Annals of Statistics 9(3)).  The
+attack is repeated without each group, and each time its metric is computed on two random halves of the
+records.  Independent changes cancel in the covariance of the halves
 
     V = (G - 1) / G  sum over g of (a_g - mean a) (b_g - mean b)
 
-Letters: K shadows, G groups, a_g and b_g the figure of the halves without group g.
+Letters: K shadow models, G groups, a_g and b_g the metric on either half without group g.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and an interval around it that contains the truth with probability ``confidence``.
+    """An estimate and a confidence interval, which contains the true value with probability ``confidence``.
 
     >>> print(Interval(0.76, low=0.74, high=0.78, confidence=0.95))
     0.76 (0.95 interval 0.74 to 0.78)
@@ -46,15 +46,15 @@ class Interval:
 
 
 def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
-    """Return the upper Clopper-Pearson bound: the rate exceeds it with probability at most ``level``.
+    """Return the upper Clopper-Pearson bound, which the true rate exceeds with probability at most ``level``.
 
-    It is the rate at which Pr[Bin(trials, rate) <= hits] = level (Clopper & Pearson 1934, Biometrika 26), or
-    1 without trials.
+    The bound is the rate at which Pr[Bin(trials, rate) <= hits] = level (Clopper & Pearson 1934, Biometrika
+    26).  It is 1 if there are no trials.
 
     Args:
         hits: integers, of any shape that broadcasts with ``trials``.
         trials: integers >= ``hits``.
-        level: in (0, 1), one-sided.
+        level: the one-sided level, in (0, 1).
 
     >>> largest_rate([0, 5], 500, 0.025).round(5).tolist()
     [0.00735, 0.02318]
@@ -67,7 +67,7 @@ def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
-    """Return the lower Clopper-Pearson bound: the rate is below it with probability at most ``level``.
+    """Return the lower Clopper-Pearson bound; the true rate is below it with probability at most ``level``.
 
     >>> least_rate(10, 10, 0.05).round(5).item()  # 0.05 to the power 1/10
     0.74113
@@ -77,7 +77,7 @@ def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
-    """Return the two-sided interval for a rate, from ``hits`` in ``trials``.
+    """Return the two-sided Clopper-Pearson interval for a rate, from ``hits`` in ``trials``.
 
     Raises:
         InvalidInput: if there are no trials, or more hits than trials.
@@ -111,13 +111,13 @@ _GROUPS, _HALVINGS = 8, 8
 
 
 def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
-    """Group K shadow models for leaving out: up to 8 groups of whole pairs.
+    """Divide K shadow models into at most 8 groups of whole pairs.  The jackknife leaves out each once.
 
-    Every record is still in half of the other models.  With fewer than three pairs the groups are single
-    models.
+    Without one group, every record is still in the training data of half of the other models.  If there are
+    fewer than three pairs, the groups are single models.
 
     Args:
-        shadows: K >= 4, in pairs as :func:`tacit.attacks.shadows.paired_halves` makes them.
+        shadows: K >= 4, the number of models, paired as by :func:`tacit.attacks.shadows.paired_halves`.
 
     >>> [group.tolist() for group in shadow_groups(6)], len(shadow_groups(4)), len(shadow_groups(64))
     ([[0, 1], [2, 3], [4, 5]], 4, 8)
@@ -135,15 +135,17 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 def shadow_reach(
     without: Sequence[Scores], figure: Figure, *, confidence: float, rng: np.random.Generator
 ) -> float:
-    """Return half the width of the interval from the shadow models alone; 0 if they share no movement.
+    """Return half the width of the interval for the error by the choice of shadow models alone.
+
+    It is 0 if the estimate of the shared change is not positive.
 
     Args:
         without: the scores of the same records without each of the G groups, G >= 2.
-        figure: computes a number from scores.  It must accept either half.
-        rng: splits the records in halves.  It must be independent of the scores.
+        figure: a function that computes a metric from scores.  It must also accept half of the scores.
+        rng: the generator that splits the records into halves.  It must be independent of the scores.
 
     Raises:
-        InvalidInput: if there is one group, or the records differ from group to group.
+        InvalidInput: if there is only one group, or the numbers of records differ between groups.
 
     >>> rng = np.random.default_rng(0)
     >>> moved = [Scores(rng.normal(size=500) + shift, rng.normal(size=500)) for shift in rng.normal(size=8)]
@@ -170,9 +172,10 @@ def shadow_reach(
 
 
 def widened(interval: Interval, reach: float, *, low: float = 0.0, high: float = 1.0) -> Interval:
-    """Widen ``interval`` by an independent error of ``reach`` to both sides, within [low, high].
+    """Widen ``interval`` for an independent error of up to ``reach`` in both directions, within [low, high].
 
-    The squares of both distances add (Zou & Donner 2008, Statistics in Medicine 27(10), with one term moved).
+    On each side, the new distance from the value is sqrt(old distance^2 + reach^2), as in Zou & Donner 2008,
+    Statistics in Medicine 27(10).
 
     >>> print(widened(Interval(0.5, 0.47, 0.53, 0.95), 0.04))
     0.5 (0.95 interval 0.45 to 0.55)

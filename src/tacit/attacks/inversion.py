@@ -1,4 +1,4 @@
-"""MI-Face, a model inversion attack, which draws a picture of a class from a classifier's confidence.
+"""MI-Face, a model inversion attack, which reconstructs a picture of a class from a classifier's confidence.
 
 Fredrikson, Jha, Ristenpart, "Model Inversion Attacks that Exploit Confidence Information", CCS 2015, section
 5, Algorithm 1.  The attacker knows the model and wants to see a class, such as a person's face.  It runs
@@ -6,11 +6,11 @@ gradient descent on
 
     c(x) = 1 - p_y(x) + AuxTerm(x),        x <- clip(x - λ ∇c(x))
 
-and takes the best x of the descent.  The result looks like the *class*.  If a class is a person, it looks
+and keeps the x with the lowest cost.  The result looks like the *class*.  If a class is a person, it looks
 like the person.  If a class is a digit, it shows what such digits have in common, and privacy of single
 records does not hide that.
 
-Letters: p people attacked at once, c classes, h and w the sides of a picture.
+Letters: p people attacked at once, c classes, h and w the height and width of a picture.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from tacit.training.evaluation import evaluation_mode
 
 @dataclass(frozen=True)
 class Inversion:
-    """The settings of Algorithm 1; the defaults are those of the paper.
+    """The settings of Algorithm 1, with the defaults of the paper.
 
     * ``steps``: α, the largest number of steps.
     * ``learning_rate``: λ.
-    * ``patience``: β.  A walk stops when its cost is at least the largest of the last β costs.
-    * ``confidence``: a walk stops when p_y reaches it.
-    * ``total_variation``, ``distance``: weights of the two parts of AuxTerm, which describe a face without
-      the model: the sum of the absolute differences of neighbouring pixels, and |x - start|² / 2.
+    * ``patience``: β.  A descent stops when its cost is at least the largest of the last β costs.
+    * ``confidence``: the value of p_y at which a descent stops.
+    * ``total_variation``, ``distance``: the weights of the two terms of AuxTerm.  These terms do not depend
+      on the model.  They are the sum of the absolute differences of neighbouring pixels, and half of
+      |x - start|².
     * ``low``, ``high``: the range to which x is clipped.
 
     Raises:
@@ -63,9 +64,10 @@ class Inversion:
 
 @dataclass(frozen=True, eq=False)
 class Inverted:
-    """The best x of every walk, of shape (p, ...), with confidence, cost and steps, of shape (p,).
+    """The results of the attack on p people.
 
-    ``confidence`` and ``cost`` are the model's at this x.  ``steps`` is the length of the walk."""
+    ``pictures``, of shape (p, ...), has the best x of each descent.  ``confidence`` and ``cost``, of shape
+    (p,), are p_y(x) and c(x) at this x.  ``steps``, of shape (p,), is the length of the descent."""
 
     pictures: Tensor
     confidence: Tensor
@@ -80,17 +82,18 @@ def mi_face(
     *,
     settings: Inversion | None = None,
 ) -> Inverted:
-    """Invert ``model`` for each of ``classes``, in walks that run in parallel and stop separately.
+    """Invert ``model`` for each of ``classes``, in descents that run in parallel and stop separately.
 
-    A walk begins at ``start``, and ends there if the model is already confident.  ``patience`` applies only
-    after as many steps.
+    A descent begins at ``start``, and ends there if the model is already confident.  ``patience`` has no
+    effect in the first ``patience`` steps.
 
     Args:
-        model: maps (p, ...) to logits (p, c), row by row.  It is in evaluation mode during the attack.
+        model: a model that maps (p, ...) to logits (p, c), and each row independently of the others.  It is
+            in evaluation mode during the attack.
         classes: integers in [0, c), of shape (p,).
-        start: what the attacker knows beforehand, such as the mean of *public* faces; of shape (p, ...).
-        settings: those of the paper by default.  To invert a model of latent values, set ``low`` and ``high``
-            to their range.
+        start: what the attacker knows beforehand, such as the mean of *public* faces, of shape (p, ...).
+        settings: the settings, by default those of the paper.  If the model's inputs are latent values, set
+            ``low`` and ``high`` to their range.
 
     Raises:
         InvalidInput: if shapes do not fit, a class does not exist, or the cost is not finite.
@@ -114,7 +117,7 @@ def mi_face(
 
 
 def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inverted:
-    """Run the walks of p people, and update only those that have not stopped."""
+    """Run the descents for p people, and update only those that have not stopped."""
     best = Inverted(
         start.clone(),
         start.new_zeros(len(start)),
@@ -143,7 +146,7 @@ def _walk(model: nn.Module, classes: Tensor, start: Tensor, s: Inversion) -> Inv
 def _cost(
     model: nn.Module, x: Tensor, y: Tensor, start: Tensor, s: Inversion
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute c(x) and p_y(x), of shape (p,), and the gradient of c, of the shape of x."""
+    """Compute c(x) and p_y(x), each of shape (p,), and the gradient of c, which has the shape of x."""
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         p = model(x).softmax(1).gather(1, y[:, None])[:, 0]
@@ -162,7 +165,7 @@ def _cost(
 
 
 def _total_variation(x: Tensor) -> Tensor:
-    """Sum the absolute differences of neighbours in the last two axes; (p, ..., h, w) to (p,)."""
+    """Sum the absolute differences of neighbours along the last two axes, from (p, ..., h, w) to (p,)."""
     down, right = x.diff(dim=-2).abs().flatten(1), x.diff(dim=-1).abs().flatten(1)
     return down.sum(1) + right.sum(1)
 

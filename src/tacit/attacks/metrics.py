@@ -1,11 +1,12 @@
-"""Figures of merit of an attack's scores, each with an interval.
+"""Metrics of an attack's scores, each with a confidence interval.
 
-The largest value over all thresholds is biased upwards.  A threshold that members choose is therefore chosen
-on one half of the records and judged on the other.  Intervals cover other records of the *same* model, the
-threshold that other records would give, and other shadow models.  Only several attacked models show how much
-another training run would differ.
+The largest value over all thresholds is biased upwards.  If the choice of a threshold depends on the scores
+of members, it is therefore made on one half of the records, and the metric is computed on the other half.
+Intervals cover the choice of records and of shadow models for the *same* attacked model.  They do not cover
+another training run.  Attack several models to see how much runs differ.
 
-Letters: n members, m non-members, x_j the j-th highest score of a non-member, h_j the members at or above it.
+Letters: n members, m non-members, x_j the j-th highest score of a non-member, h_j the number of members with
+scores of at least x_j.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from tacit.errors import check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_RARE = 1e-9  # the probability that a sum leaves out
+_RARE = 1e-9  # the probability mass that a sum leaves out at either end
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One threshold, and its rates.
+    """One threshold and its two rates.
 
-    ``target`` is the requested false-positive rate.  The two rates of this threshold together can be compared
-    with a limit.  For the share of members found at ``target`` see :func:`found_at`.
+    ``target`` is the requested false-positive rate.  The pair of rates can be compared with a trade-off
+    curve.  For the share of members found at exactly ``target`` see :func:`found_at`.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -71,7 +72,7 @@ class FoundAt:
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of one attack on one model; ``points`` has one entry per requested rate.
+    """The metrics of one attack on one model.  ``points`` has one entry for each requested rate.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -98,20 +99,20 @@ def measure(
     """Measure AUC, advantage and the share of members found at each false-positive rate.
 
     Args:
-        false_positive_rates: each in (0, 1], and each at least 5 / (number of non-members).
-        confidence: of each interval alone.
-        rng: splits the records in halves.  It must be independent of the scores.
-        without: the same records' scores without each group of the attack's shadow models
-            (:func:`tacit.attacks.membership.attacks_without`).  If empty, the intervals leave out the error
-            of the shadow models that all records share.
+        false_positive_rates: rates in (0, 1], each at least 5 / (number of non-members).
+        confidence: the confidence of each single interval.
+        rng: the generator that splits the records into halves.  It must be independent of the scores.
+        without: the scores of the same records, once without each group of the attack's shadow models
+            (:func:`tacit.attacks.membership.attacks_without`).  If this is empty, the intervals leave out
+            that error of the shadow models which all records share.
 
     Raises:
         InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
 
     **Guarantee**
 
-    * Each interval contains the figure of the same model, attacked with other records and other shadow
-      models, with about the probability ``confidence``.
+    * Each interval contains the true metric of the same model with probability of about ``confidence``, over
+      the choice of records and of shadow models.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -146,10 +147,11 @@ def measure(
 def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -> Interval:
     """Measure the share of members found at false-positive rate a, at the threshold x_k with k = floor(a m).
 
-    All records count, as members have no part in the choice of the threshold.  The number of non-members
-    above the true threshold has the law Bin(m, a).  If it were J, the threshold would lie between x_(J + 1)
-    and x_J, and the bounds would be Clopper and Pearson's for h_J and h_(J + 1) of n members.  The interval
-    is that of the mixture over J.  With a known threshold it is Clopper and Pearson's.
+    All records are used, because the threshold does not depend on members.  The number J of non-members above
+    the true threshold has the distribution Bin(m, a).  Given J, the true threshold lies between x_(J + 1) and
+    x_J, so Clopper-Pearson bounds for h_J and h_(J + 1) of n members hold.  The interval comes from the
+    mixture of these bounds over J.  If the true threshold were known, it would be the Clopper-Pearson
+    interval.
 
     Raises:
         InvalidInput: if the rate is out of range, or all scores are equal.
@@ -180,10 +182,11 @@ def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -
 def auc_interval(scores: Scores, *, confidence: float) -> Interval:
     """Measure the AUC, with an interval by DeLong's method.
 
-    The interval comes from the spread of each record's place among the records of the other kind (DeLong,
-    DeLong & Clarke-Pearson 1988, Biometrics 44(3)).  It is computed on the scale of the log odds, so that it
-    stays in [0, 1], and with Student's t for the smaller class.  Classes that do not overlap have no spread.
-    Their interval is the exact one for min(n, m) disjoint pairs that were all in order.
+    The interval comes from the variance of each record's rank among the records of the other class (DeLong,
+    DeLong & Clarke-Pearson 1988, Biometrics 44(3)).  It is computed for the log odds, so that it stays in
+    [0, 1], and uses Student's t for the size of the smaller class.  If the scores of the two classes do not
+    overlap, this variance is 0.  Then the interval is the exact one for min(n, m) disjoint pairs that are all
+    in order.
 
     Raises:
         InvalidInput: if all scores are equal.
@@ -216,15 +219,15 @@ def auc_interval(scores: Scores, *, confidence: float) -> Interval:
 def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
     """Measure both rates of the threshold just above x_(k + 1), with k = floor(a m).
 
-    A threshold from a sample meets its false-positive rate only roughly, so *both* rates have an interval.
-    All records of either kind count.  k is fixed beforehand, so that the true false-positive rate has the law
-    Beta(k + 1, m - k) of an order statistic, or is smaller if scores are tied.  Members have no part in the
-    choice, so that the interval of their rate is Clopper and Pearson's.
+    The true false-positive rate of a threshold from a sample is only roughly a, so *both* rates have an
+    interval.  All records of either class are used.  k is fixed beforehand, so the true false-positive rate
+    has the distribution Beta(k + 1, m - k) of an order statistic, or is smaller if scores are tied.  The
+    threshold does not depend on members, so the true-positive rate has a Clopper-Pearson interval.
 
     **Guarantee**
 
-    * Each interval contains the rate of that threshold, for further records like these, with probability at
-      least ``confidence``.  If scores of non-members are tied, only the upper end holds for false positives.
+    * Each interval contains the true rate of this threshold with probability at least ``confidence``.  If
+      scores of non-members are tied, only the upper end of the false-positive rate's interval holds.
 
     Raises:
         InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.
@@ -255,12 +258,12 @@ def operating_point(scores: Scores, false_positive_rate: float, *, confidence: f
 def advantage_at_held_out_threshold(
     scores: Scores, *, confidence: float, rng: np.random.Generator
 ) -> Interval:
-    """Measure the advantage, true less false positives, at thresholds from the other half of the records.
+    """Measure the advantage, the true-positive rate minus the false-positive rate, on held-out records.
 
-    Each random half is judged at the threshold that is best on the other, so that each record is judged once.
-    The interval contains the largest advantage of any threshold.  It is that of a difference of two rates
-    (Zou & Donner 2008, Statistics in Medicine 27(10)), each with Clopper and Pearson's.  Its upper end is at
-    least that for the best threshold on all records, as a threshold from half of them is seldom the best.
+    Each random half is judged at the threshold that is best on the other half, so each record is judged once.
+    The interval is for the largest advantage of any threshold.  It is that of a difference of two rates with
+    Clopper-Pearson intervals (Zou & Donner 2008, Statistics in Medicine 27(10)).  Its upper end is at least
+    that for the best threshold on all records, because a threshold from half of them is seldom the best.
 
     Raises:
         InvalidInput: if all scores are equal.
@@ -281,19 +284,19 @@ def advantage_at_held_out_threshold(
     return Interval(value, max(-1.0, low), min(1.0, max(high, best)), confidence)
 
 
-# --- parts ------------------------------------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------------------
 
 
 def _allowed(rate: float, non_members: int) -> int:
-    """Return k, the number of non-members that may score above a threshold."""
+    """Return k, the largest number of non-members that may score above a threshold."""
     return math.floor(rate * non_members + 1e-9)
 
 
 def _share_found(scores: Scores, rate: float) -> float:
     """Return the share of members at or above the threshold for ``rate``.
 
-    The threshold is a score of a non-member, and splits no tie.  If ``rate`` allows no non-member, only
-    members above all of them count.
+    The threshold is a score of a non-member, and does not split ties.  If ``rate`` allows no false positive,
+    only members with a score above all non-members count.
     """
     x = np.sort(scores.non_members)[::-1]
     allowed = _allowed(rate, x.size)
@@ -304,7 +307,10 @@ def _share_found(scores: Scores, rate: float) -> float:
 
 
 def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.int64], level: float) -> float:
-    """Return the quantile of a mixture of Beta(hits, rest), which is 0 without hits and 1 without a rest."""
+    """Return the quantile of a mixture of Beta(hits, rest).
+
+    A component is the constant 0 if its ``hits`` is 0, and the constant 1 if its ``rest`` is 0.
+    """
     zero, one = hits == 0, rest == 0
     inside = ~(zero | one)
     weights = weights / weights.sum()
@@ -319,7 +325,7 @@ def _mixed_quantile(weights: Array, hits: NDArray[np.int64], rest: NDArray[np.in
 
 
 def _places(scores: Array, reference: Array) -> Array:
-    """Return the share of ``others`` below each score, ties counting half."""
+    """Return the share of ``reference`` that is below each score.  Ties count half."""
     ordered = np.sort(reference)
     sides = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
     return np.asarray(sum(sides) / 2.0 / reference.size, dtype=np.float64)
@@ -331,7 +337,7 @@ def _best_threshold(scores: Scores) -> float:
 
 
 def _largest(scores: Scores) -> float:
-    """Return the largest advantage in hindsight."""
+    """Return the advantage of the threshold that is best on these same scores."""
     roc = scores.roc()
     return float((roc.true_positive_rates - roc.false_positive_rates).max())
 

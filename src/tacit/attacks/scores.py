@@ -1,7 +1,7 @@
-"""The scores of a membership attack, in one class and one direction: higher means more likely a member.
+"""The scores of a membership attack.  A higher score always means that a record is more likely a member.
 
-Every attack ends in a :class:`Scores` and every figure starts from one.  A wrong sign anywhere therefore
-shows as an AUC below one half, and is refused.
+The result of every attack is a :class:`Scores`, and every metric is computed from one.  A wrong sign anywhere
+therefore shows as an AUC below one half, and is refused.
 
 Letters: n members, m non-members, u distinct scores.
 """
@@ -19,16 +19,16 @@ from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_FEWEST_FALSE_POSITIVES = 5  # expected at a false-positive rate for a meaningful figure
-_SWAPPED = 1e-6  # level of the test for swapped files, which must not reject an attack that is merely useless
+_FEWEST_FALSE_POSITIVES = 5  # a rate is meaningful only with this many expected false positives
+_SWAPPED = 1e-6  # level of the test for swapped files, which must not reject an attack that is only useless
 
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """The rates of every threshold: a record is called a member if its score is at least ``thresholds[i]``.
+    """The rates of every threshold.  A record is called a member if its score is at least ``thresholds[i]``.
 
-    The arrays are of shape (u + 1,), from the threshold that calls no record a member down to the least
-    score.  Records of equal score get the same answer, so no point is inside a tie.
+    The arrays are of shape (u + 1,).  The first threshold calls no record a member, and the last is the
+    lowest score.  Records with equal scores get the same answer, so no threshold splits a tie.
 
     >>> roc = Scores(members=[2.0, 3.0], non_members=[1.0, 2.0]).roc()
     >>> roc.true_positive_rates.tolist(), roc.false_positive_rates.tolist()
@@ -43,7 +43,7 @@ class Roc:
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of records that were in the training set, of shape (n,), and of others, of shape (m,).
+    """Scores of n records that were in the training set and of m records that were not.
 
     Raises:
         InvalidInput: if a class is empty, or a score is NaN or infinite.
@@ -64,7 +64,7 @@ class Scores:
 
     @staticmethod
     def of(values: ArrayLike, is_member: ArrayLike) -> Scores:
-        """Make scores from values of n + m records and a boolean for each.
+        """Make scores from the values of n + m records, with one boolean for each record.
 
         Raises:
             InvalidInput: if the lengths differ, or ``is_member`` is not boolean.
@@ -82,12 +82,12 @@ class Scores:
 
     @property
     def constant(self) -> bool:
-        """Whether all records have the same score, so that the attack distinguishes none."""
+        """Whether all records have the same score, so that the attack cannot distinguish any."""
         first = self.members[0]
         return bool((self.members == first).all() and (self.non_members == first).all())
 
     def roc(self) -> Roc:
-        """Compute the rates at every threshold.  :meth:`auc` is the area below their straight-line graph."""
+        """Compute the rates at every threshold.  :meth:`auc` is the area below lines between the points."""
         values = np.unique(np.concatenate([self.members, self.non_members]))[::-1]
         return Roc(
             np.concatenate([[np.inf], values]),
@@ -106,9 +106,9 @@ class Scores:
         return float((below.mean() + not_above.mean()) / 2.0 / ordered.size)
 
     def threshold(self, false_positive_rate: float) -> float:
-        """Return the least score that at most this share of the non-members reaches or exceeds.
+        """Return the lowest score that at most this share of the non-members reaches or exceeds.
 
-        If there is none, the threshold is infinite, and no record is called a member.
+        If there is no such score, the threshold is infinite, and no record is called a member.
         """
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
         roc = self.roc()
@@ -119,11 +119,11 @@ class Scores:
     ) -> float:
         """Return the largest share of members found by a threshold with at most this false-positive rate.
 
-        It is a point of the ROC itself, without interpolation.  The threshold is the best one in hindsight.
-        For an interval see :func:`tacit.attacks.operating_point`.
+        It is a point of the ROC, without interpolation.  The threshold is chosen on these same scores.  For
+        an interval see :func:`tacit.attacks.operating_point`.
 
         Args:
-            fewest: the least number of false positives to expect at that rate, for a meaningful figure.
+            fewest: the smallest number of expected false positives at which the rate is meaningful.
 
         Raises:
             InvalidInput: if there are too few non-members, or all scores are equal.
@@ -134,7 +134,7 @@ class Scores:
         return float(roc.true_positive_rates[roc.false_positive_rates <= false_positive_rate][-1])
 
     def split(self, rng: np.random.Generator) -> tuple[Scores, Scores]:
-        """Split into two random halves, each with half of either class: one chooses what the other tests.
+        """Split into two random halves, each with half of the members and half of the non-members.
 
         Raises:
             InvalidInput: if a class has fewer than two records.
@@ -170,9 +170,9 @@ class Scores:
             )
 
     def check_direction(self) -> None:
-        """Refuse scores that are significantly *lower* for members: swapped files, or a wrong sign.
+        """Refuse scores that are significantly *lower* for members, as with swapped files or a wrong sign.
 
-        The test is that of Mann & Whitney (1947) with the null variance corrected for ties, at level 1e-6.
+        The test is the Mann-Whitney test (1947), with the null variance corrected for ties, at level 1e-6.
 
         >>> Scores(range(100), range(50, 150)).check_direction()
         Traceback (most recent call last):

@@ -1,11 +1,11 @@
-"""The design of shadow models, and their training, which can be interrupted.
+"""The choice of training records for shadow models, and their training, which can be interrupted.
 
 :func:`paired_halves` chooses the records of each shadow model.  :func:`train_shadows` trains the models
-group by group, saves each group's outputs on all records, and resumes after an interruption.  A function
-trains a group: ``stacked_training`` trains many small models together, and :func:`one_by_one` makes such a
-function from any ``train(indices) -> scores``.
+group by group, saves each group's outputs on all records, and resumes after an interruption.  The user gives
+the function that trains a group.  :func:`one_by_one` makes it from any function that trains one model, and
+:mod:`tacit.attacks.stacked` can train many small models together.
 
-Letters: K models, n records, g models of a group.
+Letters: K models, n records, g models in a group.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ Indices: TypeAlias = NDArray[np.int64]
 
 Progress: TypeAlias = Callable[[int, int], None]
 Train: TypeAlias = Callable[[Indices], Callable[[], ArrayLike]]
-"""Train a model on the records at (m,) indices, and return a function that scores all n records, (n, ...)."""
+"""A function that trains a model on the records at (m,) indices.  It returns a function without arguments,
+which computes the model's (n, ...) scores of all n records."""
 
 TrainGroup: TypeAlias = Callable[[Bools], NDArray[Any]]
-"""Train g models by a (g, n) table of their training records, and return their outputs, (g, ...)."""
+"""A function that trains g models.  Its argument is a (g, n) table of their training records, and its result
+the models' outputs, of shape (g, ...)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Trained shadow models: the records of each, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
+    """The training records of each shadow model, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
 
-    Any first pairs of models are also a balanced design, for example ``trained_on[:8]``.
+    The first models are also balanced if their number is even.  ``trained_on[:8]`` is an example.
     """
 
     trained_on: Bools
@@ -47,13 +49,13 @@ class Shadows:
 
 
 def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
-    """Draw random halves of the records in complementary pairs, for models 0 and 1, 2 and 3, ...; (K, n).
+    """Draw a (K, n) table of random halves of the records, complementary for models 0 and 1, 2 and 3, ...
 
-    Every record is in exactly half of the models, and in half of any whole pairs of them.  An interrupted or
-    halved set of shadows is therefore as balanced as the whole one.
+    Every record is in the training data of exactly one model of each pair.  Therefore a set of some pairs,
+    after an interruption for instance, is as balanced as the whole set.
 
     Args:
-        models: K, even.
+        models: K, an even number.
 
     >>> halves = paired_halves(6, 100, np.random.default_rng(0))
     >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
@@ -69,7 +71,7 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
 
 
 def one_by_one(train: Train) -> TrainGroup:
-    """Make a group's training from a function that trains one model, in any framework.
+    """Make a function that trains a group of models from one that trains one model, in any framework.
 
     >>> lookup = lambda indices: lambda: np.isin(np.arange(4), indices).astype(float)
     >>> one_by_one(lookup)(np.array([[True, True, False, False]])).tolist()
@@ -91,16 +93,17 @@ def train_shadows(
     identity: str = "",
     progress: Progress | None = None,
 ) -> Shadows:
-    """Train K models in groups; return their outputs on every record.
+    """Train K models in groups, and return their outputs on every record.
 
     Args:
-        trained_on: (K, n), from :func:`paired_halves`; targets may be among the shadows.
-        at_once: g, the models of a group.  An interruption loses at most one group's work.
-        store: a file for finished groups.  If it already exists, its models and *its* design are used, and
-            only the missing models are trained.  It contains outputs and memberships of the records, and is
-            as confidential as they are.
-        identity: names everything that the outputs depend on: data, model, settings.  A store of another
-            identity is refused.
+        train: the function that trains a group.
+        trained_on: a (K, n) table from :func:`paired_halves`.  The models may include those to attack.
+        at_once: g, the number of models in a group.  An interruption loses at most one group's work.
+        store: a file for finished groups.  If it already exists, *its* table and its models are used, and
+            only the missing models are trained.  It contains outputs and memberships of the records, so it is
+            as confidential as the records.
+        identity: a name for everything that the outputs depend on: data, model and settings.  A store with
+            another identity is refused.
         progress: called with the number of finished models, and K.
 
     Raises:

@@ -1,12 +1,12 @@
-"""Many small models with stacked weights, which are trained together as shadow models or attacked models.
+"""Many small models with stacked weights, trained together to serve as shadow models or attacked models.
 
-The weights of K models are in one tensor, so that a step of all of them is a few batched matrix products.
-Each model has its own training records, shuffles or samples, and noise.  The models share only the
-arithmetic.  :class:`StackedMLPs` computes the gradients explicitly.  :func:`train_plainly` is plain SGD, and
-:func:`train_privately` is DP-SGD with a plan.
+Each weight tensor contains the weights of all K models, so that a step of all models is a few batched matrix
+products.  Each model has its own training records, shuffles or samples, and noise.  :class:`StackedMLPs`
+computes the gradients explicitly.  :func:`train_plainly` is SGD without privacy, and :func:`train_privately`
+is DP-SGD with a plan.
 
-Letters: K models, n records, B records of a step (padded where models draw different numbers), c classes,
-l layers.
+Letters: K models, n records, B records in a step (padded if models draw different numbers of records),
+c classes, l layers.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ Bools: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.int64]
 Factors: TypeAlias = Callable[[Tensor], Tensor]
 
-_CHUNK = 2048  # records scored at once
-_MARGIN = 1.0 + 1e-5  # on a norm: exceeds the rounding error of the sum of its squares in single precision
+_CHUNK = 2048  # the most records scored at once
+_MARGIN = 1.0 + 1e-5  # a factor for norms that exceeds the rounding error of a sum of squares in float32
 
 
 @final
 class StackedMLPs:
-    """K networks: linear layers with an activation after each but the last, trained on cross-entropy.
+    """K networks of linear layers with activations between them, trained on cross-entropy.
 
-    ``parameters`` holds one (K, ...) tensor per weight, in the order of a single module.  Training changes
-    them in place.
+    ``parameters`` has one (K, ...) tensor for each weight or bias, in the order of a single module.  Training
+    changes them in place.
 
     With h_l the input of layer l and delta_l the gradient at its output, a record's gradient is
     h_l (x) delta_l for the weights and delta_l for the bias.  Its squared norm is
 
         sum_l (|h_l|^2 + 1) |delta_l|^2    (Goodfellow 2015, 1510.01799, section 4)
 
-    and scaling delta_l clips it.  Weights are initialised like those of ``torch.nn.Linear``.
+    and scaling delta_l clips the gradient.  Weights are initialised like those of ``torch.nn.Linear``.
 
     Args:
-        sizes: inputs, hidden units, classes: (196, 64, 10).
+        sizes: the numbers of inputs, hidden units and classes, such as (196, 64, 10).
         activation: "tanh" or "relu".
-        generators: one for each model, which draws its initial weights.
+        generators: one generator for each model, which draws its initial weights.
 
     >>> models = StackedMLPs((4, 8, 3), "tanh", [Generator.from_os(), Generator.from_os()])
     >>> models.logits(torch.zeros(5, 4)).shape
@@ -102,16 +102,17 @@ class StackedMLPs:
         return np.concatenate(parts, axis=1)
 
     def mean_gradients(self, inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Compute gradients (K, ...) of the mean losses on (K, B, ...) ``inputs`` and (K, B) ``labels``."""
+        """Compute (K, ...) gradients of each model's mean loss on (K, B, ...) inputs and (K, B) labels."""
         h, delta = self._backward(inputs.flatten(2), labels)
         return [total / labels.shape[1] for total in self._sums(h, delta)]
 
     def clipped_sums(self, inputs: Tensor, labels: Tensor, mask: Tensor, factors: Factors) -> list[Tensor]:
-        """Sum the gradients of a step's records, each times its factor; (K, ...) each.
+        """Sum the gradients of a step's records, each times its clipping factor, to (K, ...) tensors.
 
         Args:
-            mask: (K, B), false for padding, which adds exactly nothing whatever its values.
-            factors: maps (m,) norms of whole gradients to (m,) factors, and norms that are not finite to 0.
+            mask: (K, B) booleans.  They are False for padding, which adds exactly 0 whatever its values.
+            factors: a function from (m,) gradient norms to (m,) factors.  It maps norms that are not finite
+                to 0.
         """
         h, delta = self._backward(inputs.flatten(2), labels)
         squares = sum((x.square().sum(2) + 1.0) * d.square().sum(2) for x, d in zip(h, delta, strict=True))
@@ -122,7 +123,7 @@ class StackedMLPs:
         return self._sums(h, [(d * factor[..., None]).masked_fill(unused, 0.0) for d in delta])
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the inputs of all layers, then the logits; (K, B, units) each."""
+        """Compute the inputs of all layers and the logits, each of shape (K, B, units)."""
         values = [inputs]
         for layer in range(0, len(self.parameters), 2):
             weight, bias = self.parameters[layer : layer + 2]
@@ -132,14 +133,14 @@ class StackedMLPs:
         return values
 
     def _backward(self, inputs: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Compute h and delta of every layer, for each record's own loss."""
+        """Compute h and delta of every layer for the loss of each single record."""
         *h, logits = self._forward(inputs)
         top = torch.softmax(logits, 2)
         top.scatter_add_(2, labels[..., None], top.new_full((1, 1, 1), -1.0).expand(*labels.shape, 1))
         return h, self._downwards(h, top)
 
     def _downwards(self, h: list[Tensor], top: Tensor) -> list[Tensor]:
-        """Compute delta of every layer from that of the last, (K, B, c)."""
+        """Compute delta of every layer from ``top``, the delta of the last layer, of shape (K, B, c)."""
         delta = [top]
         for layer in range(len(h) - 1, 0, -1):
             below = torch.bmm(delta[0], self.parameters[2 * layer])
@@ -167,12 +168,14 @@ def train_plainly(
     epochs: float,
     generators: Sequence[Generator],
 ) -> None:
-    """Train by SGD without privacy, on batches from successive shuffled passes over a model's own records.
+    """Train by SGD without privacy, on batches from successive shuffled passes over each model's records.
 
     Args:
-        inputs: (n, ...) records; ``labels`` (n,) their classes.
-        trained_on: (K, n), the records of each model.
-        epochs: passes, possibly a fraction.  All models take the number of steps that is right on average.
+        inputs: (n, ...) records.
+        labels: (n,) classes of the records.
+        trained_on: (K, n) booleans, which say the training records of each model.
+        epochs: the number of passes, which may be fractional.  All models take the same number of steps,
+            which is that of a model with the mean number of records.
     """
     members = _members(models, inputs, labels, trained_on, generators)
     check_integer("batch_size", batch_size, low=1, high=min(map(len, members)))
@@ -200,16 +203,16 @@ def train_privately(
 ) -> None:
     """Train by DP-SGD with ``plan``, like K runs of :class:`tacit.training.PrivateSession`.
 
-    Sampler, clipping rule, noise and public divisor are the same.
+    The sampler, clipping rule, noise and public divisor are the same.
 
     **Guarantee**
 
     * Each model is one run of ``plan`` on its own records, with noise and samples from its own generator.
-    * The plan's clipping rule scales each record's gradient in a sum.  Gradients that are not finite, and
-      padding, add exactly nothing.
+    * The plan's clipping rule scales each record's gradient in a sum.  Padding, and gradients that are not
+      finite, add exactly 0.
 
     Raises:
-        PrivacyRefusal: if the plan has parts that this loop cannot perform.
+        PrivacyRefusal: if the plan has features that this loop does not support.
     """
     _check_plan(plan)
     members = _members(models, inputs, labels, trained_on, generators)
@@ -259,7 +262,7 @@ def _check_plan(plan: Plan) -> None:
 def _members(
     models: StackedMLPs, inputs: Tensor, labels: Tensor, trained_on: Bools, generators: Sequence[Generator]
 ) -> list[Indices]:
-    """Return the positions of each model's records."""
+    """Check the arguments, and return the indices of each model's records."""
     if trained_on.dtype != np.bool_ or trained_on.shape != (models.count, len(inputs)):
         raise InvalidInput(
             f"trained_on must be a table of booleans; got {trained_on.dtype} of shape {trained_on.shape} for "
@@ -276,7 +279,7 @@ def _members(
 
 
 def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[Indices]:
-    """Yield batches of one size, across the borders of shuffled passes."""
+    """Yield batches of equal size from successive shuffled passes.  A batch may span two passes."""
     left, turn = own[:0], 0
     while True:
         while len(left) < batch_size:
@@ -287,7 +290,10 @@ def _shuffled(own: Indices, batch_size: int, generator: Generator) -> Iterator[I
 
 
 def _padded(samples: list[Indices]) -> tuple[Indices, Bools]:
-    """Pad to (K, B) indices and a mask of the real ones; B is the largest number drawn, at least 1."""
+    """Pad samples to (K, B) indices, and return them with a mask of the entries that are not padding.
+
+    B is the size of the largest sample, or 1 if all are empty.
+    """
     longest = max(1, *map(len, samples))
     index = np.zeros((len(samples), longest), dtype=np.int64)
     mask = np.arange(longest) < np.array([[len(part)] for part in samples])
@@ -296,7 +302,10 @@ def _padded(samples: list[Indices]) -> tuple[Indices, Bools]:
 
 
 def _noise(generators: Sequence[Generator], like: Tensor, std: float, step: int, position: int) -> Tensor:
-    """Draw N(0, std^2) of the shape (K, ...) of ``like``, model by model, at the addresses of a session."""
+    """Draw N(0, std^2) of the shape (K, ...) of ``like``.
+
+    Each model's noise has the step and position of a session's noise, so that it is the same numbers.
+    """
     shape = tuple(like.shape[1:])
     return torch.stack(
         [gaussian(by, shape, std=std, step=step, index=position, device=like.device) for by in generators]
@@ -310,7 +319,7 @@ def _descend(
     learning_rate: float,
     momentum: float,
 ) -> None:
-    """Make a step of SGD with momentum, as in torch: v <- momentum v + g, w <- w - learning_rate v."""
+    """Make a step of SGD with momentum as in torch: v <- momentum v + g, w <- w - learning_rate v."""
     check_real("learning_rate", learning_rate, low=0.0, open_low=True)
     check_real("momentum", momentum, low=0.0, high=1.0, open_high=True)
     for weights, gradient, v in zip(models.parameters, gradients, velocity, strict=True):

@@ -1,6 +1,6 @@
-"""Membership inference attacks, as functions that return scores: higher for members.
+"""Membership inference attacks, as functions that return scores.  Members should have higher scores.
 
-``bavaria`` is the default.  ``loss_threshold`` needs no shadow models and is the baseline for all others.
+``bavaria`` is the default attack.  ``loss_threshold`` needs no shadow models and is the baseline.
 """
 
 from tacit.attacks.membership.likelihood_ratios import (

@@ -1,40 +1,41 @@
 """Membership attacks by likelihood ratios, most of them with shadow models.
 
-**Loss threshold** (Yeom et al. 2018, 1709.01604): a member's loss is small.  It needs no other model, and
-fails at low false-positive rates: an easy record has a small loss either way.
+**Loss threshold** (Yeom et al. 2018, 1709.01604) calls records with a small loss members.  It needs no other
+model.  It fails at low false-positive rates, because an easy record has a small loss even as a non-member.
 
-**LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1), models a record's scores
-under models that were trained on it (in) and that were not (out) as Gaussian (section V):
+**LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1), fits two Gaussians to a
+record's scores (section V), one to those by models that were trained on it (in) and one to the others (out):
 
     online:   log N(phi; mean_in, s_in^2) - log N(phi; mean_out, s_out^2)
     offline:  log Phi((phi - mean_out) / s_out)
 
-The offline attack computes only how unusual the score would be for a non-member, on the side to which
-training moves it.  A density instead of Phi would also call very *badly* fitted records members.
+The offline attack computes only how unusually high the score would be for a non-member.  A density instead of
+Phi would also call very *badly* fitted records members.
 
 **BaVarIA-t**, the Bayesian variance-free likelihood ratio, is the default attack (Brännvall 2026,
-2603.11799).  Each record's mean and variance, in or out, have a normal-inverse-gamma prior around those of
-all records.  With few shadow models the other records count more, with many the record itself.  With n scores
-of mean m and sum of squares SS about it, prior mean mu0 and variance v0, worth k0 scores and nu0 degrees of
-freedom,
+2603.11799).  Each record's mean and variance, in or out, have a normal-inverse-gamma prior that is centred on
+the mean and variance of all records.  The prior matters more with few shadow models, and the record's scores
+matter more with many.  A record has n scores with mean m and sum of squares SS about m.  The prior mean mu0
+counts as k0 scores, and the prior variance v0 as nu0 degrees of freedom.  With
 
     k = k0 + n,  mu = (k0 mu0 + n m) / k,  nu = nu0 + n,
     s^2 = (nu0 v0 + SS + k0 n (m - mu0)^2 / k) / nu,
 
-the next score is Student t with nu degrees of freedom about mu, of squared scale s^2 (1 + 1/k) (Murphy 2007,
-"Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The score is log t_in - log t_out.
+the next score has a Student t distribution with nu degrees of freedom, centre mu and squared scale
+s^2 (1 + 1/k) (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The
+attack's score is log t_in - log t_out.
 
-**RMIA**, the robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262), divides the target's
-probability of a record by that of an average model.  It compares this ratio with those of records z that no
-model was trained on:
+**RMIA**, the robust membership inference attack (Zarifzadeh et al. 2024, 2312.03262), divides the target
+model's probability of a record by the average probability under shadow models.  It compares this ratio with
+the ratios of records z that no model was trained on:
 
     Pr over z of  (p_T(x) / p(x)) / (p_T(z) / p(z)) >= gamma
 
-with p the probability of the true class.  p(x) averages over models, half of them trained on x.  If only
-models that were not trained on x are available, (1 + b) / 2 times their mean plus (1 - b) / 2 replaces that
-average, for both x and z (equations 5 to 10 and appendix B.2.2 of the paper).
+with p_T and p the probabilities of the true class.  p(x) averages over shadow models, of which half are
+trained on x.  If only models that were not trained on x are available, this average is replaced, for both x
+and z, by (1 + b) / 2 times their mean plus (1 - b) / 2 (equations 5 to 10 and appendix B.2.2 of the paper).
 
-Letters: K shadows, n records, z records outside.
+Letters: K shadow models, n records, z outside records (on which no model was trained).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def loss_threshold(losses: ArrayLike) -> Array:
-    """Return minus the target's loss on each record, in the shape of ``losses``.
+    """Return the negative loss of the target model on each record, in the shape of ``losses``.
 
     >>> loss_threshold([0.1, 2.0]).tolist()
     [-0.1, -2.0]
@@ -65,10 +66,12 @@ def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     """Compute the log-likelihood ratio of each record, of shape (n,).
 
     Args:
-        pooled: whether all records share one variance in and one out.  None means below 64 shadow models.
+        pooled: whether all records share one variance (in) and one (out).  By default they do if there are
+            fewer than 64 shadow models.
 
     Raises:
-        InvalidInput: if some record is in or out of all shadows, or a variance is zero or unknown.
+        InvalidInput: if some record is in the training data of all shadow models or of none, or a variance is
+            zero or unknown.
 
     >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
     >>> lira_online(scores).round(6).tolist()  # (4.5^2 - 0.5^2) / (2 * 0.5)
@@ -82,13 +85,18 @@ def lira_online(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
 
 
 def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
-    """Compute the log of the share of non-member scores below the target's, of shape (n,), without in-scores.
+    """Compute log Phi((phi - mean_out) / s_out) of each record, of shape (n,).
+
+    This is the log of the share of non-member scores that are below the target's score.  No model that was
+    trained on the record is used.
 
     Args:
-        pooled: whether all records share one variance.  None means below 64 shadow models.
+        pooled: whether all records share one variance.  By default they do if there are fewer than 64 shadow
+            models.
 
     Raises:
-        InvalidInput: if some record is in all shadows, or a variance is zero or unknown.
+        InvalidInput: if some record is in the training data of all shadow models, or a variance is zero or
+            unknown.
     """
     other = scores.world(member=False)
     z = (scores.target - other.mean) / np.sqrt(scores.spread([other], pooled))
@@ -96,21 +104,23 @@ def lira_offline(scores: ShadowScores, *, pooled: bool | None = None) -> Array:
     return tail
 
 
-# Chosen on MNIST with 2 to 64 shadows: a record's own mean counts from its first scores, its variance later.
+# Chosen on MNIST with 2 to 64 shadow models.  A record's mean matters from its first scores on, its variance
+# only once it has more scores.
 _PRIOR_SCORES, _PRIOR_FREEDOM = 0.01, 4.0
 
 
 def bavaria(
     scores: ShadowScores, *, prior_scores: float = _PRIOR_SCORES, prior_freedom: float = _PRIOR_FREEDOM
 ) -> Array:
-    """Compute the log ratio of the two predictive densities of each record, of shape (n,).
+    """Compute the log ratio of the two predictive densities (in and out) of each record, of shape (n,).
 
     Args:
-        prior_scores: k0 > 0, the number of scores that the common mean is worth.
-        prior_freedom: nu0 > 0, the number of scores that the common variance is worth.
+        prior_scores: k0 > 0, the number of scores for which the common mean counts.
+        prior_freedom: nu0 > 0, the number of scores for which the common variance counts.
 
     Raises:
-        InvalidInput: if some record is in or out of all shadows, or no record's score ever varies.
+        InvalidInput: if some record is in the training data of all shadow models or of none, or if no
+            record's score ever varies.
 
     >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
     >>> bool(bavaria(scores)[0] > 0.0)
@@ -126,7 +136,7 @@ def bavaria(
 
 
 def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
-    """Compute the log density of the next score at ``x``, of shape (n,)."""
+    """Compute the log predictive density of the next score at ``x``, of shape (n,)."""
     mu0, v0 = world.pooled_mean(), world.pooled_variance()
     if v0 <= 0.0:
         raise InvalidInput(
@@ -140,7 +150,7 @@ def _log_predictive(x: Array, world: World, k0: float, nu0: float) -> Array:
     return np.asarray(t.logpdf(x, nu, mu, np.sqrt(s2 * (1.0 + 1.0 / k))), dtype=np.float64)
 
 
-_TIE = 1e-9  # orders ties only: less than the step 1/z of any reasonable number of outside records
+_TIE = 1e-9  # breaks ties only, as it is below 1/z for any reasonable number of outside records
 
 
 def rmia_online(
@@ -150,12 +160,13 @@ def rmia_online(
 
     Args:
         scores: *log* probabilities of the true class (:func:`log_probability`).
-        outside_target: those of the target, of shape (z,), for records that no model was trained on.
-        outside_shadows: those of the shadow models for the same records, of shape (K, z).
-        gamma: the factor by which a record must be ahead, > 0.
+        outside_target: (z,) log probabilities by the target, for records that no model was trained on.
+        outside_shadows: (K, z) log probabilities by the shadow models, for the same records.
+        gamma: the factor > 0 by which a record's ratio must be at least that of an outside record.
 
     Raises:
-        InvalidInput: if shapes do not match, a log probability is above 0, or a world is empty.
+        InvalidInput: if shapes do not match, a log probability is above 0, or a record is in the training
+            data of all shadow models or of none.
     """
     target, mean = _outside(scores, outside_target, outside_shadows)
     inside, out = _mean_in(scores, member=True), _mean_in(scores, member=False)
@@ -174,9 +185,9 @@ def rmia_offline(
     """Compute the scores of :func:`rmia_online` from only the models that were not trained on the record.
 
     Args:
-        slope: b in [0, 1], the slope of the mean over all models against that over models not trained on a
-            record.  It is 0.3 to 0.5 in practice.  Fit it on a pair of models, one of them trained on the
-            record.
+        slope: b in [0, 1], the slope of a line that predicts a record's mean probability over all models from
+            its mean over models that were not trained on it.  In practice b is 0.3 to 0.5.  Fit it on a pair
+            of models of which one was trained on the record.
     """
     b = check_real("slope", slope, low=0.0, high=1.0)
     target, mean = _outside(scores, outside_target, outside_shadows)
@@ -203,7 +214,7 @@ def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike
 
 
 def _mean_in(scores: ShadowScores, *, member: bool) -> Array:
-    """Compute the log of the mean probability over the shadows in, or out, of shape (n,)."""
+    """Compute the log of each record's mean probability over its shadow models in, or out, of shape (n,)."""
     count = scores.world(member=member).count
     here = scores.trained_on if member else ~scores.trained_on
     total = logsumexp(np.where(here, scores.shadows, -np.inf), axis=0)
@@ -217,7 +228,7 @@ def _blend(log_mean: Array, b: float) -> Array:
 
 
 def _share_beaten(log_ratio: Array, outside: Array, gamma: float) -> Array:
-    """Compute the shares of ``outside`` at most ``log_ratio - log gamma``, with ties ordered by the ratio."""
+    """Compute the shares of ``outside`` of at most ``log_ratio - log gamma``.  The ratio breaks ties."""
     check_real("gamma", gamma, low=0.0, open_low=True)
     beaten = np.searchsorted(np.sort(outside), log_ratio - np.log(gamma), side="right") / outside.size
     order: Array = expit(log_ratio)

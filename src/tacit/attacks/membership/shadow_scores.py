@@ -1,17 +1,17 @@
-"""Scores of the target and of shadow models, the data of every attack that compares models.
+"""Scores by the target and by shadow models, which all attacks that compare models use.
 
-A shadow model is trained like the target, on a random half of the records.  Its scores of records that it
-was trained on, and of others, show which of the two the target's score resembles.
+A shadow model is trained like the target, but on a random half of the records.  A record's scores by the
+shadow models that were trained on it, and by the others, show which of the two the target's score resembles.
 
-They also give the exposure of a single record, in standard deviations:
+These scores also give the exposure of a single record, in standard deviations:
 
     v_i = (mean I_i - mean O_i) / sqrt((s_I^2 + s_O^2) / 2)
 
-with I_i the scores of record i in shadow models that were trained on it and O_i in those that were not.  It
-is the record's own mu: testing its membership is testing N(0, 1) against N(v_i, 1).  Compare it with the mu
-of Gaussian differential privacy (Dong, Roth & Su 2019, 1905.02383).
+with I_i the scores of record i by shadow models that were trained on it and O_i those by the others.  v_i is
+the record's mu, in the sense that a test of its membership is a test of N(0, 1) against N(v_i, 1).  Compare
+it with the mu of Gaussian differential privacy (Dong, Roth & Su 2019, 1905.02383).
 
-Letters: K shadows, n records, c classes.
+Letters: K shadow models, n records, c classes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tacit.errors import InvalidInput
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-PER_RECORD_VARIANCE = 64  # from this many shadows, a record's separate variance is better than the pooled one
+PER_RECORD_VARIANCE = 64  # from this many shadow models on, per-record variances beat the pooled variance
 
 
 def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """Compute log p of the true class, of shape (..., n): the negative loss, in float64.
+    """Compute log p of the true class, which is the negative loss, in float64 and of shape (..., n).
 
     Args:
         logits: of shape (..., n, c).
@@ -69,7 +69,7 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Each record's scores in the shadow models that were trained on it, or in the others.
+    """Each record's scores by the shadow models that were trained on it (in), or by the others (out).
 
     ``count``, ``mean`` and ``squares`` (the sum of squares about the mean) are of shape (n,).
     """
@@ -85,7 +85,8 @@ class World:
     def pooled_variance(self) -> float:
         """Return the variance *within* records.
 
-        It is the sum of squares about each record's own mean, over the number of scores less that of records.
+        It is the sum of squares about each record's mean, divided by the number of scores minus the number of
+        records.
 
         Raises:
             InvalidInput: if no record has two scores.
@@ -93,8 +94,9 @@ class World:
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "no record has two scores in this world: there is no spread to estimate. Train more shadow "
-                "models: 16 are enough, 4 are few."
+                "no record has two scores in, or none has two out: there is no spread to estimate. A score "
+                "is in if its shadow model was trained on the record. Train more shadow models: 16 are "
+                "enough, 4 are few."
             )
         return float(self.squares.sum() / freedom)
 
@@ -102,10 +104,10 @@ class World:
 @final
 @dataclass(frozen=True, eq=False)
 class ShadowScores:
-    """The target's scores of n records, and those of K shadow models.
+    """The scores of n records by the target and by K shadow models.
 
-    ``target`` is of shape (n,), and ``shadows`` of shape (K, n), of any score that is higher for members.
-    ``trained_on``, of shape (K, n), says whether that shadow model was trained on that record.
+    ``target`` is of shape (n,), and ``shadows`` of shape (K, n).  Any score that is higher for members will
+    do.  ``trained_on``, of shape (K, n), says whether each shadow model was trained on each record.
 
     Raises:
         InvalidInput: if shapes do not match, or a score is not finite.
@@ -138,10 +140,10 @@ class ShadowScores:
                 )
 
     def world(self, *, member: bool) -> World:
-        """Return each record's scores in the shadows that were trained on it, or in the others.
+        """Return each record's scores by the shadow models that were trained on it, or by the others.
 
         Raises:
-            InvalidInput: if some record has no such shadow.
+            InvalidInput: if some record has no such shadow model.
         """
         here = self.trained_on if member else ~self.trained_on
         count = here.sum(axis=0)
@@ -156,13 +158,15 @@ class ShadowScores:
         return World(count, mean, squares)
 
     def spread(self, worlds: Sequence[World], pooled: bool | None) -> Array:
-        """Return the mean variance of a record's scores in ``worlds``, of shape (n,).
+        """Return the variance of each record's scores, averaged over ``worlds``, of shape (n,).
 
         Args:
-            pooled: whether all records share one variance.  None means below 64 shadow models.
+            worlds: the scores in, the scores out, or both.
+            pooled: whether all records share one variance.  By default they do if there are fewer than 64
+                shadow models.
 
         Raises:
-            InvalidInput: if it is zero.
+            InvalidInput: if a variance is zero.
         """
         if pooled is None:
             pooled = len(self.shadows) < PER_RECORD_VARIANCE
@@ -175,15 +179,15 @@ class ShadowScores:
         variance: Array = np.mean(parts, axis=0)
         if not (variance > 0.0).all():
             raise InvalidInput(
-                f"the scores of {int((variance <= 0.0).sum())} of the records never vary in a world. Their "
-                "variance is 0, so there is no spread to compare with. Use pooled=True, or train the shadow "
-                "models with other random numbers."
+                f"the scores of {int((variance <= 0.0).sum())} of the records never vary between shadow "
+                "models. Their variance is 0, so there is no spread to compare with. Use pooled=True, or "
+                "train the shadow models with other random numbers."
             )
         return variance
 
 
 def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-    """Check and return the logits, and the labels as an index along their last axis."""
+    """Check and return the logits, and the labels as indices along the last axis of the logits."""
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
         raise InvalidInput(
@@ -197,35 +201,38 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
 
 
 def vulnerability(shadows: ArrayLike, trained_on: ArrayLike, *, pooled: bool | None = None) -> Array:
-    """Compute v_i of each record, of shape (n,).
+    """Compute the exposure v_i of each record, of shape (n,).
 
     Args:
-        shadows: (K, n) scores, best :func:`logit_margin`.
+        shadows: (K, n) scores, preferably :func:`logit_margin`.
         trained_on: (K, n) booleans.
-        pooled: whether all records share one variance in and one out.  None means below 64 shadow models.
+        pooled: whether all records share one variance (in) and one (out).  By default they do if there are
+            fewer than 64 shadow models.
 
     Raises:
-        InvalidInput: if a record is in or out of all shadows, or nothing ever varies.
+        InvalidInput: if a record is in the training data of all shadow models or of none, or if scores never
+            vary.
 
     >>> vulnerability([[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]]).round(6).tolist()
     [5.656854]
     """
     table = np.asarray(shadows, dtype=np.float64)
-    scores = ShadowScores(table[0], table, trained_on)  # the target's own score plays no part
+    scores = ShadowScores(table[0], table, trained_on)  # the target's score is not used
     inside, outside = scores.world(member=True), scores.world(member=False)
     value: Array = (inside.mean - outside.mean) / np.sqrt(scores.spread([inside, outside], pooled))
     return value
 
 
 def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDArray[np.int64], Array]:
-    """Rank records from the most exposed to the least by half of the shadows, and compute v_i by the others.
+    """Rank records by exposure with half of the shadow models, and compute v_i with the other half.
 
-    The largest of many estimates is biased upwards.  The other half is independent of the ranking.  The
-    result is the (n,) order of record numbers, and the (n,) values by record number.
+    The largest of many estimates is biased upwards, but the other half is independent of the ranking.  The
+    result is the (n,) record numbers, with the most exposed record first, and the (n,) values v_i by record
+    number.
 
     Args:
-        trained_on: (K, n), with every record in and out in either half, as in
-            :func:`tacit.attacks.shadows.paired_halves`.
+        trained_on: (K, n) booleans.  In either half of the models, some must be trained on a record and some
+            not, as in :func:`tacit.attacks.shadows.paired_halves`.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))
@@ -240,11 +247,12 @@ def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDAr
 
 
 def by_chance(shadows: ArrayLike, trained_on: ArrayLike) -> Array:
-    """Compute the v_i of :func:`ranked_and_reported` that chance gives a record that is not exposed; (n,).
+    """Compute the (n,) values v_i that a record may have in :func:`ranked_and_reported` by chance alone.
 
-    It is two standard deviations.  One is sqrt(8 / K), as v_i comes from K / 4 shadow models with the record
-    and K / 4 without it, in units of the spread of all records.  It grows with the spread of a record's own
-    scores, as chance ranks records with a large spread first.
+    The values are two standard deviations of the v_i of a record that is not exposed.  One standard deviation
+    is sqrt(8 / K), because v_i comes from K / 4 shadow models with the record and K / 4 without it, in units
+    of the spread of all records.  It is larger for a record whose scores have a larger spread, because such
+    records are ranked first by chance.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))

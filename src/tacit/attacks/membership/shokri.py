@@ -1,14 +1,15 @@
 """Membership inference by an attack classifier (Shokri, Stronati, Song & Shmatikov 2017, 1610.05820).
 
-For each class a classifier learns, from shadow models with known members, to distinguish members from others
-by a model's output on a record: its largest three probabilities in order, its loss, and whether it is right.
-Then it judges the target's output.  Unlike the likelihood ratios it compares records with each other, not a
-record with itself.  It therefore finds overfitting but no outliers.
+For each class, a classifier learns to distinguish members from non-members by a model's output on a record.
+Its training data come from shadow models with known members.  Its features are the three largest
+probabilities in order, the loss, and whether the answer is right.  Then it judges the target's output.
+Unlike the likelihood ratios, it compares records with other records, not with the same record under other
+models.  It therefore finds overfitting but no outliers.
 
 The paper's classifier is a small network.  This one is a logistic regression on these features and their
 products, which has one best fit and no settings.
 
-Letters: K shadows, n records, c classes, f features, m rows to learn from.
+Letters: K shadow models, n records, c classes, f features, m rows of training data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tacit.errors import InvalidInput
 Array: TypeAlias = NDArray[np.float64]
 
 _TOP = 3
-_RIDGE = 1.0  # on standardised weights, against a sum over m rows
+_RIDGE = 1.0  # the penalty on weights of standardised features; the loss is a sum over m rows
 
 
 def shokri(
@@ -34,15 +35,16 @@ def shokri(
 ) -> Array:
     """Compute the log odds of each record's membership in the target's training set, of shape (n,).
 
-    0 is an even guess, as the shadows were trained on half of the records.
+    Log odds of 0 mean that both are equally likely, as each shadow model was trained on half of the records.
 
     Args:
-        target_logits: (n, c); ``shadow_logits`` (K, n, c).
-        trained_on: (K, n) booleans; ``labels`` (n,) integers.
+        target_logits: the target's logits, of shape (n, c).
+        shadow_logits: the shadow models' logits, of shape (K, n, c).
+        trained_on: booleans of shape (K, n): whether each shadow model was trained on each record.
+        labels: integers of shape (n,).
 
     Raises:
-        InvalidInput: if shapes do not match, or a record's class has no member, or no non-member, in the
-            shadows.
+        InvalidInput: if shapes do not match, or the shadow models have no member or no non-member of a class.
 
     >>> logits = np.array([[[3.0, 0.0], [0.2, 0.0]], [[0.1, 0.0], [4.0, 0.0]]])  # sure of what it was shown
     >>> shokri(logits[0], logits, [[True, False], [False, True]], [0, 0]).round(1).tolist()
@@ -70,7 +72,7 @@ def shokri(
 
 
 def _features(logits: ArrayLike, labels: NDArray[np.int64]) -> Array:
-    """Map (..., n, c) logits to (..., n, f): top probabilities, loss, correctness, and products of two."""
+    """Map (..., n, c) logits to (..., n, f) features: top probabilities, loss, correctness, and products."""
     z = np.asarray(logits, dtype=np.float64)
     loss = -log_probability(z, labels)[..., None]
     top = np.sort(softmax(z, axis=-1), axis=-1)[..., : -_TOP - 1 : -1]
@@ -93,7 +95,7 @@ def _fitted_odds(rows: Array, member: NDArray[np.bool_], judged: Array) -> Array
 
 
 def _logistic(x: Array, y: Array) -> Array:
-    """Minimise sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by Newton's method in trust regions."""
+    """Minimise sum log(1 + e^(x w)) - y x w + ridge |w|^2 / 2, by a trust-region Newton method."""
 
     def cost(w: Array) -> tuple[float, Array]:
         z = x @ w

@@ -1,6 +1,6 @@
 """All membership attacks in one call, on the logits of a target and of shadow models.
 
-Letters: K shadows, n records, z records outside, c classes.
+Letters: K shadow models, n records, z outside records (on which no model was trained), c classes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Array: TypeAlias = NDArray[np.float64]
 DEFAULT_ATTACK = "BaVarIA-t"
 
 LOSS_THRESHOLD = "loss threshold"
-_SLOPE = 0.4  # of RMIA offline: the middle of the range that its authors found on pairs of models
+_SLOPE = 0.4  # for RMIA offline; the middle of the range that its authors found on pairs of models
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Logits of a target and of K shadow models on n records, any of which may be members.
+    """Logits of a target and of K shadow models on n records, of which any may be members.
 
-    ``target`` is (n, c), ``shadows`` (K, n, c), ``labels`` (n,), and ``trained_on`` (K, n) says which records
-    a shadow was trained on.  RMIA also needs records that *no* model was trained on: ``outside_target`` (z,
-    c), ``outside_shadows`` (K, z, c) and ``outside_labels`` (z,).
+    ``target`` is (n, c), ``shadows`` (K, n, c) and ``labels`` (n,).  ``trained_on`` (K, n) says which records
+    each shadow model was trained on.  RMIA also needs records that *no* model was trained on.  Their logits
+    and labels are ``outside_target`` (z, c), ``outside_shadows`` (K, z, c) and ``outside_labels`` (z,).
     """
 
     target: NDArray[np.float32] | Array
@@ -58,14 +58,16 @@ class Evidence:
 
 
 def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, Array]:
-    """Compute every attack's (n,) scores by its name, higher for members; RMIA only with records outside.
+    """Compute every attack's (n,) scores, by the name of the attack.  Members should have higher scores.
+
+    The result has RMIA only if there are outside records.
 
     Args:
-        pooled: for LiRA, whether all records share one variance in and one out.  None means below 64 shadow
-            models.
+        pooled: for LiRA, whether all records share one variance (in) and one (out).  By default they do if
+            there are fewer than 64 shadow models.
 
     Raises:
-        InvalidInput: if an attack refuses the data, or some, but not all, of the inputs of RMIA are there.
+        InvalidInput: if an attack refuses the data, or if only some of the inputs of RMIA are given.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.argsort(rng.random((8, 50)), axis=0) < 4
@@ -98,7 +100,7 @@ def attack_all(evidence: Evidence, *, pooled: bool | None = None) -> dict[str, A
 
 
 def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the remaining shadow models without each group of :func:`tacit.attacks.shadow_groups`.
+    """Yield, for each group of :func:`tacit.attacks.shadow_groups`, the numbers of the other shadow models.
 
     >>> [models.tolist() for models in without_each_group(6)]
     [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
@@ -108,9 +110,9 @@ def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
 
 
 def attacks_without(evidence: Evidence) -> dict[str, list[Array]]:
-    """Compute the scores of every attack that uses shadow models, without each group of them.
+    """Compute the scores of every attack that uses shadow models, once without each group of these models.
 
-    :func:`tacit.attacks.measure` takes them.
+    Pass the scores to :func:`tacit.attacks.measure` as ``without``.
 
     Raises:
         InvalidInput: if :func:`attack_all` refuses the data.

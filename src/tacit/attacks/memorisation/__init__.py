@@ -1,8 +1,8 @@
-"""Measures of the memory that a language model has of single records.
+"""Measures of how much a language model memorises of single records.
 
 Plant canaries before training (:func:`plant_canaries`), measure the exposure of their secrets, let the model
-complete them (:func:`greedy`, :func:`sampled`), and compare with the bound from the run's trade-off curve
-(:func:`exposure_bound`).  Models are functions of arrays, of any framework.
+complete them (:func:`greedy`, :func:`sampled`), and compare the exposures with the bound from the run's
+trade-off curve (:func:`exposure_bound`).  A model is a function of arrays, and may be of any framework.
 """
 
 from tacit.attacks.memorisation.canaries import Canary, SecretSpace, plant_canaries, planted_records

@@ -1,11 +1,11 @@
-"""Canaries: records with secrets that are planted before training, to measure what the model reveals.
+"""Canaries: records with made-up secrets, planted before training to measure what the model reveals.
 
-A canary is a record with random text in a known place: a public ``prefix``, then a secret drawn uniformly
-from a :class:`SecretSpace`.  A sealed fair coin decides whether the record is in the data.  The others are
-the control.  The secrets are made up, so that the model can know them only from the training data (Carlini
-et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+A canary is a public ``prefix`` and a secret drawn uniformly from a :class:`SecretSpace`.  A fair coin, which
+stays hidden until after the attack, decides whether the canary is in the data.  The canaries that are not are
+the control group.  The secrets are random, so that the model can know them only from the training data
+(Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
-Letters: R secrets of a space, t characters of one, c copies.
+Letters: R secrets in a space, t characters in a secret, c copies.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tacit.errors import InvalidInput, check_integer
 
 Integers: TypeAlias = NDArray[np.int64]
 
-_MOST_SECRETS = 10**7  # a table of more would not fit into memory
+_MOST_SECRETS = 10**7  # a table of more secrets might not fit into memory
 
 
 @final
 @dataclass(frozen=True)
 class SecretSpace:
-    """All R = len(alphabet)^t strings of t characters, in the order of an odometer.
+    """All R = len(alphabet)^t strings of t characters, in the order of the alphabet (the last changes first).
 
     Raises:
         InvalidInput: if the alphabet has a character twice, as some secrets would then be listed twice.
@@ -66,7 +66,7 @@ class SecretSpace:
         """Return the position of a secret, the inverse of :meth:`secret`.
 
         Raises:
-            InvalidInput: if it is not in this space.
+            InvalidInput: if the secret is not in this space.
         """
         if len(secret) != self.length or not set(secret) <= set(self.alphabet):
             raise InvalidInput(
@@ -78,7 +78,7 @@ class SecretSpace:
         return place
 
     def digits(self, positions: Integers) -> Integers:
-        """Return the secrets' characters as places in the alphabet: (n,) positions to (n, t)."""
+        """Return the characters of the secrets at (n,) positions, as (n, t) indices into the alphabet."""
         powers = len(self.alphabet) ** np.arange(self.length - 1, -1, -1, dtype=np.int64)
         table: Integers = positions[:, None] // powers % len(self.alphabet)
         return table
@@ -87,7 +87,7 @@ class SecretSpace:
         """Return :meth:`digits` of all R secrets, (R, t).
 
         Raises:
-            InvalidInput: if there are more than ten million.
+            InvalidInput: if there are more than ten million secrets.
         """
         if self.size > _MOST_SECRETS:
             raise InvalidInput(
@@ -99,9 +99,9 @@ class SecretSpace:
 
 @dataclass(frozen=True)
 class Canary:
-    """``copies`` records ``prefix + secret``, which are in the training data if ``included``.
+    """A canary: ``copies`` records ``prefix + secret``, which are in the training data if ``included``.
 
-    The prefix is public, and the attacker may know it.  Read ``included`` only after the attack.
+    The prefix is public, so the attacker may know it.  Read ``included`` only after the attack.
     """
 
     prefix: str
@@ -116,11 +116,11 @@ def plant_canaries(
     """Make a canary for each prefix, with an independent uniform secret from ``space`` and a fair coin.
 
     Args:
-        copies: records of each canary that is included.
-        generator: fresh randomness, which an attacker must not have.
+        copies: the number of records for each canary that is included.
+        generator: a generator of fresh random numbers, which an attacker must not know.
 
     Raises:
-        InvalidInput: if a prefix occurs twice, as its two secrets would compete for one place.
+        InvalidInput: if a prefix occurs twice, because two secrets after one prefix would compete.
     """
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:

@@ -1,17 +1,17 @@
-"""Exposure, which measures the rank of a true secret among all candidates (Carlini et al. 2019, 1802.08232).
+"""Exposure, a measure of a true secret's rank among all candidates (Carlini et al. 2019, 1802.08232).
 
     exposure = log2 R - log2 rank
 
-with ``rank`` the place of the true secret among R candidates by the model's scores.  A model that never saw
-the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e.  The event is a test for
-membership with this false-positive rate.  Training with the trade-off curve f therefore has
+with ``rank`` the rank of the true secret among R candidates by the model's scores.  A model that never saw
+the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e.  The event exposure >= e is
+thus a test for membership with false-positive rate at most 2^-e.  So training with the trade-off curve f has
 
     Pr[exposure >= e] <= 1 - f(2^-e)
 
-for a secret in one record.  For c copies 1 - f is applied c times (Dong, Roth & Su 2019, 1905.02383, Theorem
-2.14).  Scores are log-likelihoods: *higher* is more likely, as in every attack here.
+for a secret in one record.  For c copies, 1 - f is applied c times (Dong, Roth & Su 2019, 1905.02383, Theorem
+2.14).  Scores are log-likelihoods, so a *higher* score is more likely, as in every attack here.
 
-Letters: R candidates, N of them drawn as a reference, c copies.
+Letters: R candidates, N of them drawn as a reference sample, c copies.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 
 _FEWEST_FOR_A_FIT = 100
-_FITTED = 5000  # candidates to which a skew normal is fitted, at most: more cost time and change nothing
+_FITTED = 5000  # the most candidates to which a skew normal is fitted; more take longer and change nothing
 _LEAST_P_VALUE = 0.01
 
 
 def exact_exposure(scores: ArrayLike, secret: int) -> float:
     """Compute log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
 
-    The rank counts the candidates that score *at least* as high as the secret.  A model that knows nothing
-    and gives all the same score therefore exposes no secret.
+    The rank counts the candidates with a score of *at least* the secret's.  A model that gives all candidates
+    the same score therefore exposes no secret.
 
     Args:
-        scores: (R,) log-likelihoods of the candidates, which contain the secret once.
-        secret: the position of the true secret among them.
+        scores: (R,) log-likelihoods of the candidates.  One of the candidates is the secret.
+        secret: the position of the true secret among the candidates.
 
     >>> exact_exposure([-1.0, -5.0, -4.0, -3.0], 0), exact_exposure([-1.0, -1.0, -1.0, -1.0], 0)
     (2.0, 0.0)
@@ -54,14 +54,14 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
 
 
 def sampled_exposure(secret: float, others: ArrayLike) -> float:
-    """Compute the exposure among N others drawn uniformly from the candidates, in bits, at most log2(N + 1).
+    """Compute the exposure among N other candidates, drawn uniformly, in bits.  It is at most log2(N + 1).
 
-    The rank counts the secret.  Under a model that never saw it, all N + 1 are exchangeable, so
-    Pr[exposure >= e] <= 2^-e holds for the sample as for all candidates.
+    The rank also counts the secret.  Under a model that never saw the secret, all N + 1 are exchangeable.
+    Therefore Pr[exposure >= e] <= 2^-e holds for the sample too.
 
     Args:
         secret: the log-likelihood of the true secret.
-        others: (N,), those of candidates drawn independently of it.
+        others: (N,) log-likelihoods of candidates that were drawn independently of the secret.
 
     >>> sampled_exposure(-1.0, [-2.0, -3.0, -4.0])
     2.0
@@ -73,10 +73,11 @@ def sampled_exposure(secret: float, others: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Extrapolated:
-    """An exposure beyond the candidates that were scored.
+    """An exposure that is extrapolated from the candidates that were scored.
 
     ``exposure`` is in bits.  ``p_value`` is that of the Kolmogorov-Smirnov test of the fit.  It is biased
-    upwards, as the distribution was fitted to the same scores, and only a bad fit makes it small.
+    upwards, as the distribution was fitted to the same scores.  So a small value means a bad fit, but a large
+    value does not prove a good one.
     """
 
     exposure: float
@@ -86,17 +87,18 @@ class Extrapolated:
 def extrapolated_exposure(
     secret: float, others: ArrayLike, *, least_p_value: float = _LEAST_P_VALUE
 ) -> Extrapolated:
-    """Compute -log2 F(-secret), with F a skew normal fitted to the log-perplexities of the others.
+    """Compute -log2 F(-secret), with F a skew normal fitted to the log-perplexities of other candidates.
 
-    It is not a rank (section 4.3): it may exceed log2 R, and it is as good as the fitted tail.
+    The result does not come from a rank (section 4.3).  It may exceed log2 R, and is only as accurate as the
+    fitted tail.
 
     Args:
         secret: the log-likelihood of the true secret.
-        others: (N,), those of candidates drawn independently of it, N >= 100.
-        least_p_value: a fit with a smaller p-value is refused.
+        others: (N,) log-likelihoods of candidates that were drawn independently of the secret, N >= 100.
+        least_p_value: the smallest p-value of an accepted fit.
 
     Raises:
-        InvalidInput: if the scores do not follow a skew normal law, or do not vary.
+        InvalidInput: if the scores do not follow a skew normal distribution, or do not vary.
     """
     from scipy import stats  # imported here, as it takes longer than everything else in this file
 
@@ -106,7 +108,7 @@ def extrapolated_exposure(
     if values.size < _FEWEST_FOR_A_FIT or np.ptp(values) == 0.0:
         raise InvalidInput(
             f"others must be at least {_FEWEST_FOR_A_FIT} scores that vary; got {values.size} that span "
-            f"{np.ptp(values):g}. A skew normal law is fitted to them."
+            f"{np.ptp(values):g}. A skew normal distribution is fitted to them."
         )
     thinned = values[:: math.ceil(values.size / _FITTED)]
     mean, std = float(thinned.mean()), float(thinned.std())
@@ -115,27 +117,28 @@ def extrapolated_exposure(
     p_value = float(stats.kstest(z, stats.skewnorm(shape, place, scale).cdf).pvalue)
     if p_value < least_p_value:
         raise InvalidInput(
-            "the scores of others do not follow a skew normal law. The Kolmogorov-Smirnov p-value is "
-            f"{p_value:.2g}, below {least_p_value:g}: the tail would not show the secret's rank. Score all "
-            "candidates (exact_exposure) or more of them (sampled_exposure)."
+            "the scores of others do not follow a skew normal distribution. The Kolmogorov-Smirnov p-value "
+            f"is {p_value:.2g}, below {least_p_value:g}: the tail would not show the secret's rank. Score "
+            "all candidates (exact_exposure) or more of them (sampled_exposure)."
         )
     log_tail = skew_normal_log_cdf(((own - mean) / std - place) / scale, shape)
     return Extrapolated(max(0.0, -log_tail / math.log(2.0)), p_value)
 
 
 def skew_normal_log_cdf(z: float, shape: float) -> float:
-    """Compute the log of the integral of 2 phi(u) Phi(shape u) over u <= z, to about nine digits in any tail.
+    """Compute the log of the integral of 2 phi(u) Phi(shape u) over u <= z.
 
-    The closed form with Owen's T subtracts values near 0 or 1, and would lose all digits in a far tail.
+    It has about nine correct digits, even in a far tail.  The closed form with Owen's T subtracts values near
+    0 or 1, so it would lose all digits there.
 
     >>> round(skew_normal_log_cdf(0.0, 0.0), 9) == round(math.log(0.5), 9)
     True
     """
-    # The integrand is log-concave, with its mass within some widths below min(z, its mode).
+    # The integrand is log-concave.  Nearly all of its mass is within a few widths below min(z, its mode).
     mode = _mode(shape)
     top = min(z, mode + 12.0)
     if top > mode + 8.0:
-        return 0.0  # all but 1e-15 of the law
+        return 0.0  # all but 1e-15 of the mass
     end = min(top, mode)
     slope = abs(
         -end + shape * math.exp(-0.5 * (shape * end) ** 2 - 0.918938533204672 - log_ndtr(shape * end))
@@ -151,18 +154,18 @@ def skew_normal_log_cdf(z: float, shape: float) -> float:
 def exposure_bound(
     false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
 ) -> Array:
-    """Bound the probability that a planted secret has at least these exposures, in their shape, in [0, 1].
+    """Bound the probability that a planted secret has at least each of these exposures, in their shape.
 
     Args:
         false_negative_rate: f, such as ``curve.false_negative_rate`` of a
             :class:`tacit.accounting.PrivacyCurve`.
-        exposures: in bits, >= 0.
+        exposures: exposures >= 0, in bits.
         copies: the number of records with the secret.
 
     **Guarantee**
 
-    * The bound holds for a secret that is drawn uniformly and independently of all else, over its draw and
-      the training together, whatever the attacker does with the model.
+    * The bound holds for a secret that is drawn uniformly and independently of all else, whatever the
+      attacker does with the model.  Its probability is over the draw of the secret and the training.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -190,7 +193,7 @@ def _mode(shape: float) -> float:
 
 
 def _moments_start(z: Array) -> tuple[float]:
-    """Estimate a first shape for the fit from the sample's skewness (below 0.9953 for a skew normal)."""
+    """Estimate a starting value of the shape from the sample's skewness, below 0.9953 for a skew normal."""
     skew = float(np.clip(np.mean(z**3), -0.95, 0.95))
     power = abs(skew) ** (2.0 / 3.0)
     delta = math.sqrt(math.pi / 2.0 * power / (power + ((4.0 - math.pi) / 2.0) ** (2.0 / 3.0)))

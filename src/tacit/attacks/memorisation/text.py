@@ -1,20 +1,20 @@
 """Likelihoods and completions of a language model, and the divergence probe.
 
-All of them use one function, from a context to the next token.  ``greedy`` gives the ending of the likeliest
-tokens, ``sampled`` draws endings at random, and ``queries_needed`` computes the number of answers that are
-needed, without drawing any.  An ending z of probability p_z occurs in n answers with probability
-1 - (1 - p_z)^n, so
+All functions see a model as a function from contexts to the logits of the next token.  ``greedy`` returns the
+ending of the likeliest tokens, and ``sampled`` draws endings at random.  ``queries_needed`` computes the
+number of answers that an attacker needs, without drawing any.  An ending z of probability p_z occurs in n
+answers with probability 1 - (1 - p_z)^n, so
 
     n = ceil(log(1 - p) / log(1 - p_z))
 
 answers contain it with probability p: the record is (n, p)-extractable (Hayes et al. 2024, 2410.19482).
 
-The divergence probe lets a model repeat a word.  When a large model stopped repeating, it recited training
-data far more often than in plain answers (Nasr et al. 2023, 2311.17035).  The figure is the share of the
-text after the repetition that is inside a verbatim piece of the training data.  Small models show only the
-method.
+The divergence probe lets a model repeat a word.  When large models stopped repeating, they recited training
+data far more often than in plain answers (Nasr et al. 2023, 2311.17035).  The probe measures the share of the
+text after the repetition that lies in verbatim pieces of the training data.  Small models may not diverge
+like this.  With them, the probe only demonstrates the method.
 
-Letters: n contexts, strings or answers, t tokens of one, V tokens of the vocabulary, w tokens of the shortest
+Letters: n contexts, strings or answers of t tokens each, V tokens in the vocabulary, w tokens in the shortest
 piece that counts.
 """
 
@@ -33,14 +33,14 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 NextToken: TypeAlias = Callable[[Integers], NDArray[np.floating]]
-"""A model as an attacker sees it: it maps n contexts, (n, t) token numbers from the start of a record, to the
-(n, V) logits or log-probabilities of the next token."""
+"""A model as an attacker sees it.  It maps n contexts, which are (n, t) token numbers from the start of a
+record, to the (n, V) logits or log-probabilities of the next token."""
 
-_CHUNK = 16384  # contexts in one call of the model
+_CHUNK = 16384  # the most contexts in one call of the model
 
 
 def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
-    """Compute log p of each next token, (n, V), normalised in float64 whatever the model returns.
+    """Compute log p of each next token, of shape (n, V), normalised in float64 whatever the model returns.
 
     Args:
         contexts: (n, t) token numbers.
@@ -65,10 +65,11 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
 
 
 def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> Array:
-    """Compute log p(string | prefix) of n strings, (n,), minus their log-perplexity: *higher* is more likely.
+    """Compute the log-likelihoods log p(string | prefix) of n strings, of shape (n,).
 
-    A context that several strings share is computed once: all numbers of five digits take 11,111 contexts
-    instead of half a million.
+    A *higher* value is more likely, as these are the negative log-perplexities.  A context that several
+    strings share is computed once.  All numbers of five digits thus take 11,111 contexts instead of half a
+    million.
 
     Args:
         prefix: (p,) token numbers, p >= 0, from the start of a record.
@@ -83,7 +84,7 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
         raise InvalidInput(f"strings must hold at least one token each; got shape {rows.shape}.")
     total = np.zeros(len(rows))
     group = np.zeros(len(rows), dtype=np.int64)  # strings of one group agree in all tokens so far
-    first = np.zeros(1, dtype=np.int64)  # a string of each group
+    first = np.zeros(1, dtype=np.int64)  # the index of one string of each group
     for position in range(rows.shape[1]):
         head = np.broadcast_to(before, (first.size, before.size))
         table = next_log_probabilities(model, np.concatenate([head, rows[first, :position]], axis=1))
@@ -118,7 +119,7 @@ def _answer(model: NextToken, contexts: Integers) -> Array:
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
-    """Return the continuation of the likeliest tokens, (t,), and of the first of equally likely ones.
+    """Return the continuation of the likeliest tokens, of shape (t,).  Ties go to the first token.
 
     Args:
         prefix: (p,) token numbers.
@@ -133,10 +134,10 @@ def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
 def sampled(
     model: NextToken, prefix: ArrayLike, length: int, *, count: int, generator: np.random.Generator
 ) -> Integers:
-    """Draw ``count`` independent random continuations, (n, t), from the model's distribution.
+    """Draw ``count`` independent continuations of shape (n, t) from the model's distribution.
 
     Args:
-        generator: makes the draws.
+        generator: the random number generator.
     """
     check_integer("count", count, low=1)
     return _continued(
@@ -149,7 +150,7 @@ def sampled(
 
 
 def queries_needed(log_probability: float, confidence: float) -> float:
-    """Compute n = ceil(log(1 - p) / log(1 - p_z)), an integer as a float; inf for p_z = 0, 1 for p_z = 1.
+    """Compute n = ceil(log(1 - p) / log(1 - p_z)) as a float.  It is inf for p_z = 0, and 1 for p_z = 1.
 
     Args:
         log_probability: log p_z <= 0, or -inf, from :func:`log_likelihoods`.
@@ -164,13 +165,13 @@ def queries_needed(log_probability: float, confidence: float) -> float:
     if log_probability >= 0.0:
         return 1.0
     never = math.log1p(-math.exp(log_probability))
-    if never == 0.0:  # p_z below the smallest float
+    if never == 0.0:  # p_z is below the smallest float
         return math.inf
     return float(max(1.0, math.ceil(math.log1p(-p) / never - 1e-9)))
 
 
 class TrainingText:
-    """All pieces of ``window`` tokens of the training records, in which answers are looked up.
+    """All pieces of ``window`` tokens in the training records, among which pieces of answers are searched.
 
     >>> text = TrainingText([[1, 2, 3, 4]], window=3)
     >>> text.recited([9, 1, 2, 3, 4, 9]).tolist()
@@ -186,7 +187,7 @@ class TrainingText:
         }
 
     def recited(self, answer: ArrayLike) -> NDArray[np.bool_]:
-        """Mark the tokens of an answer, (t,), inside pieces of at least ``window`` training tokens."""
+        """Mark the (t,) tokens of an answer that lie in pieces of at least ``window`` training tokens."""
         tokens = [int(token) for token in np.asarray(answer)]
         inside = np.zeros(len(tokens), dtype=np.bool_)
         for start in range(len(tokens) - self.window + 1):
@@ -199,8 +200,8 @@ class TrainingText:
 class Divergence:
     """The result of the divergence probe.
 
-    ``diverged`` of the ``answers`` stopped repeating.  ``recited`` of the ``tokens`` after the repetition lie
-    inside pieces of the training data.
+    ``diverged`` is the number of the ``answers`` that stopped repeating.  ``recited`` is the number of the
+    ``tokens`` after the repetition that lie in pieces of the training data.
     """
 
     answers: int
@@ -210,12 +211,12 @@ class Divergence:
 
     @property
     def share(self) -> float:
-        """The recited share of the tokens after the repetition; 0 if there are none."""
+        """The share of the tokens after the repetition that are recited, or 0 if there are no tokens."""
         return self.recited / self.tokens if self.tokens else 0.0
 
 
 def after_repetition(answers: Integers, token: int, text: TrainingText) -> Divergence:
-    """Count the recited tokens after the repetition of ``token`` in the answers, (n, t).
+    """Count the recited tokens after the repetition of ``token`` in (n, t) answers.
 
     >>> text = TrainingText([[1, 2, 3]], window=3)
     >>> after_repetition(np.array([[9, 9, 1, 2, 3], [9, 9, 9, 9, 9]]), 9, text)
@@ -233,7 +234,7 @@ def after_repetition(answers: Integers, token: int, text: TrainingText) -> Diver
 def _continued(
     model: NextToken, prefix: ArrayLike, length: int, count: int, ranked: Callable[[Array], Array]
 ) -> Integers:
-    """Draw ``count`` continuations of the tokens with the highest ``ranked`` log-probability, (n, t)."""
+    """Make (n, t) continuations, n = ``count``, of the tokens with the largest ``ranked`` log-probability."""
     start = _tokens("prefix", prefix, 1)
     check_integer("length", length, low=1)
     contexts = np.broadcast_to(start, (count, start.size))
