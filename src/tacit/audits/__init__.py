@@ -1,10 +1,10 @@
 """Audits: lower bounds on what a run reveals, from experiments that are independent of the accounting.
 
 ``claim_test`` checks whether canaries contradict the accounted trade-off curve.  ``audit_one_run`` allows
-canaries that depend on one another.  ``audit_repeated_runs`` compares whole runs.  Each returns an
-``AuditResult``.  ``audit_slots`` makes the results of a run with slots, for which ``plan_with_room`` makes
-the plan.  ``noise_law`` and ``sampler_law`` find faults that no canary shows.  ``audit_precision`` tests the
-low bits of released numbers.
+canaries that depend on one another.  ``audit_repeated_runs`` compares many runs with a record and without it.
+Each returns an ``AuditResult``.  ``audit_slots`` audits a run with slots (unused entries of a parameter), and
+``plan_with_room`` makes the plan of such a run.  ``noise_law`` and ``sampler_law`` find faults that no canary
+shows.  ``audit_precision`` tests the low bits of released numbers.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ __all__ = [
     "sampler_law",
 ]
 
-if not TYPE_CHECKING:  # else every name would be one of the module
+if not TYPE_CHECKING:  # so that type checkers do not accept every name
     __getattr__ = _moved(
         __name__,
         {

@@ -1,21 +1,24 @@
 """The claim test, which checks whether a run is as private as its accounted trade-off curve.
 
-Every test for membership with false-positive rate a has a false-negative rate of at least f(a).  The claim is
-therefore refuted if one test makes fewer errors than any rates on or above f make likely
-(:mod:`tacit.audits.counts`).  The canaries that judge must not choose the threshold of that test.  The same
-counts contradict, with one probability of error for all three,
+Every test for membership with false-positive rate a has a false-negative rate of at least f(a), with f the
+trade-off curve.  A test refutes the claim if it makes so few errors that they are unlikely at all pairs of
+rates on or above f (:mod:`tacit.audits.counts`).  The canaries whose errors are counted must not choose the
+threshold of the test.  The same counts also contradict
 
     every eps below eps_lower       of any (eps, delta)-DP mechanism
     every mu below mu_lower         of any mu-GDP mechanism
-    every noise above sigma'        of the run's own family
+    every noise above sigma'        of the run's family of mechanisms
 
-One half of the canaries chooses the threshold and the other judges.  If the experiment can be simulated, each
-simulation, called a rehearsal, also chooses a threshold, on which all canaries judge.  Rehearsals get four
-fifths of the error probability.  They choose well, and the halves find faults that no rehearsal simulated.
-Rehearse the claim to prove as much as possible of a correct run, and the smallest important bug to find it.
+and one error probability covers all of these statements.
 
-The canaries' scores must be independent of one another given their coins.  The slots of a Poisson-sampled run
-with independent noise are.  For canaries that interfere use :mod:`tacit.audits.one_run`.
+One half of the canaries chooses the threshold, and errors are counted on the other half.  If the experiment
+can be simulated, each simulation, called a rehearsal, also chooses a threshold, and errors are counted on all
+canaries.  Rehearsals get four fifths of the error probability, because they choose good thresholds.  The
+halves get the rest, because they find faults that no rehearsal has simulated.  Rehearse the claimed noise,
+which gives the largest bounds for a correct run, and the smallest bug that you want to find.
+
+Given their coins, the scores of the canaries must be independent of one another.  This is true of the slots
+of a Poisson-sampled run with independent noise.  For canaries that interfere use :mod:`tacit.audits.one_run`.
 """
 
 from __future__ import annotations
@@ -45,18 +48,18 @@ from tacit.events import Event
 Array: TypeAlias = NDArray[np.float64]
 
 _REHEARSED = 0.8  # share of the error probability for the rehearsed thresholds
-_HALVINGS = 12  # of an interval around the result
-_LEAST_NOISE = 0.1  # the least noise with which a sampled composition can be accounted for
-_STEP = 1.25  # factor of the search for the noise; accounting is slow near no noise
-_NOISE_HALVINGS = 6  # of such a step: 0.4 %
-_AS_GOOD_AS_NONE = 24.0  # nats: the search for the noise stops at this epsilon
-_FARTHEST = 64.0  # end of all searches: a factor of the claimed noise, nats or standard deviations
+_HALVINGS = 12  # how often the interval around the result is halved
+_LEAST_NOISE = 0.1  # the least noise multiplier with which a sampled composition can be accounted for
+_STEP = 1.25  # a step of the search for the noise is this factor; accounting is slow with little noise
+_NOISE_HALVINGS = 6  # how often such a step is halved, to 0.4 %
+_AS_GOOD_AS_NONE = 24.0  # the epsilon, in nats, at which the search for the noise stops
+_FARTHEST = 64.0  # the end of all searches: a multiple of the claimed noise, an epsilon in nats, or a mu
 
 
 class NoiseFamily:
-    """A run with any noise multiplier, ``event(sigma)``, and the noise multiplier that is claimed.
+    """The event of a run for any noise multiplier, ``event(sigma)``, and the claimed noise multiplier.
 
-    More noise must give more privacy.  It does for Gaussian noise, sampled and composed.
+    More noise must give more privacy.  This is true of Gaussian noise, even if it is sampled and composed.
 
     >>> from tacit.events import Gaussian
     >>> family = NoiseFamily(Gaussian, claimed_noise=2.0, name="Gaussian noise")
@@ -65,14 +68,14 @@ class NoiseFamily:
     """
 
     def __init__(self, event: Callable[[float], Event], *, claimed_noise: float, name: str) -> None:
-        """Set the fields; ``name`` completes the sentence "epsilon is at least ..., given ..."."""
+        """Set the fields.  ``name`` completes the sentence "epsilon is at least ..., given ..."."""
         self.event, self.name = event, name
         self.claimed_noise = check_real("claimed_noise", claimed_noise, low=0.0, open_low=True)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The counts of one threshold, and their share of the error probability."""
+    """The error counts at one threshold, and ``level``, their share of the error probability."""
 
     counts: ErrorCounts
     level: float
@@ -91,13 +94,18 @@ def claim_test(
     rehearsals: tuple[Scores, ...] = (),
     family: NoiseFamily | None = None,
 ) -> AuditResult:
-    """Test ``claim`` on the scores of canaries that were in the training set and of others that were not.
+    """Test ``claim`` on the scores of canaries that were in the training set and of canaries that were not.
 
     Args:
-        rng: splits the canaries in halves.  It must be independent of the scores.
-        rehearsals: simulations of the experiment, independent of ``scores``, with the claimed noise or with a
-            planted bug.  :func:`tacit.audits.rehearsed_slot_scores` makes them for slots.
-        family: the run with other noise, to find the noise multiplier that the run behaves like.
+        scores: the scores of the canaries.
+        claim: the claimed trade-off curve.
+        confidence: one minus the error probability of all statements together.
+        rng: the generator that splits the canaries into halves.  It must be independent of the scores.
+        rehearsals: scores from simulations of the experiment with the claimed noise or with a planted bug.
+            They must be independent of ``scores``.  :func:`tacit.audits.rehearsed_slot_scores` makes them for
+            slots.
+        family: the run's event for other noise multipliers.  If it is given, the result has an upper bound on
+            the run's true noise multiplier.
 
     **Guarantee**
 
@@ -156,14 +164,14 @@ def judged_counts(
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
 ) -> list[Judged]:
-    """Return the counts by which :func:`claim_test` judges, from the same arguments."""
+    """Return the error counts that :func:`claim_test` uses, from the same arguments."""
     check_confidence(confidence)
     error = 1.0 - confidence
     rehearsed = _REHEARSED * error / len(rehearsals) if rehearsals else 0.0
     halved = error - len(rehearsals) * rehearsed
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
-        """Refute the claim by the largest margin, or else prove the largest bound."""
+        """Score the thresholds by the margin by which they refute the claim, or else by the mu they prove."""
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 
@@ -177,7 +185,7 @@ def judged_counts(
 def _least_contradicted_noise(
     family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
 ) -> float | None:
-    """Find a noise multiplier that is contradicted, as then all larger ones are.
+    """Find nearly the smallest noise multiplier that is contradicted.  Then all larger ones are too.
 
     The result is None if no multiplier up to 64 times the claimed one is contradicted."""
 

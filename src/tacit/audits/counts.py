@@ -1,16 +1,16 @@
 """Joint bounds from the two error counts of one test.
 
-At a threshold fixed beforehand, X of m non-members pass and Y of n members are missed.  These are binomials
-of the rates a and b.  A trade-off function f is contradicted if no rates that it allows, b >= f(a), make so
-few errors likely,
+At a threshold fixed beforehand, X of m non-members are called members and Y of n members are missed.  X and Y
+are binomial with rates a and b.  Let x and y be the observed counts, and w a weight.  The trade-off function
+f is contradicted if so few errors are unlikely at all rates that f allows, b >= f(a):
 
     sup over a of  Pr[w X / m + Y / n <= w x / m + y / n  |  a, f(a)]  <=  level.
 
-This contradicts more than two separate bounds on the rates, each at half of the level: a true f is
-contradicted only if both counts err together.  The probability falls in a and in b, so between two values of
-a it is at most that of the smaller a and of f at the larger.
+This test is stronger than two separate bounds on the rates, each at half of the level.  The probability
+decreases in a and in b.  So between two values of a, it is at most the probability for the smaller a and for
+f at the larger a.
 
-Letters: c intervals of a, x numbers of false positives.
+Letters of shapes: c intervals of a, x numbers of false positives.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Array: TypeAlias = NDArray[np.float64]
 Tradeoff: TypeAlias = Callable[[Array], Array]
 Objective: TypeAlias = Callable[[Array, Array], Array]
 
-_QUANTILES = np.arange(1, 50) / 50.0  # of the choosing scores: the candidate thresholds
-_ROUNDING = 1e-9  # relative, of a probability summed here
-_FIRST, _MOST, _ROUNDS = 33, 48, 40  # ends of intervals at first, intervals at most, halvings of them
+_QUANTILES = np.arange(1, 50) / 50.0  # these quantiles of the scores that choose are the thresholds to try
+_ROUNDING = 1e-9  # the relative rounding error of a probability that is summed here
+_FIRST, _MOST, _ROUNDS = 33, 48, 40  # the first number of interval ends, most intervals, most halvings
 
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """The errors of one test, which says "member" to scores of at least ``threshold``.
+    """The errors of one test, which calls a record a member if its score is at least ``threshold``.
 
-    ``weight`` is w.  Threshold and weight must not depend on these records."""
+    ``weight`` is w.  Threshold and weight must not depend on the records whose errors are counted."""
 
     threshold: float
     weight: float
@@ -52,10 +52,10 @@ class ErrorCounts:
     members: int
 
     def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
-        """Return whether no rates on or above ``tradeoff`` make so few errors likelier than ``level``.
+        """Return whether so few errors have probability of at most ``level`` at all rates allowed.
 
-        ``tradeoff`` must decrease.  The result is False, too, in cases within about 1 % of ``level``, which
-        take too long to decide.
+        The rates allowed are those on or above ``tradeoff``, which must be decreasing.  If the largest
+        probability is within about 1 % of ``level``, the decision takes too long, and the result is False.
 
         >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
         >>> few.contradicts(lambda a: 1.0 - a, 0.01), few.contradicts(lambda a: 0.0 * a, 0.01)
@@ -78,7 +78,7 @@ class ErrorCounts:
 
     @cached_property
     def _few(self) -> tuple[int, NDArray[np.int64]]:
-        """The number of x that the statistic allows, with 0, and the largest y with each, of shape (x,)."""
+        """The number of values x from 0 that the observed statistic allows, and the largest y for each."""
         m, n, w = self.non_members, self.members, self.weight
         statistic = w * self.false_positives / m + self.false_negatives / n
         x = np.arange(0.0, min(m, np.floor(statistic * m / w + _ROUNDING)) + 1.0)
@@ -86,7 +86,7 @@ class ErrorCounts:
         return x.size, y.astype(np.int64)
 
     def _chance(self, a: Array, b: Array) -> Array:
-        """Return the probability of so few errors at rates ``a`` and ``b``, rounded up; all of shape (c,)."""
+        """Return the (c,) probabilities of so few errors at (c,) rates ``a`` and ``b``, rounded up."""
         size, y = self._few
         mass = _binomial(size, self.non_members, a)
         below = np.cumsum(_binomial(int(y[0]) + 1, self.members, b), axis=1)
@@ -94,7 +94,7 @@ class ErrorCounts:
         return total * (1.0 + _ROUNDING)
 
     def _one_by_one(self, a: Array, b: Array) -> Array:
-        """Bound :meth:`_chance` quickly: each count alone must be within what the sum allows."""
+        """Return a quick upper bound on :meth:`_chance`, from the largest value of each count alone."""
         size, y = self._few
         return np.minimum(bdtr(size - 1.0, self.non_members, a), bdtr(float(y[0]), self.members, b))
 
@@ -102,10 +102,10 @@ class ErrorCounts:
 def counts_after_halving(
     scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
 ) -> ErrorCounts:
-    """Count the errors of one random half of ``scores``, at the threshold that the other half chooses.
+    """Count the errors of one random half of ``scores`` at the threshold that the other half chooses.
 
-    The best threshold maximises ``choose(false positives, false negatives)`` of upper bounds on the rates, at
-    ``level`` / 2 each.
+    The chosen threshold maximises ``choose(a, b)``, with a and b upper bounds on the rates of false positives
+    and false negatives, each at ``level`` / 2.
     """
     choosing, judging = scores.split(rng)
     return _judged(judging, choosing, choose, level)
@@ -114,14 +114,15 @@ def counts_after_halving(
 def counts_after_rehearsal(
     scores: Scores, rehearsal: Scores, choose: Objective, *, level: float
 ) -> ErrorCounts:
-    """Count the errors of all ``scores``, at the threshold chosen on an independent simulation."""
+    """Count the errors of all ``scores`` at the threshold that an independent simulation chooses."""
     return _judged(scores, rehearsal, choose, level)
 
 
 def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, halvings: int) -> float:
-    """Find the largest contradicted number up to ``most``, or 0 if none is.
+    """Find the largest number up to ``most`` that is contradicted, or 0 if none is.
 
-    All smaller numbers must be contradicted, too.  The result is rounded down, by a part in 2^halvings."""
+    If a number is contradicted, all smaller ones must be too.  The result is rounded down, by the width of
+    the last interval after ``halvings`` halvings."""
     if not contradicted(0.0):
         return 0.0
     low, high = 0.0, 1.0
@@ -155,7 +156,7 @@ def _judged(scores: Scores, choosing: Scores, choose: Objective, level: float) -
 
 
 def _binomial(size: int, trials: int, rates: Array) -> Array:
-    """Pr[Bin(trials, rate) = k] for k < ``size``; of shape (c, size)."""
+    """Compute Pr[Bin(trials, rate) = k] for k < ``size`` and (c,) rates, of shape (c, size)."""
     k, rate = np.arange(float(size)), rates[:, None]
     ways = gammaln(trials + 1.0) - gammaln(k + 1.0) - gammaln(trials - k + 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,19 +167,19 @@ def _binomial(size: int, trials: int, rates: Array) -> Array:
 
 
 def _slope(a: float, b: float) -> float:
-    """Return -f'(a) of the Gaussian trade-off function through (a, b): the weight of a false positive."""
+    """Return -f'(a), the weight of a false positive, for the Gaussian trade-off function f through (a, b)."""
     return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))
 
 
 def bounded_rates(
     scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Return Clopper-Pearson bounds on the rates of false positives and false negatives of one half.
+    """Return upper Clopper-Pearson bounds on the rates of false positives and false negatives of one half.
 
-    The other half chooses the threshold, as a threshold looks too good on the scores that chose it.
+    The other half chooses the threshold, because a threshold looks too good on the scores that chose it.
 
     Args:
-        level: the largest probability with which each of the two bounds fails.
+        level: the largest probability with which each of the two bounds may fail.
     """
     counts = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
     return (
@@ -190,20 +191,20 @@ def bounded_rates(
 def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float) -> Array:
     """Return the largest epsilon that the rates contradict at ``delta``: log((1 - delta - FNR) / FPR), or 0.
 
-    With the rates exchanged this is the bound of the mirrored test (Kairouz, Oh & Viswanath 2015, 1311.0776,
-    Theorem 2.1).
+    See Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 2.1.  Exchange the rates to get the bound for the
+    other direction.
     """
     true_positives = np.maximum(1.0 - delta - false_negatives, 1e-300)
     return np.maximum(0.0, np.log(true_positives / np.maximum(false_positives, 1e-300)))
 
 
 def mus_shown(false_positives: Array, false_negatives: Array) -> Array:
-    """Return the largest mu whose Gaussian these rates contradict: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
+    """Return the largest mu for which the rates contradict mu-GDP: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
     with np.errstate(invalid="ignore"):
         mu = -ndtri(false_positives) - ndtri(false_negatives)
     return np.maximum(0.0, np.nan_to_num(mu, nan=0.0, neginf=0.0))
 
 
 def check_confidence(confidence: float) -> float:
-    """Refuse a confidence below one half, which would show nothing."""
+    """Return ``confidence``, and refuse a value below one half, which would show nothing."""
     return check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)

@@ -1,8 +1,8 @@
-"""Tests of the distribution of a run's noise and samples against the accounted one.
+"""Tests whether a run's noise and samples have the distribution that was accounted for.
 
 They find faults that no canary shows: noise that is too *large*, the same noise in two steps or two tensors,
-a tensor without noise, a shuffle that was accounted for as independent draws.  Each returns p-values by name,
-and rejects if the smallest, times their number, is below the level (Bonferroni).
+a tensor without noise, or a shuffle that was accounted for as independent draws.  A test returns p-values by
+name.  It rejects if the smallest p-value times their number is below the level (Bonferroni).
 
 Letters: T steps, d entries of a tensor, n records.
 """
@@ -23,13 +23,13 @@ from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EXACT = 1000  # up to this many entries the distribution of the Kolmogorov-Smirnov distance is exact
-_FEWEST = 30  # with this many products a correlation along a tensor is nearly normal
+_EXACT = 1000  # up to this many entries, the exact distribution of the Kolmogorov-Smirnov distance is used
+_FEWEST = 30  # from this many products on, the sum of products along a tensor is nearly normal
 
 
 @dataclass(frozen=True)
 class LawTest:
-    """The p-values of several tests of one distribution, each valid alone.
+    """The p-values of several tests of one distribution.  Each p-value is valid alone.
 
     >>> test = LawTest({"size": 0.4, "neighbours": 0.001})
     >>> test.worst, test.p_value, test.rejects(0.01)
@@ -49,7 +49,7 @@ class LawTest:
         return min(self.p_values, key=lambda name: self.p_values[name])
 
     def rejects(self, level: float) -> bool:
-        """Return whether the tests reject; they reject a true distribution with at most ``level``."""
+        """Return whether the tests reject.  They reject a true distribution with probability <= ``level``."""
         return self.p_value < check_real("level", level, low=0.0, high=1.0)
 
 
@@ -57,15 +57,16 @@ def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
     """Test whether noise is N(0, std^2), independent over entries, tensors and steps.
 
     Args:
-        noise: the released values minus the computed ones, of shape (T, ...), by tensor, T >= 2.
-        std: the standard deviation that was accounted for, in the same units; > 0.
+        noise: for each tensor, the released values minus the computed values, of shape (T, ...) with T >= 2.
+        std: the standard deviation > 0 that was accounted for, in the same units.
 
     Raises:
         InvalidInput: if a tensor is empty or not finite, or the numbers of steps differ.
 
-    Per tensor: the sum of squares (two-sided chi^2, d T degrees of freedom), the sums over a step's entries
-    (the same, T degrees), the Kolmogorov-Smirnov distance, every pair of steps, and neighbouring entries.
-    Per pair of tensors: the entries at the same place.
+    Each tensor is tested for its sum of squares (two-sided chi^2 with d T degrees of freedom), the sum of
+    each step's entries (two-sided chi^2 with T degrees of freedom), the Kolmogorov-Smirnov distance, the
+    correlation of every pair of steps, and that of neighbouring entries.  Each pair of tensors is tested for
+    the correlation of entries with the same index.
 
     >>> rng = np.random.default_rng(0)
     >>> noise = {"weight": rng.normal(0.0, 2.0, (60, 10, 20)), "bias": rng.normal(0.0, 2.0, (60, 10))}
@@ -90,19 +91,21 @@ def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
 
 
 def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
-    """Test whether every record took part in every step by an independent coin of probability q.
+    """Test whether every record took part in every step independently with probability q.
 
     Args:
-        counts: how often each record was in each step's batch, of shape (T, n).
+        counts: the number of times that each record was in each step's batch, of shape (T, n).
         sampling_rate: q in (0, 1), as accounted for.
 
     Raises:
         InvalidInput: if the counts are not whole numbers of shape (T, n).
 
-    A record that is twice in one batch refutes the coins.  The other tests are of the total (binomial), the
-    spread of batch sizes and of each record's count, over the run and over windows of 1/q steps (two-sided
-    chi^2; a shuffle has no spread), and the pairs of records and of steps that coincide most (binomial, q^2
-    each).
+    The tests reject if a record is twice in one batch.  They also test
+
+    * the total (binomial).
+    * the variance of batch sizes, and that of the records' counts in the run and in windows of 1/q steps
+      (two-sided chi^2).  With a shuffle, these variances are too small.
+    * the pair of records, and the pair of steps, that coincide most often (binomial with rate q^2).
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random((100, 500)) < 0.1
@@ -130,7 +133,7 @@ def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
     )
 
 
-# --- one law each -----------------------------------------------------------------------------------------
+# --- single tests -----------------------------------------------------------------------------------------
 
 
 def _steps(name: str, values: ArrayLike) -> Array:
@@ -158,10 +161,10 @@ def _two_sided_binomial(count: float, trials: int, rate: float) -> float:
 
 
 def _spread(counts: Array, trials: int, rate: float) -> float:
-    """Test the spread of independent binomial counts about their mean, by chi^2.
+    """Test the variance of independent binomial counts about their mean, by chi^2.
 
-    The square of a binomial spreads more than that of a Gaussian.  The degrees of freedom are lowered to give
-    the sum of squares its true mean and variance.
+    The square of a centred binomial varies more than that of a Gaussian.  So the degrees of freedom are
+    lowered until the mean and the variance of the sum of squares are right.
     """
     variance = trials * rate * (1.0 - rate)
     kurtosis = 3.0 + (1.0 - 6.0 * rate * (1.0 - rate)) / variance
@@ -171,7 +174,7 @@ def _spread(counts: Array, trials: int, rate: float) -> float:
 
 
 def _normal_shape(z: Array) -> float:
-    """Test against N(0, 1) by Kolmogorov and Smirnov."""
+    """Test ``z`` against N(0, 1) by the Kolmogorov-Smirnov test."""
     u, n = np.sort(ndtr(z)), z.size
     above, below = np.arange(1, n + 1) / n - u, u - np.arange(n) / n
     distance = float(max(above.max(), below.max()))
@@ -179,7 +182,7 @@ def _normal_shape(z: Array) -> float:
 
 
 def _equal_steps(z: Array) -> float:
-    """Test the most correlated pair of steps; <a, b> / |a| is N(0, 1) whatever a."""
+    """Test the most correlated pair of steps a and b.  Given a, <a, b> / |a| is N(0, 1)."""
     norm = np.linalg.norm(z, axis=1)
     if (norm == 0.0).any():
         return 0.0
@@ -189,7 +192,7 @@ def _equal_steps(z: Array) -> float:
 
 
 def _neighbours(z: Array) -> float:
-    """Test adjacent entries: their products add up to N(0, number)."""
+    """Test the sum of products of adjacent entries, which is nearly N(0, number of products)."""
     products = z[:, 1:] * z[:, :-1]
     if products.size < _FEWEST:
         return 1.0
@@ -197,7 +200,7 @@ def _neighbours(z: Array) -> float:
 
 
 def _correlation(a: Array, b: Array) -> float:
-    """Test a correlation about known means of 0 by Student's t, exact for independent Gaussians."""
+    """Test the correlation of a and b, with means of 0, by Student's t.  It is exact for Gaussians."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     if a.size < 2 or size == 0.0:
         return 1.0 if a.size < 2 else 0.0
@@ -208,7 +211,7 @@ def _correlation(a: Array, b: Array) -> float:
 
 
 def _coinciding(rows: Array, rate: float) -> float:
-    """Test the pair of rows that coincides most often: Bin(columns, q^2) for each pair."""
+    """Test the pair of rows that coincides most often.  The count of each pair is Bin(columns, q^2)."""
     together = np.minimum(rows, 1.0) @ np.minimum(rows, 1.0).T
     row, column = np.triu_indices(rows.shape[0], 1)
     most = float(together[row, column].max())

@@ -1,7 +1,7 @@
-"""Lower bounds from one run with many canaries, each in or out by a fair coin, and guesses of the coins.
+"""Lower bounds from one run with many canaries, from guesses of the coins that decided which of them are in.
 
-The bounds use only that the coins are independent.  The canaries may interfere, and the mechanism may be
-unknown.  The auditor guesses "in" for the k highest scores and "out" for the k lowest.  v of the r guesses
+The bounds need only fair and independent coins.  The canaries may interfere, and the mechanism may be
+unknown.  The auditor guesses "in" for the highest scores and "out" for the lowest, and v of these r guesses
 are right.
 
 * Steinke, Nasr & Jagielski 2023 (2305.08846, Theorem 5.2): for an (epsilon, delta)-DP run with m coins, with
@@ -9,11 +9,12 @@ are right.
 
       Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i.
 
-* Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3): the same for a run that is f-DP, by a
-  recursion on the probability of at least i right guesses.
+* Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3) give a bound for an f-DP run, by a recursion
+  on the probability of at least i right guesses.
 
-The number of guesses is fixed beforehand: r / m of 0.05, 0.2, 0.5 and 1, each at a quarter of the error
-probability.  Few guesses are best for a tight audit, many for a gross bug.
+The numbers of guesses are fixed beforehand.  By default r / m is 0.05, 0.2, 0.5 and 1, and each gets a
+quarter of the error probability.  Few guesses give the tightest bound for a correct run, and many show a
+gross bug best.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from tacit.errors import InvalidInput, check_integer, check_real
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-SHARES = (0.05, 0.2, 0.5, 1.0)  # of the canaries that are guessed
-_UNFAIR = 1e-9  # a number of heads that is less probable shows that the coin was not fair
+SHARES = (0.05, 0.2, 0.5, 1.0)  # the shares of the canaries that are guessed
+_UNFAIR = 1e-9  # a coin is not fair if its number of heads is less probable than this
 _HALVINGS = 40
-_MOST = 64.0  # nats, and standard deviations: more than any number of canaries shows
+_MOST = 64.0  # an epsilon in nats, or a mu, that is larger than any number of canaries can show
 _NORMAL = NormalDist()
 
 
@@ -55,17 +56,20 @@ def audit_one_run(
     """Compute a lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
 
     Args:
-        scores: of shape (m,), higher for canaries that seem to be in.
-        included: of shape (m,), boolean: the coins, fair and independent, flipped before training.
-        delta: in [0, 1).  Keep m delta below 0.01, as the bound suffers otherwise.
-        rng: orders ties.  It must be independent of the coins.
+        scores: (m,) scores, higher for canaries that seem to be in.
+        included: (m,) booleans, the results of the coins.  The coins must be fair, independent and flipped
+            before training.
+        delta: the delta in [0, 1).  Keep m delta below 0.01, because the bound is weak otherwise.
+        confidence: one minus the error probability.
+        rng: the generator that puts equal scores in random order.  It must be independent of the coins.
         shares: the shares of the canaries to guess, chosen before the scores are seen.  The error probability
-            is split evenly.
+            is split evenly between them.
+        claim: if it is given, its epsilon is tested too.
 
     **Guarantee**
 
-    * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, whatever the scores
-      are and however the canaries interfere.
+    * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, for any scores and
+      any interference between canaries.
 
     Raises:
         InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
@@ -104,7 +108,8 @@ def audit_one_run_by_tradeoff(
 ) -> AuditResult:
     """Compute a lower bound on mu of any mu-GDP run, from m canaries, and test the claimed trade-off curve.
 
-    The arguments are those of :func:`audit_one_run`.  At ``delta``, in (0, 1), mu is converted to epsilon.
+    The arguments are those of :func:`audit_one_run`.  ``mu_lower`` is converted to epsilon at ``delta``,
+    which must be in (0, 1).
 
     **Guarantee**
 
@@ -145,10 +150,10 @@ def audit_one_run_by_tradeoff(
 
 
 def right_guesses(scores: Array, included: Bools, share: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Guess "in" for the highest scores and "out" for the lowest, and count the guesses and the right ones.
+    """Guess "in" for the highest scores and "out" for the lowest, and count all guesses and the right ones.
 
-    The guesses are a ``share`` of the scores.  Equal scores are put in random order, so that the order of the
-    canaries, which may be that of their coins, reveals nothing.
+    The number of guesses is a ``share`` of the number of scores.  Equal scores are put in random order,
+    because the order of the canaries may reveal their coins.
     """
     guessed = max(1, round(share * scores.size))
     order = np.lexsort((rng.random(scores.size), scores))
@@ -164,7 +169,7 @@ def _guesses(
     shares: tuple[float, ...],
     rng: np.random.Generator,
 ) -> tuple[int, float, list[tuple[int, int]]]:
-    """Return the number of canaries, the level of a share, and each share's guesses and right guesses."""
+    """Return the number of canaries, the level for each share, and each share's guesses and right guesses."""
     check_confidence(confidence)
     score, coin = np.asarray(scores, dtype=np.float64), np.asarray(included)
     if coin.dtype != np.bool_ or score.ndim != 1 or coin.shape != score.shape:
@@ -216,7 +221,7 @@ def chance_of_right_guesses(
 
 @lru_cache(maxsize=4096)
 def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: float, level: float) -> float:
-    """Find the largest epsilon, in nats, that ``right`` of ``guessed`` right guesses contradict at ``level``.
+    """Find the largest epsilon that the guesses contradict at ``level``: ``right`` of ``guessed`` are right.
 
     >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
     [1.05, 3.49, 5.81, 7.42]
@@ -232,11 +237,11 @@ def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: floa
 def tradeoff_contradicted(
     canaries: int, guessed: int, right: int, tradeoff: Callable[[float], ArrayLike], *, level: float
 ) -> bool:
-    """Return whether ``right`` of ``guessed`` right guesses contradict the trade-off function ``tradeoff``.
+    """Return whether the guesses, of which ``right`` are right, contradict ``tradeoff`` at ``level``.
 
-    The test is at ``level`` (2410.22235, Algorithm 3, for two classes).  r and h follow the joint probability
-    of at least i right guesses and of a right or wrong i-th guess.  f bounds the growth of the latter, and no
-    f-DP run brings their sum above guessed / canaries.
+    The test is Algorithm 3 of 2410.22235 for two classes.  Its variables r and h follow the joint probability
+    of at least i right guesses and of a wrong or right i-th guess.  The trade-off function bounds how fast
+    they grow.  For an f-DP run, their sum is at most guessed / canaries.
     """
     _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries
@@ -250,7 +255,7 @@ def tradeoff_contradicted(
 
 @lru_cache(maxsize=4096)
 def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) -> float:
-    """Find the largest mu whose Gaussian the guesses contradict at ``level``.
+    """Find the largest mu for which the guesses contradict mu-GDP at ``level``.
 
     >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
     0.4402

@@ -1,16 +1,18 @@
-"""The audit of low bits, which checks what the last digits of released numbers reveal besides their size.
+"""The audit of low bits, which checks what the last bits of released numbers reveal.
 
-Noise added in floating point leaves marks.  Small noise has fine low bits.  Its sum with an answer near 0
-keeps them, and its sum with a larger answer loses them by rounding.  One of two neighbouring answers
-therefore has outcomes that the other cannot have, however small epsilon (Mironov 2012, CCS; Haney,
-Desfontaines, Hartman, Shrestha & Hay 2022, 2207.13793).  A histogram does not show them.
+Noise that is added in floating point leaves traces.  A small noise value has low bits of very small value.
+Its sum with an answer near 0 keeps them, but its sum with a larger answer loses them by rounding.  Therefore
+one of two neighbouring answers has outcomes that the other cannot have, however small epsilon is (Mironov
+2012, CCS; Haney, Desfontaines, Hartman, Shrestha & Hay 2022, 2207.13793).  A histogram does not show these
+outcomes.
 
-One half of the releases chooses an event, "the size is in these ranges and the lowest bit that is set is one
-of these".  The other half, which is independent of the choice, bounds its probability under either data set
-(Clopper-Pearson).  Run the mechanism on two data sets with different true answers that are small compared to
-the noise, best 0 and 1: floats are finest there, and the marks plainest.
+One half of the releases chooses an event of the form "the value is in one of these ranges, and its lowest set
+bit is one of these".  The other half, which is independent of the choice, bounds the probability of this
+event under either data set (Clopper-Pearson).  Run the mechanism on two data sets with different true answers
+that are small compared to the noise.  Use 0 and 1 if you can, because floats are densest near 0.
 
-Letters: n, m releases of either data set; u cells, a cell being one range of sizes and one lowest bit.
+Letters: n and m releases on the two data sets, u cells.  A cell is one range of values and one lowest set
+bit.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from tacit.errors import InvalidInput, check_real
 Array: TypeAlias = NDArray[np.float64]
 Cells: TypeAlias = NDArray[np.int64]
 
-_RANGES = 16  # of sizes, of equal weight
-_FEWEST = 100  # releases of a data set
-_ZERO = 1100  # stands for the lowest bit of 0, which has none; larger than that of any float
+_RANGES = 16  # the number of ranges of values; each has the same number of releases
+_FEWEST = 100  # the fewest releases on a data set
+_ZERO = 1100  # stands for the lowest set bit of 0, which has none; it is larger than that of any float
 
 
 def audit_precision(
@@ -42,13 +44,15 @@ def audit_precision(
     confidence: float,
     rng: np.random.Generator,
 ) -> AuditResult:
-    """Bound epsilon from below, by the sizes and low bits of numbers released on two neighbouring data sets.
+    """Bound epsilon from below by the values and low bits of numbers released on two neighbouring data sets.
 
     Args:
-        here: independent releases on one data set, of shape (n,), unchanged: float32 stays float32.
-        there: the same on its neighbour, of shape (m,).
-        epsilon: the claim, at ``delta``.
-        rng: splits the releases in halves.  It must be independent of them.
+        here: (n,) independent releases on one data set, exactly as released.
+        there: (m,) independent releases on its neighbour.
+        epsilon: the claimed epsilon.
+        delta: the delta of the claim and of the bound.
+        confidence: one minus the error probability.
+        rng: the generator that splits the releases into halves.  It must be independent of the releases.
 
     Raises:
         InvalidInput: if a data set has fewer than 100 releases, or a release is not finite.
@@ -68,7 +72,7 @@ def audit_precision(
     """
     check_real("epsilon", epsilon, low=0.0)
     check_real("delta", delta, low=0.0, high=1.0, open_high=True)
-    level = (1.0 - check_confidence(confidence)) / 4.0  # two rates in each of two directions
+    level = (1.0 - check_confidence(confidence)) / 4.0  # two rates for each order of the data sets
     x, y = rng.permutation(_checked("here", here)), rng.permutation(_checked("there", there))
     n, m = x.size // 2, y.size // 2
     edges = np.quantile(np.concatenate([x[:n], y[:m]]), np.arange(1, _RANGES) / _RANGES)
@@ -90,25 +94,25 @@ def audit_precision(
 
 
 def lowest_bits(values: ArrayLike) -> NDArray[np.int64]:
-    """Return the exponent e of the lowest bit that is set: a value is an odd multiple of 2^e; 1100 for 0.
+    """Return the exponent e of the lowest set bit: each value is an odd multiple of 2^e.  For 0, e is 1100.
 
     >>> lowest_bits([0.75, -12.0, 1.0, 0.1, 0.0]).tolist()
     [-2, 2, 0, -55, 1100]
     """
     fraction, exponent = np.frexp(np.asarray(values, dtype=np.float64))
     whole = np.abs(np.ldexp(fraction, 53)).astype(np.int64)  # odd part times a power of 2, exactly
-    lowest = np.frexp((whole & -whole).astype(np.float64))[1] - 1  # the place of that bit
+    lowest = np.frexp((whole & -whole).astype(np.float64))[1] - 1  # the position of that bit
     return np.where(whole == 0, _ZERO, exponent.astype(np.int64) - 53 + lowest)
 
 
 def _cells(values: Array, edges: Array) -> Cells:
-    """Encode the range and the lowest bit of each release as one number."""
+    """Encode the range and the lowest set bit of each release as one number."""
     cells: Cells = np.searchsorted(edges, values).astype(np.int64) * (4 * _ZERO) + lowest_bits(values)
     return cells
 
 
 def _event(likely: Cells, unlikely: Cells, delta: float, level: float) -> Cells:
-    """Choose the cells whose union shows the largest epsilon on the choosing half; of shape (<= u,)."""
+    """Choose the cells, at most u, whose union shows the largest epsilon on the half that chooses."""
     cells, index = np.unique(np.concatenate([likely, unlikely]), return_inverse=True)
     hits = np.bincount(index[: likely.size], minlength=cells.size)
     misses = np.bincount(index[likely.size :], minlength=cells.size)
@@ -122,14 +126,17 @@ def _event(likely: Cells, unlikely: Cells, delta: float, level: float) -> Cells:
 
 
 def _shown(likely: Cells, unlikely: Cells, event: Cells, delta: float, level: float) -> float:
-    """Compute the epsilon that the judging half shows by this event."""
+    """Compute the epsilon that this event shows on the half that did not choose it."""
     hits, misses = np.isin(likely, event).sum(), np.isin(unlikely, event).sum()
     bounds = least_rate(hits, likely.size, level), largest_rate(misses, unlikely.size, level)
     return float(_log_ratio(*bounds, delta))
 
 
 def _log_ratio(at_least: Array, at_most: Array, delta: float) -> Array:
-    """Return log((P - delta) / Q) <= epsilon for an event of probability P here and Q there, at least 0."""
+    """Return max(0, log((P - delta) / Q)) for an event of probability P here and Q there.
+
+    It is at most epsilon.
+    """
     ratio: Array = np.log(np.maximum((at_least - delta) / at_most, 1.0))
     return ratio
 

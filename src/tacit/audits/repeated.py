@@ -1,8 +1,8 @@
-"""The audit by repetition: train often with and without a record, then compare.
+"""The audit by repetition, which trains often with a record and without it, and compares the runs.
 
-This is the oldest audit, and valid for anything that can be run often: (epsilon, delta)-DP bounds the error
-rates of every test between the two kinds of run (Jagielski, Ullman & Oprea 2020, 2006.07709; Nasr et al.
-2021, 2101.04535).  n runs can show an epsilon of at most about log(n / 4).
+This is the oldest audit.  It is valid for every mechanism that can be run often, because (epsilon, delta)-DP
+bounds the error rates of every test that distinguishes the two kinds of run (Jagielski, Ullman & Oprea 2020,
+2006.07709; Nasr et al. 2021, 2101.04535).  n runs can show an epsilon of at most about log(n / 4).
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ def audit_repeated_runs(
     rng: np.random.Generator,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """Compute a lower bound on epsilon from one score per independent run, with and without the record.
+    """Compute a lower bound on epsilon from independent runs with and without a record, with one score each.
 
-    Two thresholds are chosen on half of the runs, one for each direction of the bound.  The four rates are
-    bounded on the other half, at a quarter of the error probability each.
+    Half of the runs choose two thresholds, one for either direction of the inequality.  The other half bounds
+    the resulting four rates, each at a quarter of the error probability.
 
     Args:
-        scores: one of each run with the record (``members``) and without it (``non_members``).
-        rng: splits the runs in halves.  It must be independent of the scores.
-        claim: if given, it is also tested, on the same bounds.
+        scores: the scores of the runs with the record (``members``) and without it (``non_members``).
+        delta: the delta of the bound.
+        confidence: one minus the error probability.
+        rng: the generator that splits the runs into halves.  It must be independent of the scores.
+        claim: if it is given, the same bounds also test it.
 
     **Guarantee**
 

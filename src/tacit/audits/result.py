@@ -1,28 +1,28 @@
-"""The result of an audit, as data and as a sentence that also says what it does not mean."""
+"""The result of an audit, as data and as sentences that also say what the result does not mean."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 AUDIT_LEVEL = 1e-3
-"""The largest probability with which all tests of one audit together contradict a promise that holds."""
+"""The largest probability that any test of one audit contradicts a promise that is kept."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
     """A lower bound on what a run reveals.
 
-    ``eps_lower`` is proven at ``delta`` with probability ``confidence``.  If ``family`` is named, it is the
-    epsilon of the most private mechanism *of that family* that the experiment does not contradict, and
-    ``eps_lower_any`` holds for any mechanism.  ``mu_lower``: the run is mu-GDP for no smaller mu.
-    ``noise_at_most``: it behaves as if its noise multiplier were at most that.  ``canaries`` is the number of
-    planted records (or of runs, or of steps watched).  ``claimed_eps`` and ``claim_rejected`` are None if no
-    claim was tested.
+    ``eps_lower`` is a lower bound on epsilon at ``delta`` with probability ``confidence``.  If ``family`` is
+    not None, this bound assumes a mechanism *of that family*, and ``eps_lower_any`` is the bound for any
+    mechanism.  The run is not mu-GDP for any mu below ``mu_lower``.  It behaves as if its noise multiplier
+    were at most ``noise_at_most``.  ``canaries`` is the number of planted records, or of runs or released
+    numbers that were compared.  ``claimed_eps`` and ``claim_rejected`` are None if no claim was tested.
 
     **Guarantee**
 
-    * A true claim has ``claim_rejected`` with probability at most 1 - ``confidence``.
-    * All bounds of one result hold together with probability ``confidence``, each in its family.
+    * ``claim_rejected`` is True for a true claim with probability at most 1 - ``confidence``.
+    * All bounds of one result hold together with probability ``confidence``, if the mechanism is of the
+      family that a bound assumes.
     """
 
     method: str
@@ -37,9 +37,9 @@ class AuditResult:
     claimed_eps: float | None = None
     claim_rejected: bool | None = None
     suspected: bool | None = None
-    """In an audit of two stages, whether the first one, at ``confidence``, rejected the claim.  Then
-    ``claim_rejected`` is what both stages say, and all tests of the audit together err with probability at
-    most :data:`AUDIT_LEVEL`."""
+    """Whether the first stage of an audit in two stages rejected the claim, at ``confidence``.  In such an
+    audit, ``claim_rejected`` is the verdict of both stages, and the probability that any test of the audit
+    errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
         """Write the result in sentences.
@@ -67,7 +67,7 @@ class AuditResult:
         return f"{words} A small bound means a weak attack, not safety."
 
     def judgement(self) -> str:
-        """Say whether the audit contradicts the claim, and how often a test does so by chance.
+        """Write whether the audit contradicts the claim, and how often a test does so by chance.
 
         >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> result.judgement()

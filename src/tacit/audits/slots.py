@@ -1,7 +1,7 @@
-"""Audits by slots: canaries with a gradient at an entry at which every other record's gradient is zero.
+"""Audits by slots.  A slot is an entry of a parameter vector at which only one canary has a gradient.
 
-A slot is one entry of a parameter vector that the model never uses.  If canary j takes part in a step, entry
-j of the clipped sum is s_j C, with a public sign s_j; otherwise it is 0.  The released entry, over s_j C, is
+The model never uses this parameter vector.  If canary j takes part in a step, entry j of the clipped sum is
+s_j C, with a public sign s_j, and otherwise it is 0.  The released entry, divided by s_j C, is
 
     x_tj = [j took part in step t] + N(0, sigma^2),
 
@@ -9,12 +9,12 @@ so the best membership test, given sigma, is the log-likelihood ratio of a Poiss
 
     LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
 
-A plain sum over the steps is far weaker.  The threshold of the ratio must not be fixed at 0, which is off
-centre if the true noise is not sigma.  Audits choose the threshold themselves.
+A plain sum over the steps is far weaker.  The threshold of the ratio must not be fixed at 0, which is a poor
+threshold if the true noise is not sigma.  Audits choose the threshold from data.
 
-Under adaptive clipping or with a loss report the gradients have more noise than the plan's multiplier, as the
-count and the loss are also released.  The slots contain this noise, and the audit compares them with the
-accounted curve of all releases.
+With adaptive clipping or a loss report, the gradients have more noise than the plan's noise multiplier says,
+because the count or the loss is also released.  The slots have this larger noise, and the audit compares them
+with the accounted curve of all releases.
 
 Letters: T steps, m slots.
 """
@@ -42,12 +42,12 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float) -> Array:
-    """Compute the LLR of each slot, of shape (m,): the higher, the more likely was its canary in training.
+    """Compute the (m,) log-likelihood ratios.  The canary of a slot with a high ratio was likely in training.
 
     Args:
-        observed: x, of shape (T, m): the slots' part of the released noisy *sum*, over sign and bound C.
-        sampling_rate: q in (0, 1], as claimed.
-        noise_multiplier: sigma > 0, as claimed.
+        observed: x, of shape (T, m): the slots' entries of the released noisy *sum*, divided by s_j C.
+        sampling_rate: the claimed sampling rate q in (0, 1].
+        noise_multiplier: the claimed noise multiplier sigma > 0.
 
     Raises:
         InvalidInput: if an entry is not finite, or nothing was observed.
@@ -79,13 +79,18 @@ def rehearsed_slot_scores(
     true_noise: float | None = None,
     slots: int = 10_000,
 ) -> Scores:
-    """Simulate the scores of as many slots in as out, in a run of these settings.
+    """Simulate the scores of slots in a run with these settings, an equal number in training and not.
 
-    :func:`tacit.audits.claim_test` picks a threshold from them, independently of the run.
+    :func:`tacit.audits.claim_test` chooses a threshold from them, independently of the run.
 
     Args:
-        true_noise: the true noise multiplier, to rehearse a bug.  None is the claimed one.
-        slots: the number of slots of either kind.  More slots make the threshold finer.
+        steps: the number of steps.
+        sampling_rate: the claimed sampling rate.
+        noise_multiplier: the claimed noise multiplier.
+        rng: the generator of the simulation.
+        true_noise: the noise multiplier of the simulation, by default the claimed one.  Another value
+            rehearses a bug.
+        slots: the number of slots of either kind.  More slots give a better threshold.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = rehearsed_slot_scores(steps=5, sampling_rate=1.0, noise_multiplier=2.0, rng=rng)
@@ -106,8 +111,8 @@ def rehearsed_slot_scores(
 if TYPE_CHECKING:
     from tacit.training.parts.audit_slots import SlotEvidence
 
-_REHEARSAL_CELLS = 2e7  # the most steps times slots of a rehearsal
-_BUGS = (1.0, 1.25)  # rehearsed: the claimed noise divided by each
+_REHEARSAL_CELLS = 2e7  # the largest number of steps times slots in a rehearsal
+_BUGS = (1.0, 1.25)  # rehearsals have the claimed noise divided by each of these
 _RECORDS_PER_SLOT = 5
 
 
@@ -136,7 +141,7 @@ class SlotAudit:
 
 
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
-    """Compute the slots' scores by their coins: higher for canaries that seem to have taken part.
+    """Compute the scores of the slots, divided by their coins.  Canaries that took part should score higher.
 
     Raises:
         InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
@@ -170,15 +175,18 @@ def audit_slots(
     """Audit a run of ``plan`` by its slots.
 
     Args:
-        rng: draws halves, ties and rehearsals.  It must be independent of the coins.
+        evidence: the released slots and the coins.
+        plan: the plan of the run.
+        confidence: one minus the error probability of each result.
+        rng: the generator for splits, ties and rehearsals.  It must be independent of the coins.
 
     **Guarantee**
 
-    * Each result alone errs with probability at most 1 - ``confidence``, as stated by
+    * Each single result errs with probability at most 1 - ``confidence``, in the sense of
       :func:`tacit.audits.claim_test` and :func:`tacit.audits.audit_one_run`.
 
     Raises:
-        InvalidInput: if the evidence is not of this plan.
+        InvalidInput: if the evidence is not from a run of this plan.
 
     >>> from tacit.training.parts.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
@@ -209,10 +217,10 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """Return a plan of the same mechanism and curve, on just enough records for ``slots`` slots.
+    """Return a plan with the same mechanism and curve, and just enough records for ``slots`` slots.
 
-    It is for a separate run on made-up records, which costs no privacy: slots test the sampler, the clipping,
-    the sum, the noise and the divisor, whatever the records are.
+    Use it for a separate run on made-up records, which costs no privacy.  This is enough, because slots test
+    the sampler, the clipping, the sum, the noise and the divisor, which do not depend on the records' values.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
@@ -221,7 +229,7 @@ def plan_with_room(plan: Plan, slots: int) -> Plan:
     (2000, True)
     """
     check_integer("slots", slots, low=1)
-    _rate(plan)  # refuses other samplers
+    _rate(plan)  # raises an error for samplers that slots cannot test
     records = _RECORDS_PER_SLOT * slots
     if isinstance(plan.clipping, AdaptiveClipping):  # its count needs large batches
         records = max(records, plan.records)

@@ -1,8 +1,8 @@
-"""The trade-off function that a run claims, and those of Gaussian and of (epsilon, delta) privacy.
+"""The trade-off function that a run claims, and the trade-off functions of mu-GDP and (epsilon, delta)-DP.
 
 A trade-off function f maps a false-positive rate to the least false-negative rate of any membership test
-(Dong, Roth & Su 2019, 1905.02383).  Audits compare with f itself, never with one (epsilon, delta), which
-allows far more.
+(Dong, Roth & Su 2019, 1905.02383).  Audits compare a run with f, never with a single pair (epsilon, delta),
+because such a pair allows far more than f does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tacit.events import Adjacency, Gaussian
 
 Array: TypeAlias = NDArray[np.float64]
 
-_NODES = 256  # on either side of one half: half of them geometric up to _SMALL, half even from there
+_NODES = 256  # on either side of one half; half of them are geometric up to _SMALL, the rest evenly spaced
 _LEAST, _SMALL = 1e-8, 0.02
-_ROUNDING = 1e-13  # of an extrapolated chord
+_ROUNDING = 1e-13  # the rounding error of an extrapolated chord
 
 
 @final
 class Claim:
-    """The curve of an accounted run, tabulated once, and the delta at which its epsilon is stated.
+    """The trade-off curve of an accounted run as a table, and the delta at which its epsilon is stated.
 
     **Guarantee**
 
-    * ``false_negatives`` is at most the curve's own trade-off function, at every rate: f is convex, so chords
-      extended beyond their ends stay below it.
+    * ``false_negatives`` is at most the curve's trade-off function f, at every rate.  f is convex, so chords
+      that are extended beyond their ends stay below it.
 
     >>> from tacit.events import PoissonSampled, Repeat
     >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
@@ -43,10 +43,10 @@ class Claim:
     """
 
     def __init__(self, curve: PrivacyCurve, *, delta: float, nodes: int = _NODES) -> None:
-        """Tabulate ``curve`` at twice as many ``nodes``; ``delta`` is in (0, 1).
+        """Tabulate ``curve`` at about 2 ``nodes`` rates.  ``delta`` must be in (0, 1).
 
         Raises:
-            InvalidInput: if the curve protects a group, as canaries are single records.
+            InvalidInput: if the curve is that of a group of records, because canaries are single records.
         """
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if curve.records != 1:
@@ -62,8 +62,8 @@ class Claim:
         self._a = np.concatenate([[0.0], side, 1.0 - side[-2::-1], [1.0]])
         self._f = curve.false_negative_rate(self._a)
         slope = np.diff(self._f) / np.diff(self._a)
-        self._before = np.concatenate([[0.0], slope[:-1]])  # slope of the chord before each interval
-        self._after = np.concatenate([slope[1:], [0.0]])  # and after it
+        self._before = np.concatenate([[0.0], slope[:-1]])  # the slope of the chord before each interval
+        self._after = np.concatenate([slope[1:], [0.0]])  # the slope of the chord after each interval
 
     def false_negatives(self, rates: ArrayLike) -> Array:
         """Bound f from below at false-positive rates in [0, 1], in the shape of ``rates``."""
@@ -87,7 +87,7 @@ def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return epsilon at ``delta`` of a Gaussian of sensitivity over noise ``mu`` >= 0, rounded down.
+    """Return epsilon at ``delta``, rounded down, of a Gaussian with sensitivity / noise = ``mu`` >= 0.
 
     >>> round(gaussian_epsilon(0.9249, 1e-5), 3), gaussian_epsilon(0.0, 1e-5)
     (4.0, 0.0)
