@@ -97,9 +97,9 @@ def test_noise_that_cannot_be_judged_is_refused() -> None:
         noise_law({"w": np.zeros((1, 3))}, std=1.0)
     with pytest.raises(InvalidInput, match="must be finite"):
         noise_law({"w": np.full((2, 3), math.nan)}, std=1.0)
-    with pytest.raises(InvalidInput, match="equally many steps"):
+    with pytest.raises(InvalidInput, match="the same number of steps"):
         noise_law({"a": np.ones((2, 3)), "b": np.ones((3, 3))}, std=1.0)
-    with pytest.raises(InvalidInput, match="equally many steps"):
+    with pytest.raises(InvalidInput, match="the same number of steps"):
         noise_law({}, std=1.0)
 
 

@@ -135,7 +135,7 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 def shadow_reach(
     without: Sequence[Scores], figure: Figure, *, confidence: float, rng: np.random.Generator
 ) -> float:
-    """Return half the width of the interval for the error by the choice of shadow models alone.
+    """Return half the width of an interval for the error that comes from the choice of shadow models.
 
     It is 0 if the estimate of the shared change is not positive.
 
@@ -155,9 +155,9 @@ def shadow_reach(
     sizes = {(scores.members.size, scores.non_members.size) for scores in without}
     if len(without) < 2 or len(sizes) != 1:
         raise InvalidInput(
-            f"without must hold scores without each of several groups; got {len(without)} tables of "
-            f"{len(sizes)} different sizes. Score the same records without each of at least two groups of "
-            "shadow models."
+            f"the argument 'without' needs scores of equal size from several groups; got {len(without)} "
+            f"tables of {len(sizes)} different sizes. Score the same records without each of at least two "
+            "groups of shadow models."
         )
     (n, m), groups, covariances = sizes.pop(), len(without), []
     for _ in range(_HALVINGS):

@@ -180,7 +180,7 @@ def _check_start(model: nn.Module, classes: Tensor, start: Tensor) -> None:
         raise InvalidInput("start must be finite floating-point numbers; scale pixels to [0, 1].")
     if start.ndim < 2 or len(start) != len(classes):
         raise InvalidInput(
-            f"start must hold one record for each class, {len(classes)}; got shape {tuple(start.shape)}. "
+            f"start must hold {len(classes)} records, one for each class; got shape {tuple(start.shape)}. "
             f"One start for all: start.expand({len(classes)}, *start.shape)."
         )
     try:

@@ -163,7 +163,7 @@ def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, li
         ) from None
     if json.loads(str(saved_identity)) != identity or trained_on.shape != shape:
         raise InvalidInput(
-            f"{store} is of other data, models or settings. Continue with those, or remove the file to train "
-            "again."
+            f"{store} belongs to other data, models or settings. Continue with those, or remove the file to "
+            "train again."
         )
     return trained_on, list(outputs)

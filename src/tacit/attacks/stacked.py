@@ -304,7 +304,7 @@ def _padded(samples: list[Indices]) -> tuple[Indices, Bools]:
 def _noise(generators: Sequence[Generator], like: Tensor, std: float, step: int, position: int) -> Tensor:
     """Draw N(0, std^2) of the shape (K, ...) of ``like``.
 
-    Each model's noise has the step and position of a session's noise, so that it is the same numbers.
+    The step and position are those of a session's noise, so that equal generators give equal noise.
     """
     shape = tuple(like.shape[1:])
     return torch.stack(

@@ -76,7 +76,7 @@ def noise_law(noise: Mapping[str, ArrayLike], *, std: float) -> LawTest:
     check_real("std", std, low=0.0, open_low=True)
     tensors = {name: _steps(name, values) / std for name, values in noise.items()}
     if len({z.shape[0] for z in tensors.values()}) != 1:
-        raise InvalidInput("noise must hold tensors of equally many steps, at least one.")
+        raise InvalidInput("noise must hold at least one tensor, all of the same number of steps.")
     p: dict[str, float] = {}
     for name, z in tensors.items():
         p[f"{name}: size"] = _two_sided_chi2(float((z**2).sum()), z.size)

@@ -240,8 +240,8 @@ def tradeoff_contradicted(
     """Return whether the guesses, of which ``right`` are right, contradict ``tradeoff`` at ``level``.
 
     The test is Algorithm 3 of 2410.22235 for two classes.  Its variables r and h follow the joint probability
-    of at least i right guesses and of a wrong or right i-th guess.  The trade-off function bounds how fast
-    they grow.  For an f-DP run, their sum is at most guessed / canaries.
+    of at least i right guesses and of a right (r) or wrong (h) i-th guess.  The trade-off function bounds how
+    fast h grows.  For an f-DP run, r + h is at most guessed / canaries.
     """
     _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries

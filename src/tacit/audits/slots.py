@@ -141,7 +141,7 @@ class SlotAudit:
 
 
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
-    """Compute the scores of the slots, divided by their coins.  Canaries that took part should score higher.
+    """Compute the scores of the slots, and label them as members or non-members by their coins.
 
     Raises:
         InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
@@ -249,8 +249,8 @@ def _rate(plan: Plan) -> float:
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        f"slots test Poisson samples and full batches; got {plan.sampling!r}. Only there canaries are "
-        "independent."
+        f"slots test Poisson samples and full batches; got {plan.sampling!r}. Canaries are independent only "
+        "with these samplers."
     )
 
 

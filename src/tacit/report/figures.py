@@ -80,11 +80,11 @@ def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
 
 
 def ratio_interval(above: Array, below: Array) -> Range | None:
-    """Compute the interval of the ratio sum(above) / sum(below), or return None if it is not defined.
+    """Compute the interval of the ratio sum(above) / sum(below), or return None if there is none.
 
     The interval is symmetric around the ratio's logarithm. It uses the standard error of the linearised ratio
-    (Cochran, Sampling Techniques, 3rd edition, section 6.3) and Student's t. It is defined only if the ratio
-    and its standard error are positive and finite.
+    (Cochran, Sampling Techniques, 3rd edition, section 6.3) and Student's t. There is none unless both the
+    ratio and its standard error are positive and finite.
 
     Args:
         above, below: (n,), one number for each record.
@@ -119,7 +119,7 @@ def precision_interval(value: float, positives: int) -> Range:
 
 
 def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
-    """Compute AUC and average precision with their intervals, and points of the curves of both.
+    """Compute AUC and average precision with intervals, and points of the ROC and precision-recall curves.
 
     Args:
         scores: (n,), finite. A higher score means that a record is more likely positive.

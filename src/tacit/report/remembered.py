@@ -96,7 +96,7 @@ def whole_bits(candidates: int) -> Array:
 def bits_above_bound(
     exposures: ArrayLike, bits: ArrayLike, bound: ArrayLike, *, confidence: float
 ) -> list[float]:
-    """Return the thresholds at which significantly more exposures are reached than the bound allows.
+    """Return the thresholds that significantly more exposures reach than the bound allows.
 
     The test assumes that the canaries are independent, although one model is trained on all of them.
 

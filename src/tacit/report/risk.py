@@ -140,9 +140,9 @@ def risk_sheet(
 
     Args:
         curve: the curve of the accounted run.
-        delta: the delta of the pair. The bounds from the curve do not depend on it.
+        delta: the delta of the stated pair (epsilon, delta). The bounds from the curve do not depend on it.
         unit: the name of one record in the sentences, such as "person" or "image".
-        epsilon: the epsilon of the pair; by default that of the curve at delta.
+        epsilon: the epsilon of the stated pair; by default that of the curve at delta.
         rates: false-positive rates in (0, 1).
         secrets: probabilities in (0, 1) of guessing a secret without the release.
 

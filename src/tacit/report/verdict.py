@@ -209,7 +209,7 @@ def _least(baseline: float) -> float:
 def _accuracy_gain(evaluation: Evaluation) -> _Gain:
     """Return the gain of accuracy over that of the constant predictor.
 
-    Its deviation by chance comes from the records that only one of the two predictors gets right.
+    The gain's deviation by chance comes from the records that only one of the two predictors gets right.
     """
     n, most = sum(evaluation.records), evaluation.constant or 0
     baseline = evaluation.records[most] / n

@@ -1,7 +1,7 @@
 """Membership attacks by likelihood ratios, most of them with shadow models.
 
-**Loss threshold** (Yeom et al. 2018, 1709.01604) calls records with a small loss members.  It needs no other
-model.  It fails at low false-positive rates, because an easy record has a small loss even as a non-member.
+**Loss threshold** (Yeom et al. 2018, 1709.01604) takes a small loss as a sign of membership.  It needs no
+other model.  It fails at low false-positive rates, because easy non-members have a small loss too.
 
 **LiRA**, the likelihood-ratio attack (Carlini et al. 2022, 2112.03570, Algorithm 1), fits two Gaussians to a
 record's scores (section V), one to those by models that were trained on it (in) and one to the others (out):
@@ -162,7 +162,7 @@ def rmia_online(
         scores: *log* probabilities of the true class (:func:`log_probability`).
         outside_target: (z,) log probabilities by the target, for records that no model was trained on.
         outside_shadows: (K, z) log probabilities by the shadow models, for the same records.
-        gamma: the factor > 0 by which a record's ratio must be at least that of an outside record.
+        gamma: a factor > 0.  A record beats an outside record if its ratio is at least gamma times as large.
 
     Raises:
         InvalidInput: if shapes do not match, a log probability is above 0, or a record is in the training
@@ -228,7 +228,7 @@ def _blend(log_mean: Array, b: float) -> Array:
 
 
 def _share_beaten(log_ratio: Array, outside: Array, gamma: float) -> Array:
-    """Compute the shares of ``outside`` of at most ``log_ratio - log gamma``.  The ratio breaks ties."""
+    """Compute the share of values in ``outside`` <= ``log_ratio - log gamma``.  The ratio breaks ties."""
     check_real("gamma", gamma, low=0.0, open_low=True)
     beaten = np.searchsorted(np.sort(outside), log_ratio - np.log(gamma), side="right") / outside.size
     order: Array = expit(log_ratio)

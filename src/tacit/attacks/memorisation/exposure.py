@@ -154,7 +154,7 @@ def skew_normal_log_cdf(z: float, shape: float) -> float:
 def exposure_bound(
     false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
 ) -> Array:
-    """Bound the probability that a planted secret has at least each of these exposures, in their shape.
+    """Bound, for each of ``exposures``, the probability that a planted secret has at least that exposure.
 
     Args:
         false_negative_rate: f, such as ``curve.false_negative_rate`` of a
@@ -193,7 +193,10 @@ def _mode(shape: float) -> float:
 
 
 def _moments_start(z: Array) -> tuple[float]:
-    """Estimate a starting value of the shape from the sample's skewness, below 0.9953 for a skew normal."""
+    """Estimate a starting value of the shape from the sample's skewness.
+
+    It is clipped to [-0.95, 0.95], because a skew normal has a skewness below 0.9953.
+    """
     skew = float(np.clip(np.mean(z**3), -0.95, 0.95))
     power = abs(skew) ** (2.0 / 3.0)
     delta = math.sqrt(math.pi / 2.0 * power / (power + ((4.0 - math.pi) / 2.0) ** (2.0 / 3.0)))

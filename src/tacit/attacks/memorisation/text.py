@@ -119,7 +119,7 @@ def _answer(model: NextToken, contexts: Integers) -> Array:
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
-    """Return the continuation of the likeliest tokens, of shape (t,).  Ties go to the first token.
+    """Return the greedy continuation, of shape (t,).  If tokens are equally likely, it has the first.
 
     Args:
         prefix: (p,) token numbers.
@@ -171,7 +171,7 @@ def queries_needed(log_probability: float, confidence: float) -> float:
 
 
 class TrainingText:
-    """All pieces of ``window`` tokens in the training records, among which pieces of answers are searched.
+    """All pieces of ``window`` tokens in the training records, to find those that answers recite.
 
     >>> text = TrainingText([[1, 2, 3, 4]], window=3)
     >>> text.recited([9, 1, 2, 3, 4, 9]).tolist()

@@ -134,7 +134,7 @@ def certificate_of(
 
 
 def recorded(entries: Sequence[Entry], run: str | None) -> dict[str, Any]:
-    """Sum up a data set's entries in the fields of a certificate that a ledger can confirm."""
+    """Sum up a data set's entries as the fields of a certificate that a ledger can confirm."""
     opened = entries[0].body
     charges = spendings(entries)
     if run is not None and all(spent.run != run for spent in charges):

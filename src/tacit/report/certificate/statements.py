@@ -114,7 +114,7 @@ def check_card(statements: Mapping[str, str]) -> None:
     """
     licensed: object = statements.get(LICENSE, "none")
     if not isinstance(licensed, str) or not licensed.strip():
-        raise InvalidInput(f"the license must be a text, as hubs name it; got {licensed!r}.")
+        raise InvalidInput(f"the license must be a text such as 'apache-2.0'; got {licensed!r}.")
     check_statements({key: text for key, text in statements.items() if key != LICENSE})
 
 

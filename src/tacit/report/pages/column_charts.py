@@ -197,7 +197,7 @@ def _mark(number: int) -> dict[str, Any]:
 
 
 def _values(column: Data, outputs: Sequence[int]) -> list[tuple[str, list[float]]]:
-    """Return the effects of at most ten values, the largest, and those of undeclared and missing cells."""
+    """Return the ten values with the largest effects, and the effects of undeclared and missing cells."""
     values = [(name, [column["y"][k][at] for k in outputs]) for at, name in enumerate(column["x"])]
     far = sorted((max(map(abs, added)) for _, added in values), reverse=True)[:_MOST_VALUES][-1]
     largest = [one for one in values if max(map(abs, one[1])) >= far][:_MOST_VALUES]
