@@ -151,7 +151,7 @@ class Scores:
     # --- refusals -----------------------------------------------------------------------------------------
 
     def check_enough(self, false_positive_rate: float, *, fewest: int = _FEWEST_FALSE_POSITIVES) -> None:
-        """Refuse a false-positive rate that these non-members cannot resolve."""
+        """Refuse a false-positive rate that needs more non-members than there are."""
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
         if self.non_members.size < fewest / false_positive_rate * (1.0 - 1e-12):
             raise InvalidInput(

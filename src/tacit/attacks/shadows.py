@@ -41,7 +41,7 @@ the models' outputs, of shape (g, ...)."""
 class Shadows:
     """The training records of each shadow model, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
 
-    The first models are also balanced if their number is even.  ``trained_on[:8]`` is an example.
+    Any even number of the first models is balanced too, for example ``trained_on[:8]``.
     """
 
     trained_on: Bools

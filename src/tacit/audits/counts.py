@@ -10,7 +10,7 @@ This test is stronger than two separate bounds on the rates, each at half of the
 decreases in a and in b.  So between two values of a, it is at most the probability for the smaller a and for
 f at the larger a.
 
-Letters of shapes: c intervals of a, x numbers of false positives.
+Letters in shapes: c intervals of a, x numbers of false positives.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ErrorCounts:
     members: int
 
     def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
-        """Return whether so few errors have probability of at most ``level`` at all rates allowed.
+        """Return whether so few errors have a probability of at most ``level`` at all allowed rates.
 
-        The rates allowed are those on or above ``tradeoff``, which must be decreasing.  If the largest
+        The allowed rates are those on or above ``tradeoff``, which must be decreasing.  If the largest
         probability is within about 1 % of ``level``, the decision takes too long, and the result is False.
 
         >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
@@ -78,7 +78,7 @@ class ErrorCounts:
 
     @cached_property
     def _few(self) -> tuple[int, NDArray[np.int64]]:
-        """The number of values x from 0 that the observed statistic allows, and the largest y for each."""
+        """The number of values x >= 0 that the observed statistic allows, and the largest y for each."""
         m, n, w = self.non_members, self.members, self.weight
         statistic = w * self.false_positives / m + self.false_negatives / n
         x = np.arange(0.0, min(m, np.floor(statistic * m / w + _ROUNDING)) + 1.0)

@@ -135,7 +135,7 @@ def _shown(likely: Cells, unlikely: Cells, event: Cells, delta: float, level: fl
 def _log_ratio(at_least: Array, at_most: Array, delta: float) -> Array:
     """Return max(0, log((P - delta) / Q)) for an event of probability P here and Q there.
 
-    It is at most epsilon.
+    If the mechanism is (epsilon, delta)-DP, it is at most epsilon.
     """
     ratio: Array = np.log(np.maximum((at_least - delta) / at_most, 1.0))
     return ratio

@@ -79,7 +79,7 @@ def rehearsed_slot_scores(
     true_noise: float | None = None,
     slots: int = 10_000,
 ) -> Scores:
-    """Simulate the scores of slots in a run with these settings, an equal number in training and not.
+    """Simulate the scores of slots in a run with these settings, with half of the canaries in training.
 
     :func:`tacit.audits.claim_test` chooses a threshold from them, independently of the run.
 

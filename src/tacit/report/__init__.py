@@ -14,7 +14,7 @@ These modules compute the plain data that pages and commands show:
 * ``spending``: the charges of a data set, and the curator's view of a ledger.
 * ``model_card``: the card of a released model.
 
-All of them use ``schema``, which checks plain data against a JSON Schema.
+``schema`` checks the data of statements and certificates against a JSON Schema.
 """
 
 from tacit.report.certificate.certificate import Certificate, make_certificate

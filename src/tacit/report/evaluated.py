@@ -220,7 +220,7 @@ def constant_score(baseline: Data, digits: int = 4) -> str:
 
 
 def is_ranked(data: Data) -> bool:
-    """Return whether the model is judged by its ranking of the records: one of two classes is rare.
+    """Return whether the model is judged by its ranking of the records, as one of its two classes is rare.
 
     >>> [is_ranked({"auc": 0.9, "baseline": {"score": share}}) for share in (0.97, 0.6)]
     [True, False]

@@ -115,8 +115,8 @@ def bavaria(
     """Compute the log ratio of the two predictive densities (in and out) of each record, of shape (n,).
 
     Args:
-        prior_scores: k0 > 0, the number of scores for which the common mean counts.
-        prior_freedom: nu0 > 0, the number of scores for which the common variance counts.
+        prior_scores: k0 > 0, the weight of the common mean, as a number of scores.
+        prior_freedom: nu0 > 0, the weight of the common variance, as a number of scores.
 
     Raises:
         InvalidInput: if some record is in the training data of all shadow models or of none, or if no
@@ -214,7 +214,7 @@ def _outside(scores: ShadowScores, outside_target: ArrayLike, shadows: ArrayLike
 
 
 def _mean_in(scores: ShadowScores, *, member: bool) -> Array:
-    """Compute the log of each record's mean probability over its shadow models in, or out, of shape (n,)."""
+    """Compute the (n,) logs of the records' mean probabilities over models trained on them, or the others."""
     count = scores.world(member=member).count
     here = scores.trained_on if member else ~scores.trained_on
     total = logsumexp(np.where(here, scores.shadows, -np.inf), axis=0)

@@ -251,8 +251,8 @@ def by_chance(shadows: ArrayLike, trained_on: ArrayLike) -> Array:
 
     The values are two standard deviations of the v_i of a record that is not exposed.  One standard deviation
     is sqrt(8 / K), because v_i comes from K / 4 shadow models with the record and K / 4 without it, in units
-    of the spread of all records.  It is larger for a record whose scores have a larger spread, because such
-    records are ranked first by chance.
+    of the spread of all records.  It is larger for a record whose scores have a larger spread, because chance
+    more often ranks such records first.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))

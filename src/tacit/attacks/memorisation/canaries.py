@@ -1,8 +1,8 @@
 """Canaries: records with made-up secrets, planted before training to measure what the model reveals.
 
 A canary is a public ``prefix`` and a secret drawn uniformly from a :class:`SecretSpace`.  A fair coin, which
-stays hidden until after the attack, decides whether the canary is in the data.  The canaries that are not are
-the control group.  The secrets are random, so that the model can know them only from the training data
+stays hidden until after the attack, decides whether the canary is in the data.  The other canaries are the
+control group.  The secrets are random, so that the model can know them only from the training data
 (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
 Letters: R secrets in a space, t characters in a secret, c copies.

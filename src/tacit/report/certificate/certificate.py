@@ -252,7 +252,7 @@ def _figures(budget: Budget, spent: Cost) -> dict[str, Any]:
 
 
 def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]:
-    """Compute the guarantee for a group of k = ``size`` units from (epsilon, delta), that for one unit.
+    """Compute the guarantee of a group of k = ``size`` units from the guarantee of one unit.
 
     With e for epsilon and d for delta, the group has (k e, d (e^{k e} - 1) / (e^e - 1)); see Vadhan, "The
     complexity of differential privacy", lemma 2.2. If the group's delta reaches 1, its epsilon is None.
