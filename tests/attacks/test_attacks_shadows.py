@@ -267,9 +267,9 @@ def test_interrupted_training_goes_on_with_what_is_missing(tmp_path: Path) -> No
 def test_a_store_of_other_work_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     design, store = paired_halves(2, N, np.random.default_rng(0)), tmp_path / "shadows.npz"
     train_shadows(one_by_one(Counting()), design, at_once=2, store=store, identity="a")
-    with pytest.raises(InvalidInput, match="of other data, models or settings"):
+    with pytest.raises(InvalidInput, match="belongs to other data, models or settings"):
         train_shadows(one_by_one(Counting()), design, at_once=2, store=store, identity="b")
-    with pytest.raises(InvalidInput, match="of other data, models or settings"):
+    with pytest.raises(InvalidInput, match="belongs to other data, models or settings"):
         train_shadows(one_by_one(Counting()), design[:, :-1], at_once=2, store=store, identity="a")
     for damage in (store.read_bytes()[:200], b"", b"text"):
         store.write_bytes(damage)
