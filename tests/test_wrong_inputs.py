@@ -255,8 +255,8 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
         "Make model and loss",
     ),
     "no output": (lambda: Reads(lambda f, x: None), InvalidInput, "fails on a batch", "Make model and loss"),
-    "few outputs": (lambda: nn.Linear(D, 2), InvalidInput, "no place for", "Declare as many classes"),
-    "a place that is not there": (embedding, InvalidInput, "no place for", "the size of its embedding"),
+    "few outputs": (lambda: nn.Linear(D, 2), InvalidInput, "out of range", "Declare as many classes"),
+    "a place that is not there": (embedding, InvalidInput, "out of range", "the size of its embedding"),
     "an attribute that is not there": (
         lambda: Reads(lambda f, x: f.get_submodule("layer")(x)),
         InvalidInput,
