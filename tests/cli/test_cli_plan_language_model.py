@@ -83,7 +83,7 @@ def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> No
         ("--language-model --tokens inf --flops 1e19 PROMISE", "at least one sequence of 512 tokens"),
         ("--language-model --records 1e7 --flops 1e12 PROMISE", "too few for one sequence a step"),
         ("--language-model --records 100 --flops 1e19 PROMISE", "ratio of this budget is at least"),
-        ("--language-model --records 1e7 --flops 1e19 --parameters 1e9 PROMISE", "outside the law"),
+        ("--language-model --records 1e7 --flops 1e19 --parameters 1e9 PROMISE", "outside the scaling law"),
         (
             "--language-model --records 1e7 --flops 1e19 --sequence-length 0 PROMISE",
             "must be an integer >= 1",

@@ -178,7 +178,7 @@ def test_the_advice_for_the_budget_of_vaultgemma_is_its_published_setting() -> N
     assert near.batch_size[0] < vaultgemma("batch_size") < near.batch_size[1]
     assert best.beyond == ("1B parameters are outside",)
     assert "guess" in advice.warnings[0]
-    with pytest.raises(tacit.TacitError, match="1B parameters are outside the law"):
+    with pytest.raises(tacit.TacitError, match="1B parameters are outside the scaling law"):
         advise_language_model(replace(VAULTGEMMA, extrapolate=False), published_law())
 
 

@@ -765,7 +765,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "two columns of one name": (
         lambda: pd.DataFrame(X, columns=["a", "a", "b", "c"]), r"two columns 'a'.*Rename"
     ),
-    "columns without names": (lambda: pd.DataFrame(X), r"is not text.*Name the columns, or pass \(frame"),
+    "columns without names": (lambda: pd.DataFrame(X), r"is not text.*text names, or pass \(frame"),
     "varying lengths without a collate": (
         lambda: (TOKENS, Y), r"part 0 differs in shape.*tacit\.collate\.pad\(length"
     ),

@@ -258,9 +258,10 @@ class PrivacyCurve:
     def group(self, size: int) -> PrivacyCurve:
         """Return the curve of a group of ``size`` records, from the curve of one record.
 
-        If one record is (e, d)-DP, k of them are (k e, d (e^{k e} - 1) / (e^e - 1))-DP (Vadhan, "The
-        Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds for every mechanism, and is loose
-        for most.  The lower end of the bracket is that of one record, a member of the group.
+        A mechanism that is (eps, delta)-DP for one record is (k eps, delta (exp(k eps) - 1) / (exp(eps) -
+        1))-DP for k records (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds
+        for every mechanism, and is loose for most.  The lower bound of the curve is that of one record,
+        because a group contains at least one.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].

@@ -106,7 +106,9 @@ class Scores:
         return float((below.mean() + not_above.mean()) / 2.0 / ordered.size)
 
     def threshold(self, false_positive_rate: float) -> float:
-        """Return the lowest score that at most this share of the non-members reaches or exceeds.
+        """Return the lowest threshold with at most this false positive rate.
+
+        The false positive rate is the share of non-members that score at least the threshold.
 
         If there is no such score, the threshold is infinite, and no record is called a member.
         """

@@ -171,7 +171,10 @@ def judged_counts(
     halved = error - len(rehearsals) * rehearsed
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
-        """Score the thresholds by the margin by which they refute the claim, or else by the mu they prove."""
+        """Score each threshold by how clearly it refutes the claim.
+
+        If none refutes it, the score is the mu of Gaussian DP that the threshold shows.
+        """
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 

@@ -198,8 +198,8 @@ def _from_trees(event: Any) -> Event:
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
         raise UnsupportedEvent(
-            f"Tacit has no event for several trees, as in {event!r}. As a record takes part in at most one "
-            "step of all trees, their cost is that of the largest, "
+            f"Tacit has no event for several trees, as in {event!r}. Each record takes part in at most one "
+            "step, and so in one tree. Their cost is that of the largest tree: use "
             f"TreeAggregation({event.noise_multiplier!r}, {max(trees)!r})."
         )
     return TreeAggregation(event.noise_multiplier, trees[0])

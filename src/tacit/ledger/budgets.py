@@ -213,7 +213,7 @@ class PureBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The limit on epsilon, in units."""
+        """The limit on epsilon, as a number of the ledger's smallest steps."""
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:

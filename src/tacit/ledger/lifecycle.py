@@ -122,9 +122,9 @@ def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """Lock the data sets of a charge and its mirrors.
+    """Lock the data sets of a charge and of its mirrors, which are its copies in the parent data sets.
 
-    Return the charge, followed by its mirrors, and the rows of the data sets by id.
+    Return a list of the charge and its mirrors, and the ledger's row of each data set by the data set's id.
     """
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
     family = tx.family(charge_id)  # read again under the lock

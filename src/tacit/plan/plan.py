@@ -119,8 +119,8 @@ class Plan(Mechanism):
             epsilon: the budget ``(epsilon, delta)``.
             advantage: the most by which the true positive rate of any membership test may exceed its false
                 positive rate, in (0, 1).
-            true_positive_rate, false_positive_rate: the first is the largest true positive rate of any
-                membership test with the second.  A budget of rates, or of ``advantage``, does not depend on
+            true_positive_rate, false_positive_rate: no membership test with this false positive rate has a
+                larger true positive rate.  A budget of rates, or of ``advantage``, does not depend on
                 ``delta``, which is then only used to state the guarantee.
             settings: the keywords of :class:`PlanSettings`.
 

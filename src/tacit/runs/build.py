@@ -323,7 +323,10 @@ def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
 
 
 def days_left(config: Config, plan: Plan, steps_done: int) -> str:
-    """Say which days a run by date needs next; empty for complete runs and for other kinds of runs."""
+    """Return a sentence on the days that a run on dated records needs next.
+
+    The sentence is empty if the run is complete or of another kind.
+    """
     if config.data.date is None or steps_done >= plan.steps:
         return ""
     first, days = day_of("first_day", config.data.first_day), config.data.days_per_step

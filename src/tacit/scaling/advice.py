@@ -150,9 +150,9 @@ def _search_range(question: LanguageModelRequest, law: Law) -> Range:
         inside = size[0] / wider <= question.model_size <= size[1] * wider
         if not inside:
             raise InvalidInput(
-                f"{parameters(question.model_size)} parameters are outside the law. It was measured for "
-                f"{law.range.in_words()}. Choose a size in that range, or set extrapolate=True "
-                f"(in a shell --extrapolate) to search up to {_BEYOND:.0f} times beyond it, for a guess."
+                f"{parameters(question.model_size)} parameters are outside the scaling law. It was "
+                f"measured for {law.range.in_words()}. Choose a size in that range, or set extrapolate=True "
+                f"(in a shell --extrapolate) to search up to {_BEYOND:.0f} times beyond it. That is a guess."
             )
         size = (question.model_size, question.model_size)
     else:
@@ -178,9 +178,9 @@ def _search(question: LanguageModelRequest, law: Law, table: NoiseTable) -> _Gri
     if not possible.any():
         least = 6.0 * question.sequence_length * sizes.min() * steps.min()
         raise InvalidInput(
-            f"{question.flops:.3g} FLOPs are too few for one sequence a step. The smallest run of the law, "
-            f"a model of {parameters(float(sizes.min()))} parameters and {steps.min():,.0f} steps, takes "
-            f"{least:.2g}. Give more --flops, or shorter sequences."
+            f"{question.flops:.3g} FLOPs are too few for one sequence a step. The smallest run that the "
+            f"scaling law covers has {parameters(float(sizes.min()))} parameters and {steps.min():,.0f} "
+            f"steps, and takes {least:.2g} FLOPs. Give more --flops, or shorter sequences."
         )
     ratios = table(np.maximum(batches, 1.0), steps) / batches
     inside = possible & (ratios <= law.range.noise_batch_ratio[1])

@@ -297,7 +297,10 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
 
 
 def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """Return the centred count of norms below the threshold for adaptive clipping, else 0."""
+    """Return the number of norms below the threshold, less half of all, with adaptive clipping.
+
+    With other rules, the result is 0.
+    """
     return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
 
 

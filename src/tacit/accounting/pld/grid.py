@@ -50,7 +50,10 @@ class Masses:
 
 @dataclass(frozen=True)
 class Layout:
-    """The largest widths of cells at some ``losses``, increasing, and where the last cell begins."""
+    """The largest ``widths`` of cells at some ``losses``, and the loss ``cap`` where the last cell begins.
+
+    ``losses`` increase.
+    """
 
     losses: Array
     widths: Array

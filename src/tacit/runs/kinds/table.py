@@ -177,7 +177,7 @@ def _tensor(inputs: Any) -> Tensor:
 
 
 def _check_unit(config: Config) -> None:
-    """Refuse a unit that is a column with repeated values, if each row is a record."""
+    """If each row is a record, refuse a unit that names a column with repeated values."""
     section, unit = config.data, config.privacy.unit
     if section.user is not None:
         return

@@ -193,8 +193,8 @@ def _mend(value: object) -> str:
 
 def _too_large(where: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} holds an integer beyond int64. Integers are cast to that type. Number such identifiers "
-        "by a public list, or leave the part out."
+        f"{where} holds an integer beyond int64. Integers are cast to that type. If these are "
+        "identifiers, replace each by its position in a public list, or leave this part out."
     )
 
 

@@ -57,8 +57,8 @@ def columns_of(frame: Any) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
-            "the name of a data frame's column is not text. The loss gets the columns as keywords. Name "
-            "the columns, or pass (frame, labels), whose first part is a matrix."
+            "the name of a data frame's column is not text. The loss gets the columns as keywords. Give "
+            "the columns text names, or pass (frame, labels): the loss then gets the frame as a matrix."
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

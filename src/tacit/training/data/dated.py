@@ -90,7 +90,7 @@ class DatedRecords:
 
     @property
     def steps(self) -> int:
-        """The number of steps whose days have all been recorded."""
+        """The number of steps for which the data of every day are complete."""
         return int((self.until - self.first).astype(np.int64)) // self.days
 
     @property

@@ -136,7 +136,7 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
     >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
     Traceback (most recent call last):
     tacit.errors.InvalidInput: the loss takes (model, x, y), and a record is a mapping. The loss is called \
-with the model and 1 keyword, its keys. Give a loss with these parameters, such as \
+with the model and 1 keyword, the record's key. Give a loss with these parameters, such as \
 def loss(model, **record).
     """
     try:
@@ -150,7 +150,7 @@ def loss(model, **record).
         count = len(parts) + len(keywords)
         plural = "s" if count > 1 else ""
         if keywords:
-            record, arguments = "a mapping", f"{count} keyword{plural}, its keys"
+            record, arguments = "a mapping", f"{count} keyword{plural}, the record's key{plural}"
             fix = "def loss(model, **record)"
         else:
             record, arguments = f"{count} part{plural}", f"{count} tensor{plural}"

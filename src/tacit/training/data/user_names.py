@@ -146,8 +146,8 @@ class SharedRows:
         if int(self.counts.max()) == self.rows:
             raise InvalidInput(
                 "one owner has a part in all rows. A guarantee for owners hides all rows of any one owner, "
-                "and here these are all rows of the data. If that owner needs no protection, such as the "
-                "address of the mailbox itself, leave it out and give the others."
+                "and here these are all rows of the data. If that owner needs no protection (the "
+                "address of the mailbox itself, for example), leave it out and give only the others."
             )
 
     def capped(self, most: int) -> Indices:

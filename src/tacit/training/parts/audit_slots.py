@@ -149,7 +149,8 @@ class SlotEvidence:
         fits = x.ndim == 2 and x.shape[1:] == included.shape
         if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
             raise InvalidInput(
-                f"{observed} and {coins} are not slots and coins of one run. They hold {x.dtype} of shape "
+                f"{observed} and {coins} are not the slots and coins of one audit. The slots hold the "
+                f"values of the canaries, the coins which of them took part. These hold {x.dtype} of shape "
                 f"{x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
             )
         return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
@@ -237,10 +238,12 @@ class Planted(Part):
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
-        """Return the losses (n K,): the user's loss for real records, and the loss of a slot for canaries.
+        """Return the losses (n K,): the user's loss for a real record, and one of the slot for a canary.
 
-        The last tensor of the batch holds 0 for a real record and j + 1 for canary j.  With a loss report,
-        the loss of a canary is half the bound, which adds nothing to the centred sum.
+        A slot is an extra parameter that serves the audit.  K is the number of copies of a record.  The last
+        tensor of the batch holds 0 for a real record and j + 1 for canary j.  If the session reports noisy
+        losses, the loss of a canary is half of their bound.  The report subtracts that half from each loss,
+        so a canary adds 0 to the sum.
         """
         slot = batch[-1]
         losses = self._user_loss(self.model.model, *batch[:-1])
