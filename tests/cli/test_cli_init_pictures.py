@@ -92,7 +92,7 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
         (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
         (["empty"], "has 0 folders of pictures"),
         (["one"], "one folder of pictures for each of at least two classes"),
-        (["words"], "picture 1 of words/a, in the order of paths, is no picture: "),
+        (["words"], "picture 1 of words/a, in the order of paths, is not a picture: "),
         (["scans", "--records", "10", "--delta", "0.2"], "delta = 0.2 is not below 1/records"),
     ):
         assert run(["init", *arguments]) in (1, 2)

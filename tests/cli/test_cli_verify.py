@@ -267,7 +267,7 @@ def test_statements_of_0_2_0_agree_and_those_with_another_event_do_not(name: str
 
 
 OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mechanism, value, words
-    ("poisson", "clipping", CODE, "is not the text form of any of FlatClipping"),
+    ("poisson", "clipping", CODE, "is not the repr of any of FlatClipping"),
     ("full", "clipping", "FlatClipping(norm=-1.0)", "norm must be a real"),
     ("full", "sampler", RARELY, "fits neither the event nor batches of 1000 of 1000 records"),
     ("full", "expected_batch_size", 900.0, "the sampler draws 1000"),

@@ -21,11 +21,11 @@ def _norm() -> nn.Module:
 @pytest.mark.parametrize(
     ("encoder", "said"),
     [
-        (lambda x: x - x.mean(0), "other features alone than in a batch"),
+        (lambda x: x - x.mean(0), "different features alone and in a batch"),
         (lambda x: x + torch.arange(len(x)).unsqueeze(1), "other features alone"),
         (_norm(), "fails on made-up records of shape"),
-        (nn.Dropout(0.5), "other features each time"),
-        (lambda x: x + torch.rand(1), "other features each time"),
+        (nn.Dropout(0.5), "different features each time"),
+        (lambda x: x + torch.rand(1), "different features each time"),
     ],
 )
 def test_features_of_a_record_are_its_own(encoder: Callable[[Tensor], Tensor], said: str) -> None:

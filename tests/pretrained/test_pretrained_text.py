@@ -158,7 +158,7 @@ def test_a_length_must_fit_the_model(tmp_path: Path) -> None:
         ("adapter", "holds an adapter"),
         ("pictures too", "takes texts and pictures together"),
         ("pooling", "asks for pooling_mode_max_tokens"),
-        ("no layer", "the file lacks"),
+        ("no layer", "Missing or different in shape"),
         ("decoder", "has an encoder and a decoder"),
     ],
 )

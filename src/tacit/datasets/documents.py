@@ -204,7 +204,7 @@ def pair_of(
     sequences = [sequence for _, sequence in records]
     if not sequences:
         raise InvalidInput(
-            f"no document for {name} has two tokens. Take another test_fraction, or other files."
+            f"no document for {name} has at least two tokens. Take another test_fraction, or other files."
         )
     owners = [document.owner for document, _ in records] if several else None
     return sequence_pair(sequences, cutting), owners, [document.date for document, _ in records]

@@ -117,8 +117,8 @@ class PlanRequest:
             check_integer("steps", self.steps, low=1)
         if self.epochs is not None and self.epochs * self.records < 1.0:
             raise InvalidInput(
-                f"{self.epochs:g} epochs of {self.records} records are less than one gradient. Give at "
-                f"least {1 / self.records:.2g} epochs."
+                f"epochs = {self.epochs:g} is too small for {self.records} records: it makes less than one "
+                f"gradient. Give at least {1 / self.records:.2g} epochs."
             )
 
     def budget(self, delta: float | None = None) -> dict[str, float | None]:

@@ -59,8 +59,8 @@ class FeatureCache:
         """
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
-                "the encoder must be frozen. Features of a trained encoder change at each step. Freeze it by "
-                "requires_grad_(False), or call it instead."
+                "the encoder must be frozen. Features of a trained encoder change at each step. Freeze it "
+                "with requires_grad_(False), or call the encoder itself, without the cache."
             )
         features = torch.empty((len(inputs), self.encoder.features))
         for start in range(0, len(inputs), PIECE):

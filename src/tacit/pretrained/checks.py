@@ -42,19 +42,19 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
     >>> check_isolated(lambda x: x - x.mean(0), torch.zeros(4, 3))
     Traceback (most recent call last):
     ...
-    tacit.errors.UnsupportedModel: the encoder gives a record other features alone than in a batch. Its ...
+    tacit.errors.UnsupportedModel: the encoder gives a record different features alone and in a batch. Its ...
     """
     with torch.no_grad(), torch.random.fork_rng(), _restored_buffers(encoder):
         rows, features = _accepted_records(encoder, example_inputs)
         if not _alike(features, _features(encoder, rows)):
             raise UnsupportedModel(
-                "the encoder is not deterministic: the same records get other features each time. Look for "
-                "dropout in training mode (call eval() first) and for torch.rand."
+                "the encoder is not deterministic: the same records get different features each time. Look "
+                "for dropout in training mode (call eval() first) and for torch.rand."
             )
         alone = torch.cat([_features(encoder, row) for row in torch.split(rows, 1)])
         if not _alike(features, alone):
             raise UnsupportedModel(
-                f"the encoder gives a record other features alone than in a batch. {_CAUSES}"
+                f"the encoder gives a record different features alone and in a batch. {_CAUSES}"
             )
         if not _alike(features, _features(encoder, rows.flip(0)).flip(0)):
             raise UnsupportedModel(f"the encoder's features depend on the order of records. {_CAUSES}")

@@ -106,8 +106,8 @@ class PretrainedExported(Pretrained):
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
                 f"records must have shape {self.shape} for this network; got {tuple(inputs.shape[1:])}. "
-                "Bring the records to that shape (pictures of a run by [data] size), or export the network "
-                "for their shape."
+                "Resize the records (in a run, pictures with [data] size), or export the network for their "
+                "shape."
             )
         inputs = inputs.to(self._type)
         features: Tensor = (

@@ -145,7 +145,7 @@ class ModelFolder:
                 f"{self.path / name} cannot be read as JSON: {reason_of(problem)}. Copy it again."
             ) from None
         if not isinstance(data, dict):
-            raise InvalidInput(f"{self.path / name} is JSON, but no object. Copy it again.")
+            raise InvalidInput(f"{self.path / name} is JSON, but not an object. Copy it again.")
         return data
 
 

@@ -62,8 +62,8 @@ def refuse_lacking(lacking: list[str], where: str) -> None:
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise InvalidInput(
-            f"{where}: the weights do not fit config.json; the file lacks {', '.join(lacking[:3])}{more}, or "
-            "has another shape. Take the files that belong together."
+            f"{where}: the weights do not fit config.json. Missing or different in shape: "
+            f"{', '.join(lacking[:3])}{more}. Take the weights and config.json of the same model."
         )
 
 

@@ -87,7 +87,7 @@ def _kind(path: Path, label: str) -> str:
         return PROGRAM
     raise InvalidInput(
         f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}. It may also be a folder of a '
-        "transformers model. Rename the file by its format."
+        "transformers model. Give the file the ending of its format."
     )
 
 
@@ -97,7 +97,7 @@ def _kind_of_folder(path: Path, label: str) -> str:
     if all(present):
         raise InvalidInput(
             f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
-            "pictures together. Save the part for one of the two alone, by save_pretrained."
+            "pictures together. Save its part for texts or its part for pictures alone, with save_pretrained."
         )
     folder = ModelFolder.check(path, called=label, files=(CONFIG,))
     of_pictures = present[1] or (

@@ -56,8 +56,8 @@ class PretrainedText(Pretrained):
         self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
         if causal and self.pooling == _FIRST:
             raise InvalidInput(
-                f"{folder.path / POOLING} takes the first token's state. This model reads from left to "
-                "right, so that state depends on no other token. Remove the file."
+                f"{folder.path / POOLING} asks for the state of the first token. This model reads from left "
+                "to right, so that state depends on no other token. Remove the file."
             )
         files = files_in(folder.path, (CONFIG, INDEX, *TOKENIZER_FILES, POOLING))
         super().__init__(
@@ -215,8 +215,9 @@ def _pooling(folder: ModelFolder) -> str | None:
     if len(modes) != 1 or not modes <= by_mode.keys():
         raise InvalidInput(
             f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}. Tacit knows "
-            f"{', '.join(by_mode)}, one at a time. Take another model, or remove the folder 1_Pooling: then "
-            "Tacit takes the mean."
+            f"only {', '.join(by_mode)}, one at a time. Take another model, or remove the folder 1_Pooling: "
+            "Tacit then takes the mean of the tokens, or the last token if the model reads from left to "
+            "right."
         )
     return by_mode[modes.pop()]
 

@@ -141,7 +141,7 @@ def _body(model: TunedModel) -> nn.Module:
     body = model.encoder.body
     if not model.encoder.tunable:
         raise InvalidInput(
-            '[model] tune must be "head" for a .pt2 or .onnx file. "lora" and "full" train weights, and '
-            "those of such a file cannot be trained. Or give the weights with architecture."
+            '[model] tune must be "head" for a .pt2 or .onnx file: its weights cannot be trained. For "lora" '
+            'or "full", give a file of weights instead, and name its network with [model] architecture.'
         )
     return body

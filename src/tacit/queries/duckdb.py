@@ -93,7 +93,7 @@ class DuckDBEngine(Engine):
             return
         if path.suffix.lower() != ".parquet":
             raise InvalidInput(
-                f"{str(path)!r} is no table that can be queried. Give a .parquet, .csv or .tsv file; the "
+                f"{str(path)!r} is not a table that can be queried. Give a .parquet, .csv or .tsv file; the "
                 "last two may end in .gz."
             )
         if any(letter in str(path) for letter in "*?[]{}"):
@@ -202,7 +202,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError:
-        raise InvalidInput(f"{str(path)!r} cannot be read any more.") from None
+        raise InvalidInput(f"{str(path)!r} can no longer be read. Check the path.") from None
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

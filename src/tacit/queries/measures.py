@@ -55,8 +55,8 @@ class Grid:
             )
         if self.low == self.high:
             raise InvalidInput(
-                f"step {self.step!r} is too large for bounds [{self.lower!r}, {self.upper!r}]: both are one "
-                "point of the grid. Declare a smaller step."
+                f"step {self.step!r} is too large for bounds [{self.lower!r}, {self.upper!r}]: both round "
+                "to the same multiple of the step. Declare a smaller step."
             )
 
     @classmethod

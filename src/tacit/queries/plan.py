@@ -285,7 +285,7 @@ def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
         lists.append(tuple(keys))
     if math.prod(map(len, lists)) > _MOST_GROUPS:
         raise InvalidInput(
-            f"the declared keys of {', '.join(query.by)} make {math.prod(map(len, lists))} groups; at most "
+            f"the declared values of {', '.join(query.by)} make {math.prod(map(len, lists))} groups; at most "
             f"{_MOST_GROUPS} are answered at a time. Group by fewer columns."
         )
     return tuple(itertools.product(*lists))
@@ -319,8 +319,8 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
             )
         if delta is not None and not threshold:
             raise InvalidInput(
-                "this answer needs no delta: Laplace noise for declared groups is pure. Leave out "
-                f"delta={delta!r}."
+                "this answer needs no delta: Laplace noise for declared groups has delta = 0. Leave "
+                f"out delta={delta!r}."
             )
         return _Noise(law, exact("epsilon", epsilon) / max(parts, 1), delta)
     if (epsilon is None) == (rho is None):

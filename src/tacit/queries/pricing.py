@@ -283,7 +283,7 @@ class Choice:
     def losses(self, counts: Sequence[int]) -> list[int]:
         """Return the loss of each candidate, given the number of values that count as that candidate."""
         if len(counts) != len(self.values):
-            raise InvalidInput(f"{len(self.values)} candidates are counted; got {len(counts)}.")
+            raise InvalidInput(f"give one count per candidate ({len(self.values)}); got {len(counts)}.")
         whole, below, losses = sum(counts), 0, []
         for equal in counts:
             above = whole - below - equal

@@ -263,7 +263,7 @@ class PrivateTable:
             )
         raise PrivacyRefusal(
             "this question was charged before, but its answer was lost. The charge stays, since the answer "
-            "may have been seen. Ask with the next attempt (attempt=2, say) to be charged again."
+            "may have been seen. To ask and pay again, raise attempt by 1, such as to attempt=2."
         )
 
     def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:

@@ -225,7 +225,7 @@ class Query:
             names = sequence_of(field, getattr(self, field))
             put(self, field, tuple(column_name(field, name) for name in names))
         if len(set(self.by)) < len(self.by):
-            raise InvalidInput(f"by must name every column once; got {self.by!r}.")
+            raise InvalidInput(f"by must not name a column twice; got {self.by!r}.")
         if self.names and len(self.names) != len(self.aggregates):
             raise InvalidInput(
                 f"names must be one per aggregate ({len(self.aggregates)}); got {self.names!r}."
@@ -346,8 +346,8 @@ def _declaration(name: str, policy: Policy) -> Column:
     """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
-            f"column {name!r} names the {policy.unit} of a row: a question about it is a question about one "
-            f"{policy.unit}. Ask only for the number of different values: CountUnits(), or in SQL "
+            f"column {name!r} names the {policy.unit} of each row: an answer about it may be about one "
+            f"{policy.unit}. Ask only how many different values it has: CountUnits(), or in SQL "
             f"count(DISTINCT {name})."
         )
     if name not in policy.columns:

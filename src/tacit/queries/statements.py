@@ -101,7 +101,9 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
     """
     binned = measures[0].binned
     if binned and len(measures) > 1:
-        raise InvalidInput("bins need a separate statement.")
+        raise InvalidInput(
+            f"a measure with bins must be alone in its statement; got {len(measures)} measures."
+        )
     groups = [f"key{place}" for place in range(len(query.by))]
     keys = [*groups, "bin"] if binned else groups
     summed = dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))

@@ -115,9 +115,8 @@ def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
     if read != front:
         wrong = sorted(name for name in {*read, *front} if read.get(name) != front.get(name))
         raise InvalidInput(
-            f"huggingface_hub reads {', '.join(wrong)} of the model card differently. Its version "
-            f"{hub.__version__} does not return the data that were written. Change that text in [card], or "
-            "the unit's name."
+            f"huggingface_hub {hub.__version__} misreads {', '.join(wrong)} in the model card: it does not "
+            "return what Tacit wrote. Change that text in [card], or the unit's name."
         )
 
 

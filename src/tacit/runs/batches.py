@@ -170,7 +170,7 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
     train, test = sum(count.train for count in counts), sum(count.test for count in counts)
     if not train or (config.data.test_fraction is not None and not test):
         name = "testing" if train else "training"
-        raise InvalidInput(f"no document for {name} has two tokens. Check the corpus.")
+        raise InvalidInput(f"no document for {name} has at least two tokens. Check the corpus.")
     plan.check_records(train)
     if config.data.user is not None:
         for tests, name in ((False, "training"), (True, "testing")):

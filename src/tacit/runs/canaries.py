@@ -137,9 +137,9 @@ def check_canaries(config: Config) -> str | None:
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
         raise PrivacyRefusal(
-            '[canaries] need adjacency = "add-remove": each is added by a secret coin, and under '
-            f"{config.privacy.adjacency} the number of records is public and fixed. Change it, or plant no "
-            "canaries."
+            '[canaries] need adjacency = "add-remove": each is added or left out at random, '
+            f"and under {config.privacy.adjacency} the number of records is public and fixed. Change it, or "
+            "plant no canaries."
         )
     if len(section.count) != len(section.copies) or len(set(section.copies)) < len(section.copies):
         raise InvalidInput(
@@ -153,8 +153,8 @@ def check_canaries(config: Config) -> str | None:
         )
     if len(set(letters_of(alphabet))) < 2:
         raise InvalidInput(
-            f"[data] alphabet = {alphabet!r} has too few characters for [canaries]: each of them has a tag "
-            "of its own. Declare at least two in addition to the space, or plant no canaries."
+            f"[data] alphabet = {alphabet!r} has too few characters for [canaries]: each canary has its "
+            "own tag of such characters. Declare at least two in addition to the space, or plant no canaries."
         )
     needed = section.prefix.replace(TAG, "") + section.alphabet
     if missing := [character for character in needed if character not in alphabet]:

@@ -242,8 +242,8 @@ class Config(Section):
             )
         if model.tune in ("head", "full") and self.lora.model_fields_set:
             raise InvalidInput(
-                f'[lora] does not fit [model] tune = "{model.tune}": it corrects layers, which this choice '
-                'does not. Set tune = "lora", or leave [lora] out.'
+                f'[lora] does not fit [model] tune = "{model.tune}": only tune = "lora" corrects layers. '
+                "Set it, or leave [lora] out."
             )
         return self
 

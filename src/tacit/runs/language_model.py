@@ -116,7 +116,7 @@ def _load(folder: ModelFolder) -> Any:
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: {config.model_type} is no causal language model: it has an encoder and a decoder. "
+            f"{where}: {config.model_type} is not a causal language model: it has an encoder and a decoder. "
             "Take one such as GPT-2 or Llama."
         )
     kind = transformers.AutoModelForCausalLM

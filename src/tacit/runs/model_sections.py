@@ -96,8 +96,8 @@ class ModelSection(Section):
             )
         if self.architecture is not None and self.encoder is None:
             raise InvalidInput(
-                "[model] architecture needs [model] encoder: it names the network of such weights, and a "
-                "folder states it in config.json. Leave architecture out."
+                "[model] architecture needs [model] encoder: it names the network of a file of weights. "
+                "The folder of a model names it in config.json. Leave architecture out."
             )
         if self.name is not None:
             allowed = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
@@ -113,8 +113,8 @@ class ModelSection(Section):
         where = "Its own files say what it is" if self.factory is None else "Set them inside the function"
         if settings:
             raise InvalidInput(
-                f"[model] {', '.join(settings)} would not reach {target}: they are for models of Tacit. "
-                f"{where}."
+                f"[model] {', '.join(settings)} would not reach {target}: Tacit sets them only in its own "
+                f"networks. {where}."
             )
         return self
 

@@ -94,7 +94,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
-            f"{path} is no safetensors file: its header cannot be read. Write it again with "
+            f"{path} is not a safetensors file: its header cannot be read. Write it again with "
             "model.save_pretrained(folder)."
         ) from None
 

@@ -239,8 +239,9 @@ def _configuration(
         )  # fmt: skip
     except LooseBudget as least:
         raise InvalidInput(
-            f"epsilon = {question.epsilon:g} needs hardly any noise: {least.noise:.2g} would do, the least "
-            "that the accountants price. Ask for a smaller epsilon."
+            f"epsilon = {question.epsilon:g} needs hardly any noise: a noise multiplier of "
+            f"{least.noise:.2g}, the least for which Tacit computes epsilon, is enough. Ask for a smaller "
+            "epsilon."
         ) from None
     tokens = float(steps) * batch * question.sequence_length
     beyond = law.beyond(size, steps, noise / batch)

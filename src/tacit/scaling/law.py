@@ -198,9 +198,9 @@ class Law:
         beyond = self.beyond(model_size, steps, noise_batch_ratio)
         if beyond and not extrapolate:
             raise InvalidInput(
-                f"the law was measured for {self.range.in_words()}; {' and '.join(beyond)}. Choose within "
-                "the range, fit a law to your own runs by Law.fit, or set extrapolate=True and take the "
-                "answer as a guess."
+                f"the scaling law was measured for {self.range.in_words()}; {' and '.join(beyond)}. Choose "
+                "within the range, fit a law to your own runs by Law.fit, or set extrapolate=True and take "
+                "the answer as a guess."
             )
         return float(self.losses(model_size, steps, noise_batch_ratio))
 
@@ -246,7 +246,9 @@ class Law:
         names = {field.name for field in fields(cls)}
         if set(data) != names:
             odd = ", ".join(sorted(set(data) ^ names))
-            raise InvalidInput(f"a law has the fields {', '.join(sorted(names))}; missing or unknown: {odd}.")
+            raise InvalidInput(
+                f"a scaling law has the fields {', '.join(sorted(names))}; missing or unknown: {odd}."
+            )
         ends = {name: tuple(pair) for name, pair in data["range"].items()}
         return cls(**(data | {"range": Range(**ends), "quality": Quality(**data["quality"])}))
 
@@ -262,8 +264,8 @@ def _check(runs: tuple[Run, ...]) -> None:
             raise InvalidInput(f"runs must be a list of Run(model_size=..., ...); got {run!r}.")
     if len(runs) < _FEWEST_RUNS:
         raise InvalidInput(
-            f"a law needs at least {_FEWEST_RUNS} runs; got {len(runs)}. It has nine coefficients. Give "
-            "more runs; losses at intermediate steps of one run count as runs of fewer steps."
+            f"a scaling law needs at least {_FEWEST_RUNS} runs; got {len(runs)}. It has nine coefficients. "
+            "Give more runs; losses at intermediate steps of one run count as runs of fewer steps."
         )
     for name, words in (
         ("model_size", "model sizes"),
@@ -273,8 +275,8 @@ def _check(runs: tuple[Run, ...]) -> None:
         values = {getattr(run, name) for run in runs} - {0.0}
         if len(values) < _FEWEST_VALUES:
             raise InvalidInput(
-                f"a law needs at least {_FEWEST_VALUES} different {words}; got {len(values)}. Fewer do not "
-                "show their effect on the loss. Add runs with others."
+                f"a scaling law needs at least {_FEWEST_VALUES} different {words}; got {len(values)}. Fewer "
+                "do not show how the loss depends on them. Add runs with other values."
             )
 
 

@@ -108,8 +108,8 @@ class PhysicalBatch(Part):
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
-                "CUDA is out of memory with one record at once. The step was not taken. (A first step also "
-                "holds up to eight made-up records, by which it checks the model.) Leave the device to "
+                "CUDA is out of memory even with one record at a time. The step was not taken. (A first step "
+                "also holds up to eight made-up records, by which it checks the model.) Leave the device to "
                 "this process alone; or use memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the "
                 "loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
                 "weights, as in LoRA."

@@ -113,7 +113,9 @@ def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
         return scores
     number, _, _ = numbered(owners)
     if len(number) != len(scores):
-        raise InvalidInput(f"there are {len(scores)} test rows and {len(number)} owners. Give one for each.")
+        raise InvalidInput(
+            f"there are {len(scores)} test rows and {len(number)} owners. Give one owner for each row."
+        )
     rows = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).cpu().numpy()
     return torch.from_numpy(np.bincount(number, weights=rows) / np.bincount(number))
 

@@ -291,7 +291,7 @@ class PrivateSession:
                 optimizer of this rank differs from that of rank 0.
             ProcessLost: another rank failed or ended.
             TacitError: the GPU failed; nothing of the step was released.
-            InvalidInput: CUDA is out of memory with one record at once.
+            InvalidInput: CUDA is out of memory even with one record at a time.
         """
         self._check_ticket(ticket)
         return StepReport(ticket.step, loss=self._run.step(ticket.step))

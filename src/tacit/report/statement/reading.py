@@ -107,7 +107,7 @@ def read_event(data: object) -> Event:
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
-        raise InvalidInput(f"its event cannot be read: {problem}") from None
+        raise InvalidInput(f"the field event cannot be read: {problem}") from None
 
 
 def read_plan(data: Mapping[str, Any]) -> Plan:
@@ -201,4 +201,4 @@ def _made(text: str, kinds: tuple[type, ...]) -> Any:
         raise  # the message of the class names the wrong value
     except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
         names = ", ".join(kind.__name__ for kind in kinds)
-        raise InvalidInput(f"{text[:80]!r} is not the text form of any of {names}.") from None
+        raise InvalidInput(f"{text[:80]!r} is not the repr of any of {names}.") from None

@@ -218,7 +218,7 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
             colours = 1 if picture.mode in _GREY else 3
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as problem:
         raise InvalidInput(
-            f"{where} is no picture: {without_values(problem)}. Correct or remove it."
+            f"{where} is not a picture: {without_values(problem)}. Correct or remove it."
         ) from None
     scale = min(1.0, largest / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours

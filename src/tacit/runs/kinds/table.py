@@ -64,8 +64,8 @@ class Table(Kind):
             if learns_spread and value != needed:
                 raise InvalidInput(
                     f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". A '
-                    "linear model of a number first learns the target's mean and spread, from gradients "
-                    'that every other setting changes. Leave the key out, or take name = "mlp".'
+                    "linear model of a number first learns the target's mean and spread from its gradients, "
+                    'and another value would change these. Leave the key out, or take name = "mlp".'
                 )
 
     @classmethod

@@ -84,7 +84,7 @@ class DatedRecords:
         self.first = day_of("first", first)
         self.until = day_of("until", datetime.date.today() if until is None else until)
         if self.until < self.first:
-            raise InvalidInput(f"until is {self.until}, before the first day, {self.first}.")
+            raise InvalidInput(f"until must not be before the first day, {self.first}; got {self.until}.")
         self._dates = _as_days(dates)
         self.step_of: NDArray[np.int64] = (self._dates - self.first).astype(np.int64) // self.days
 

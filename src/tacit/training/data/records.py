@@ -276,7 +276,7 @@ class DatasetRecords(Records):
         if len(items) != len(positions):
             raise InvalidInput(
                 f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
-                "positions. It must give one for each, in order."
+                "positions. It must give one item for each position, in order."
             )
         return items
 

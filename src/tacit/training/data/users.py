@@ -191,11 +191,11 @@ class UserRecords:
             self._check_own_rows()
         if plan.adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"{plan.adjacency} has no bound for rows with several owners. It hides whether one "
-                f"{plan.unit} is in the data at all. If that {plan.unit} and all shared rows were missing, "
-                'the others would keep other rows. Plan with adjacency="zero-out" or "replace-one", which '
-                "hide the content of all rows of an owner. They take the names of the owners of rows as "
-                "public, and the statement says so."
+                f"{plan.adjacency} has no bound for rows with several owners. It would have to hide "
+                f"whether one {plan.unit} is in the data at all. But without that {plan.unit} and the shared "
+                'rows, the others would keep other rows. Plan with adjacency="zero-out" or "replace-one", '
+                "which hide the content of all rows of an owner. They treat the names of the owners of each "
+                "row as public, and the statement says so."
             )
 
     def _check_own_rows(self) -> None:

@@ -73,9 +73,9 @@ class AuditSlots:
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"audit slots do not support adjacency {plan.adjacency}. They add and remove records, "
-                'whose number is public and fixed there. Audit a plan with adjacency="add-remove" and the '
-                "same noise."
+                f"audit slots do not support adjacency {plan.adjacency}. Canaries are added or left "
+                "out at random, and under it the number of records is public and fixed. Audit a plan with "
+                'adjacency="add-remove" and the same noise.'
             )
         if isinstance(plan.sampling, CyclicPoissonSampling | ByDate):
             raise PrivacyRefusal(
@@ -109,9 +109,9 @@ class AuditSlots:
         most = int(2 * _LARGEST_SHARE * plan.records)
         if self.count > most:
             raise InvalidInput(
-                f"{self.count} audit slots among {plan.records} records are too many. Coins put half of "
-                f"them into the training set, of which {100 * _LARGEST_SHARE:g} % may be canaries. Take at "
-                f"most {most} slots, or more records."
+                f"{self.count} audit slots among {plan.records} records are too many. About half of "
+                f"their canaries take part, and may be at most {100 * _LARGEST_SHARE:g} % of the records. "
+                f"Take at most {most} slots, or more records."
             )
 
 
@@ -303,8 +303,9 @@ class Planted(Part):
         """
         if done < self._plan.steps:
             raise InvalidInput(
-                f"{done} of the plan's {self._plan.steps} steps are done. The coins stay sealed until the "
-                "end, because the audit tests a claim about the whole run. Take the steps that are left."
+                f"{done} of the plan's {self._plan.steps} steps are done. Which canaries took part is kept "
+                "secret until the end, because the audit tests a claim about the whole run. Take the steps "
+                "that are left."
             )
         return SlotEvidence(self._stacked(), self._included.copy())
 

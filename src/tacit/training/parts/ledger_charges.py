@@ -327,8 +327,9 @@ class StepCharges:
         """
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
-                "a charge was reserved before another run's state was loaded. Make the StepCharges with "
-                "generator=saved_generator(path), so that it is the old run's from the start."
+                "a charge was reserved before another run's state was loaded. Its key is not that of the "
+                "loaded run. Make StepCharges with generator=saved_generator(path), which has the loaded "
+                "run's key."
             )
         self._generator, self._same_run = generator, True
 

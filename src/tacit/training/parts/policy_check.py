@@ -38,7 +38,7 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
                 f"chunk must be the whole plan for this data set; got {chunk!r}. Its budget counts "
-                "(epsilon, delta), in which the chunks of a run add up to far more than its plan costs. "
+                "(epsilon, delta), and so counted, the chunks of a run cost far more than the whole plan. "
                 "Leave chunk out."
             )
         return plan.steps
@@ -68,9 +68,9 @@ def check_promise(
         )
     if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
         raise PrivacyRefusal(
-            f"training counts by column {owned_by!r}, {dataset!r} by {policy.unit_column!r}. The two may "
-            "mean different people, and cannot share a budget. Train with the owners of "
-            f"{policy.unit_column!r}."
+            f"training counts by column {owned_by!r}, and data set {dataset!r} by {policy.unit_column!r}. "
+            "The two may mean different people, and cannot share a budget. Train with column "
+            f"{policy.unit_column!r} as the owners."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         raise PrivacyRefusal(

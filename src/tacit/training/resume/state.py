@@ -244,7 +244,7 @@ def load_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or version != _FORMAT:
         by = f"Tacit {_EARLIER[version]}, which" if version in _EARLIER else "the version that"
         raise InvalidInput(
-            f"{path} is no resume state of this version of Tacit. Finish the run with {by} wrote it, or "
+            f"{path} is not a resume state of this version of Tacit. Finish the run with {by} wrote it, or "
             "start a new run."
         )
     return state
