@@ -22,7 +22,7 @@ def _norm() -> nn.Module:
     ("encoder", "said"),
     [
         (lambda x: x - x.mean(0), "different features alone and in a batch"),
-        (lambda x: x + torch.arange(len(x)).unsqueeze(1), "other features alone"),
+        (lambda x: x + torch.arange(len(x)).unsqueeze(1), "different features alone"),
         (_norm(), "fails on made-up records of shape"),
         (nn.Dropout(0.5), "different features each time"),
         (lambda x: x + torch.rand(1), "different features each time"),

@@ -249,8 +249,8 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
         ({'text = "text"\n': ""}, r"column of texts by \[data\] text"),
         ({'text = "text"': 'text = "label"'}, "is the target"),
         ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model: it is a column of texts"),
-        ({"{tune}": WITH_LORA}, "this choice does not"),
-        ({"{tune}": WITH_LORA.replace("head", "full")}, "this choice does not"),
+        ({"{tune}": WITH_LORA}, "corrects layers"),
+        ({"{tune}": WITH_LORA.replace("head", "full")}, "corrects layers"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, "at most 12"),
     ],
 )

@@ -198,7 +198,7 @@ def test_with_one_record_at_once_the_error_says_what_helps() -> None:
     short = Short(run, 0, at="after")
     before = weights(run)
     for _ in range(2):  # nor does it help to ask again
-        with pytest.raises(InvalidInput, match=r"one record at once.*LEAN"):
+        with pytest.raises(InvalidInput, match=r"one record at a time.*LEAN"):
             run.step(next(run.batches()))
     assert (run.steps_done, run.epsilon) == (0, 0.0)
     assert torch.equal(weights(run), before)
@@ -453,7 +453,7 @@ def test_the_largest_size_that_fits(most: int, size: int) -> None:
     run = session(physical="auto")
     short = Short(run, most)
     if most == 0:
-        with pytest.raises(InvalidInput, match="one record at once"):
+        with pytest.raises(InvalidInput, match="one record at a time"):
             run.step(next(run.batches()))
     else:
         noted(run, 1)

@@ -192,7 +192,7 @@ def test_items_are_asked_for_together_where_the_data_set_can() -> None:
     assert torch.equal(weights(run(part)), weights(run(Decoded())))
     broken = Together()
     broken.count_off = 1
-    with pytest.raises(InvalidInput, match="one for each, in order"):
+    with pytest.raises(InvalidInput, match="one item for each position, in order"):
         run(broken)
 
 
