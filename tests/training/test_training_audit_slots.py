@@ -172,7 +172,7 @@ def test_evidence_is_kept_in_two_files(tmp_path: Path) -> None:
     again = SlotEvidence.load(observed, coins)
     assert (again.observed == found.observed).all()
     assert (again.included == found.included).all()
-    with pytest.raises(InvalidInput, match="not slots and coins of one run"):
+    with pytest.raises(InvalidInput, match="not the slots and coins of one audit"):
         SlotEvidence.load(coins, observed)
     coins.write_bytes(b"no array")
     with pytest.raises(InvalidInput, match="damaged"):

@@ -326,7 +326,7 @@ def test_resume_state_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_broken_and_missing_states_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="not a resume state"):
+    with pytest.raises(InvalidInput, match="no resume state"):
         session().load(tmp_path / "nothing.pt")
     (tmp_path / "half.pt").write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(InvalidInput, match="not a readable"):

@@ -202,7 +202,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError:
-        raise InvalidInput(f"{str(path)!r} can no longer be read. Check the path.") from None
+        raise InvalidInput(f"{str(path)!r} cannot be read now. Check the path.") from None
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
