@@ -212,7 +212,7 @@ def test_planted_bug_a_card_that_the_hub_reads_otherwise_is_refused(monkeypatch:
             super().__init__(content.replace("steps: 5", "steps: 6"))
 
     monkeypatch.setattr(hub, "ModelCard", Other)
-    with pytest.raises(InvalidInput, match="reads differential_privacy of the model card"):
+    with pytest.raises(InvalidInput, match="misreads differential_privacy in the model card"):
         model_card(statement().data, FACTS, EXACT)
 
 
