@@ -124,7 +124,7 @@ REASONS: dict[str, str] = {
     r"has no proven bound for .* under adjacency 'replace-one'": "sampled exchange",
     r"no proven Renyi divergence": "no divergence",
     r"no proven dominating pair": "no pair",
-    r"composition theorems have no": "no (ε, δ)",
+    r"composition theorems need one": "no (ε, δ)",
 }
 """Short forms of the accountants' refusals."""
 

@@ -51,8 +51,8 @@ def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float]
         check_real("value" if name is None else f"value[{name!r}]", filler)
     if isinstance(length, Mapping) and isinstance(value, Mapping) and (more := value.keys() - length.keys()):
         raise InvalidInput(
-            f"value names {sorted(map(repr, more))} but length does not: these parts are not padded. Name "
-            "the same parts in both."
+            f"value names {sorted(map(repr, more))} but length does not, so these are not padded. Name the "
+            "same parts in both."
         )
     return Pad(lengths, values)
 

@@ -233,7 +233,7 @@ def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
         )
     for key, weight in loss.named_buffers():
         if not bool(weight.isfinite().all()) or bool((weight < 0).any()):
-            raise InvalidInput(f"{name}({key}=...) must be finite and not negative. Declare such weights.")
+            raise InvalidInput(f"{name}({key}=...) must be finite and not negative. Correct these weights.")
     own = copy.deepcopy(loss)
     own.reduction = "none"
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -265,8 +265,8 @@ def _read(model: nn.Module, parts: tuple[Tensor, ...], by_name: dict[str, Tensor
     if len(targets) != 1 or len(by_name) < 2:
         raise InvalidInput(
             f"a record has {len(by_name)} keys, {len(targets)} of them named {', '.join(_TARGETS)}; this "
-            "loss needs one such key for the target, and others for the model. Rename the keys, or pass a "
-            "function as loss."
+            "loss needs exactly one of these, for the target, and other keys for the model. Rename "
+            "the keys, or pass a function as loss."
         )
     inputs = {key: part for key, part in by_name.items() if key != targets[0]}
     if _names_all(model.forward, inputs):

@@ -382,7 +382,7 @@ def test_what_is_no_experiment_is_refused(audit: Callable[..., AuditResult]) -> 
 
     with pytest.raises(InvalidInput, match="no canaries"):
         run(np.empty(0), np.empty(0, dtype=bool))
-    with pytest.raises(InvalidInput, match="no fair coin"):
+    with pytest.raises(InvalidInput, match="fair coins do not give"):
         run(np.arange(40.0), np.ones(40, dtype=bool))
     with pytest.raises(InvalidInput, match="1 of 2 scores are not finite"):
         run([math.nan, 1.0], [True, False])
@@ -433,7 +433,10 @@ def test_slot_score_is_the_log_likelihood_ratio() -> None:
     wanted = np.log(inside / stats.norm.pdf(x, 0.0, 0.7)).sum(axis=0)
     assert np.allclose(slot_scores(x, sampling_rate=0.2, noise_multiplier=0.7), wanted)
     assert np.isfinite(slot_scores(1e4 * x, sampling_rate=0.2, noise_multiplier=0.1)).all()
-    for wrong, message in ((x[0], "a table of steps by slots"), (np.full((1, 2), math.nan), "2 of 2")):
+    for wrong, message in (
+        (x[0], "a row per step and a column per slot"),
+        (np.full((1, 2), math.nan), "2 of 2"),
+    ):
         with pytest.raises(InvalidInput, match=message):
             slot_scores(wrong, sampling_rate=0.2, noise_multiplier=1.0)
 

@@ -153,14 +153,14 @@ def test_extreme_values_give_a_bracket_or_a_refusal_that_says_why(
 NOISE, RATE, STEPS = FLAGS[:2], FLAGS[2:4], FLAGS[4:]
 BAD: list[tuple[list[str], int, str]] = [
     (FLAGS, 2, "--delta is missing. Delta is the probability"),
-    ([*FLAGS, *STATED[:2]], 2, "--adjacency is missing: it says what is hidden"),
+    ([*FLAGS, *STATED[:2]], 2, "--adjacency is missing: it states what is hidden"),
     ([*FLAGS, *STATED[:2], "--adjacency", "sideways"], 2, "'sideways' is not known"),
     ([*FLAGS, "--delta", "0", *STATED[2:]], 2, "--delta must be a real number in (0, 1); got 0.0"),
     ([*FLAGS, "--delta", "1", *STATED[2:]], 2, "got 1.0. Delta is the probability"),
     ([*FLAGS, "--delta", "nan", *STATED[2:]], 2, "got nan"),
     ([*FLAGS, "--delta", "small", *STATED[2:]], 2, "Invalid value for '--delta'"),
     (STATED, 2, "no mechanism is given. Describe DP-SGD by --noise"),
-    ([*STEPS, *RATE, *STATED], 2, "--sampling-rate, --steps describe DP-SGD without its noise"),
+    ([*STEPS, *RATE, *STATED], 2, "--sampling-rate, --steps describe DP-SGD, but its noise is missing"),
     ([*NOISE, *STEPS, *STATED], 2, "Give --sampling-rate, or both --records and --batch-size"),
     ([*NOISE, *STEPS, "--batch-size", "5", *STATED], 2, "or both --records and --batch-size"),
     ([*FLAGS, "--batch-size", "5", *STATED], 2, "--sampling-rate and --batch-size exclude"),

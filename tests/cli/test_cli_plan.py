@@ -86,7 +86,7 @@ BAD = [
     ((*ASK, "--steps", "inf"), 2, "--steps must be a whole number; got inf"),
     ((*ASK, "--steps", "-3"), 2, "steps must be an integer >= 1"),
     ((*ASK, "--steps", "9", "--batch-size", "0"), 2, "batch size must be an integer >= 1"),
-    ((*ASK, "--steps", "9", "--batch-size", "20000"), 2, "batch size 20000 is larger than one step allows"),
+    ((*ASK, "--steps", "9", "--batch-size", "20000"), 2, "batch size 20000 is too large"),
     ((*ASK, "--steps", "9", "--physical-batch", "0"), 2, "largest_physical_batch must be"),
     ((*ASK, "--steps", "9", "--preparation", "PCA"), 2, "not an event in JSON"),
     ((*ASK, "--steps", "9", "--preparation", '{"event": "PCA"}'), 1, "unknown event 'PCA'"),

@@ -295,7 +295,7 @@ def session() -> PrivateSession:
 
 def test_the_loop_cannot_step_without_the_session() -> None:
     shown = SteppedBySession(session())
-    with pytest.raises(PrivacyRefusal, match=r"took 0 steps for one of the optimizer"):
+    with pytest.raises(PrivacyRefusal, match=r"took 0 steps for one step of the optimizer"):
         shown.step()
 
 

@@ -197,7 +197,7 @@ def test_a_rho_below_the_unit_is_refused() -> None:
 
 
 def test_orders_that_are_no_use_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"orders \[2.0\] allow next to nothing"):
+    with pytest.raises(InvalidInput, match=r"orders \[2.0\] allow almost nothing"):
         RenyiBudget(1.0, 1e-6, orders=(2.0, 64.0))
     for orders in ((8.0, 4.0), (8.0, 8.0)):
         with pytest.raises(InvalidInput, match="must be strictly increasing"):

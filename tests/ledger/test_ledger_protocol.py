@@ -292,7 +292,7 @@ def test_policies_are_data_that_can_be_carried_about() -> None:
         ({"unit_column": "p", "rows_per_unit": 2, "groups_per_unit": 3}, "groups_per_unit"),
         ({"blocks": ("a", "a")}, "differ"),
         ({"blocks": ("\ud800",)}, "printable"),
-        ({"parent_block": "a"}, "needs a parent"),
+        ({"parent_block": "a"}, "given without parent"),
         ({"columns": {"a": 1}}, "must be a Column"),
         ({"budget": 1.0}, "must be a Budget"),
         ({"largest_table": 2**63}, "largest_table"),

@@ -173,7 +173,7 @@ def test_a_list_of_users_that_lacks_one_is_refused(tmp_path: Path) -> None:
     rows = [{"text": "abcdef", "who": ["a", "b"]}, {"text": "abcdef", "who": ["a", None]}]
     path = tmp_path / "mail.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    with pytest.raises(InvalidInput, match="row 1: a list of users is empty, or lacks one"):
+    with pytest.raises(InvalidInput, match="row 1: a list of users is empty, or has an empty entry"):
         loaded(path, "who")
     path = tmp_path / "mail.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

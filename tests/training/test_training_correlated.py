@@ -449,7 +449,7 @@ def test_people_may_take_part_in_cycles() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps at which a record can take part"),
     "a tree on samples": (
-        {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "banded noise alone",
+        {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "only with banded noise",
     ),
     "adaptive clipping": (
         {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven price",

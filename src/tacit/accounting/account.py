@@ -299,7 +299,8 @@ class PrivacyCurve:
         if mine != theirs:
             raise UnsupportedEvent(
                 f"compose has no proven bound for curves about different neighbours: one is about {mine}, "
-                f"the other about {theirs}. Account for both events under one adjacency; form groups after."
+                f"the other about {theirs}. Account for both events under one adjacency, and "
+                "form groups after compose."
             )
         event = Compose((self.event, other.event))
         if self.method == other.method and self.method in (*METHODS, BEST):

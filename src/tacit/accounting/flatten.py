@@ -123,8 +123,8 @@ def _parts(event: Event) -> Steps:
             return ((event, 1),) if flatten(inner) else ()
     if EVENTS.get(type(event).__name__) is not type(event):
         raise UnsupportedEvent(
-            f"accounting knows no price for {event!r}: it is none of {', '.join(EVENTS)}. Describe the "
-            "mechanism with these, or leave it out of the private run."
+            f"accounting knows no price for {event!r}: it is none of the events {', '.join(EVENTS)}. "
+            "Describe the mechanism with these, or leave it out of the private run."
         )
     return ((event, 1),)
 

@@ -140,8 +140,8 @@ def _checked(outputs: NDArray[Any], first: int, count: int) -> NDArray[Any]:
     for number, values in enumerate(outputs, first):
         if not np.isfinite(values).all():
             raise InvalidInput(
-                f"outputs of model {number} are not finite: {int((~np.isfinite(values)).sum())} of its "
-                f"{values.size}. Did its training diverge? Lower the learning rate."
+                f"outputs of model {number} must be finite; {int((~np.isfinite(values)).sum())} of "
+                f"{values.size} are not. Did its training diverge? Lower the learning rate."
             )
     return outputs
 

@@ -68,8 +68,8 @@ class StackedMLPs:
     ) -> None:
         if len(sizes) < 2 or not generators:
             raise InvalidInput(
-                f"sizes must lead from inputs to classes; got {sizes} and {len(generators)} generators. Give "
-                "at least two sizes, and one generator for each model."
+                f"sizes must be layer widths, from inputs to classes; got {sizes} and "
+                f"{len(generators)} generators. Give at least two sizes, and one generator for each model."
             )
         self._activation = check_in("activation", activation, ("tanh", "relu"))
         self.parameters: list[Tensor] = []
@@ -218,8 +218,8 @@ def train_privately(
     members = _members(models, inputs, labels, trained_on, generators)
     if plan.adjacency is not Adjacency.ADD_REMOVE and {len(own) for own in members} != {plan.records}:
         raise InvalidInput(
-            f"under {plan.adjacency} every model needs the plan's {plan.records} records; got "
-            f"{sorted({len(own) for own in members})}."
+            f"under {plan.adjacency} every model must train on {plan.records} records, as in the plan; "
+            f"got {sorted({len(own) for own in members})}."
         )
     rule, device = plan.clipping, inputs.device
     thresholds = rule.initial_thresholds(["all"])
@@ -254,8 +254,9 @@ def _check_plan(plan: Plan) -> None:
     parts = [name for name, refused in wrong.items() if refused]
     if parts:
         raise PrivacyRefusal(
-            f"stacked models cannot train with {', '.join(parts)}. They support flat and automatic clipping "
-            "of one view. Train each with a PrivateSession, through tacit.attacks.shadows.one_by_one."
+            f"stacked models cannot train with {', '.join(parts)}. They support flat or automatic clipping, "
+            "with one view of each record. Train each model with a PrivateSession, through "
+            "tacit.attacks.shadows.one_by_one."
         )
 
 

@@ -139,7 +139,7 @@ def sampler_law(counts: ArrayLike, *, sampling_rate: float) -> LawTest:
 def _steps(name: str, values: ArrayLike) -> Array:
     z = np.asarray(values, dtype=np.float64)
     if z.ndim < 1 or z.shape[0] < 2 or z.size == 0:
-        raise InvalidInput(f"noise of {name!r} needs two steps and one entry; got shape {z.shape}.")
+        raise InvalidInput(f"noise of {name!r} needs at least two steps and one entry; got shape {z.shape}.")
     if not np.isfinite(z).all():
         raise InvalidInput(
             f"noise of {name!r} must be finite; {int((~np.isfinite(z)).sum())} of its entries are not."

@@ -184,8 +184,8 @@ def _guesses(
     fewer = min(int(coin.sum()), int((~coin).sum()))
     if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
         raise InvalidInput(
-            f"{int(coin.sum())} of {score.size} canaries are in: no fair coin does that. A fair coin must "
-            "decide for each canary whether it is in; canaries chosen otherwise prove nothing here."
+            f"included has {int(coin.sum())} of {score.size} canaries: fair coins do not give that number. "
+            "Let a fair coin decide for each canary whether it is included; otherwise they prove nothing."
         )
     if not shares:
         raise InvalidInput("shares must not be empty; give a share of the canaries to guess.")

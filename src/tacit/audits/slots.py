@@ -59,7 +59,7 @@ def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: 
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
     x = np.asarray(observed, dtype=np.float64)
     if x.ndim != 2 or x.size == 0:
-        raise InvalidInput(f"observed must be a table of steps by slots; got shape {x.shape}.")
+        raise InvalidInput(f"observed must have a row per step and a column per slot; got shape {x.shape}.")
     if not np.isfinite(x).all():
         raise InvalidInput(
             f"observed must be finite; {int((~np.isfinite(x)).sum())} of {x.size} entries are not."
@@ -158,8 +158,8 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
-            f"evidence must have the plan's {plan.steps} steps; got {len(evidence.observed)}. It is from "
-            "another run."
+            f"evidence must have the plan's {plan.steps} steps; got {len(evidence.observed)}. Pass the plan "
+            "of the run that it is from."
         )
     values = slot_scores(
         evidence.observed,
@@ -249,8 +249,8 @@ def _rate(plan: Plan) -> float:
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        f"slots test Poisson samples and full batches; got {plan.sampling!r}. Canaries are independent only "
-        "with these samplers."
+        f"an audit by slots needs Poisson samples or full batches; got {plan.sampling!r}. Under other "
+        "samplers, canaries are not independent."
     )
 
 

@@ -51,7 +51,7 @@ class Claim:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if curve.records != 1:
             raise InvalidInput(
-                f"the curve protects {curve.records} records together; an audit plants single records. Give "
+                f"the curve is for {curve.records} records together; an audit plants single records. Give "
                 "the curve of one record."
             )
         self.curve, self.delta = curve, delta

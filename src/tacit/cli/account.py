@@ -118,8 +118,8 @@ def command(
 def _refuse_stray(context: typer.Context) -> None:
     if stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs"):
         raise InvalidInput(
-            f"{', '.join(stray)} describe DP-SGD without its noise. Add --noise, the standard deviation of "
-            "the noise divided by the norm bound of one record."
+            f"{', '.join(stray)} describe DP-SGD, but its noise is missing. Add --noise, the standard "
+            "deviation of the noise divided by the norm bound of one record."
         )
 
 
@@ -203,7 +203,7 @@ def read_event_file(path: Path) -> Event:
         return event_from_json(text)
     except RecursionError:
         raise InvalidInput(
-            f"{source}: the event is nested too deeply to be read. Write n-fold mechanisms as Repeat."
+            f"{source}: the event is nested too deeply to be read. Write a repeated mechanism as Repeat."
         ) from None
     except TacitError as problem:
         raise type(problem)(f"{source}: {problem}") from None
@@ -226,7 +226,7 @@ def _stated_adjacency(adjacency: str | None) -> Adjacency:
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in _ADJACENCIES.items())
         problem = "is missing" if adjacency is None else f"{adjacency!r} is not known"
         raise InvalidInput(
-            f"--adjacency {problem}: it says what is hidden, and epsilon means nothing without it. Choose "
+            f"--adjacency {problem}: it states what is hidden, and epsilon means nothing without it. Choose "
             f"one ({kinds})."
         ) from None
 

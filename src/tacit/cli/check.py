@@ -88,7 +88,7 @@ def _check_run(path: Path, as_json: bool) -> int:
 
     config = read_config(path)
     if config.data.table is None:
-        raise InvalidInput(f"{path} reads no table: it declares no columns to check.")
+        raise InvalidInput(f"{path} trains on no table, so it declares no columns to check.")
     with messages.status("reading the table"):
         findings = doubts(config)
     if as_json:

@@ -151,8 +151,8 @@ def command(
         return _init_pictures(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
         raise InvalidInput(
-            "--user and --rows-per-user are only for run files: a policy names the person of each row by "
-            "--unit-column, and the number of rows of each in rows_per_unit. Leave them out."
+            "--user and --rows-per-user are only for run files. For a policy, name the column of persons "
+            "with --unit-column, and state the rows of each person in the policy, as rows_per_unit."
         )
     sample = sniff(table)
     if public is not None and text is None:

@@ -105,7 +105,7 @@ def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
         return law, law.sequence_length if length is None else length
     if length is None:
         raise InvalidInput(
-            "--runs needs --sequence-length, the tokens of a sequence: they decide what a step costs."
+            "--runs needs --sequence-length: the number of tokens in a sequence decides what a step costs."
         )
     return Law.fit(read_runs(runs), sequence_length=length, source=str(runs)), length
 

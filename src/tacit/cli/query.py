@@ -81,7 +81,7 @@ def command(
     if data is None or statement is None:
         raise InvalidInput(
             f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
-            "With --columns instead of them, you see the declared columns."
+            "To see the declared columns, give --columns instead."
         )
     query = _parsed(book, dataset, statement)
     terms: dict[str, Any] = {

@@ -82,7 +82,7 @@ def command(
         raise InvalidInput("--until and --data need --continue RUN. Otherwise set them in [data].")
     if (further is None) == (config is None):
         raise InvalidInput(
-            "give either a configuration or --continue RUN: a run by date has its own configuration."
+            "give either a configuration or --continue RUN, which uses the configuration of that run."
         )
     if further is not None and (out is not None or resume):
         raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")

@@ -50,7 +50,7 @@ def command(
     if is_certificate(file):
         return _certificate(file, ledger, public_key, as_json)
     if public_key is not None:
-        raise InvalidInput(f"--public-key is only for certificates, and {file} is none. Leave it out.")
+        raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
     data = read_statement(file)
     with messages.status("pricing the event"):
         result, hint = _verified(data, second_opinion)

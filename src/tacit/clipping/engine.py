@@ -364,7 +364,9 @@ class GradientEngine(ABC):
         """Refuse a mapping that lacks a name, and existing buffers of a wrong shape or type."""
         missing = sorted(set(self.names) - set(accumulator))
         if missing:
-            raise InvalidInput(f"accumulator has no buffers for {missing}; it needs one per trainable name.")
+            raise InvalidInput(
+                f"accumulator has no buffers for {missing}; it needs one per trainable parameter."
+            )
         if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
             for name in self.names:
                 self._buffer(accumulator, name)

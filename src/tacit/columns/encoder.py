@@ -118,8 +118,8 @@ class Encoder:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if self.text is not None and self.text.name in (*self.target_names, *self._declared):
             raise InvalidInput(
-                f"column {self.text.name!r} is the text and cannot have a second role. It is the target, or "
-                'declared as another kind. Leave its section out, or declare kind = "text".'
+                f"column {self.text.name!r} is the text and cannot also be the target or have another kind. "
+                'Leave its section out, or declare kind = "text".'
             )
         if not self.inputs_of:
             raise InvalidInput(
@@ -289,8 +289,8 @@ class Encoder:
                 pass
             case _:
                 raise InvalidInput(
-                    "these are not the data of an encoder. They must be columns, target and dialect, and for "
-                    "a text column also text and length."
+                    "these are not the data of an encoder: columns, target and dialect, and for a text column "
+                    "also text and length."
                 )
         by_name = {}
         for column in columns:

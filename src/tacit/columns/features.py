@@ -35,7 +35,9 @@ def check_encodable(name: str, column: Column) -> None:
         PrivacyRefusal: if the column lacks the bounds or values that it needs.
     """
     if column.kind == "text":
-        raise InvalidInput(f"column {name!r} is text and cannot be predicted. Declare what it is.")
+        raise InvalidInput(
+            f'column {name!r} is text and cannot be predicted. Declare another kind, such as "category".'
+        )
     has_values = column.kind == "boolean" or column.values is not None or column.buckets is not None
     if column.lower is None and not has_values:
         facts = "values, or buckets," if column.kind == "category" else "lower and upper"
@@ -175,7 +177,7 @@ def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) 
     try:
         values, wrong = numbers_of(cells, column, dialect)
     except InvalidInput as problem:  # the whole column is of another type
-        raise InvalidInput(f"{place}: {problem} Declare what it is, or convert it.") from None
+        raise InvalidInput(f"{place}: {problem} Declare the kind that it has, or convert it.") from None
     fault = _FAULTS[column.kind]
     if column.kind == "integer" and not len(wrong):
         wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))

@@ -190,8 +190,8 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
     if wrong:
         raise InvalidInput(
             f"the first line of {path} does not hold names: cell {wrong[0]} of it is a number, a date, or a "
-            "value that occurs below. A table begins with a line of column names, each with a letter. Add "
-            "it to the file."
+            "value that lines below contain. A table begins with a line of column names, each with a "
+            "letter. Add it to the file."
         )
     if not any(header):
         raise InvalidInput(

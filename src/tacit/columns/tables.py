@@ -296,7 +296,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _damaged(path: Path) -> InvalidInput:
-    return InvalidInput(f"cannot read {path} as Parquet: it is damaged, or no Parquet file.")
+    return InvalidInput(f"cannot read {path} as Parquet: it is damaged, or not a Parquet file.")
 
 
 def arrow_cells(array: Any) -> Cells:

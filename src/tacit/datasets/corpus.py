@@ -72,7 +72,7 @@ def _document(
             f'{{"{text}": "..."}}, and no empty lines.'
         ) from None
     if not isinstance(data, dict):
-        raise InvalidInput(f"{where} is JSON, but no object with fields. Write one object a line.")
+        raise InvalidInput(f"{where} is JSON, but not an object with fields. Write one object a line.")
     if not isinstance(content := data.get(text), str):
         problem = "no text" if text in data else "missing"
         raise InvalidInput(
@@ -83,8 +83,8 @@ def _document(
         content.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{text}" holds half of a surrogate pair. That is no character: write the '
-            "file again from the original text."
+            f'{where}: the field "{text}" holds half of a surrogate pair, which is not a character. Write '
+            "the file again from the original text."
         ) from None
     when = None if date is None else data.get(date)
     if date is not None and not isinstance(when, str):
@@ -124,7 +124,7 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
     """
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
-        raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Name the corpus.")
+        raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Give the path of the corpus.")
     parts: list[CorpusPart] = []
     for file in files:
         metadata = _opened(str(file)).metadata
@@ -189,8 +189,8 @@ def read_part(
                 owner = owner_of(cells[1 : 1 + len(user_columns)], one=isinstance(user, str))
                 if user_columns and owner is None:
                     raise InvalidInput(
-                        f"{part.path}, row {row}: a list of users is empty, or lacks one. Leave such rows "
-                        "out of the corpus."
+                        f"{part.path}, row {row}: a list of users is empty, or has an empty entry. Leave "
+                        "such rows out of the corpus."
                     )
                 yield Document(cells[0], owner, None if date is None else cells[-1])
                 row += 1

@@ -149,7 +149,7 @@ def read_picture(
 
     if not isinstance(source, str | Path | Image.Image):
         raise InvalidInput(
-            f"{where()} is a {type(source).__name__}. Give the path of a file, or a picture of Pillow's."
+            f"{where()} is a {type(source).__name__}. Give the path of a file, or a PIL.Image."
         )
     try:
         with nullcontext(source) if isinstance(source, Image.Image) else Image.open(source) as picture:

@@ -162,8 +162,8 @@ def load_table(
             )
     if date is not None and date in (*encoder.inputs_of, *encoder.target_names, *_columns_of(user)):
         raise InvalidInput(
-            f"column {date!r} is the date and cannot have a second role. It decides the step in which a row "
-            "is trained on. Give the table a separate column for each role."
+            f"column {date!r} is the date and cannot also be an input, target or user. It decides in which "
+            "step a row is used. Give the table a separate column for each role."
         )
     path = Path(path)
     narrow = records is not None and text is None and 4 * records * len(encoder.features) > _LARGE

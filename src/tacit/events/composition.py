@@ -82,7 +82,7 @@ class PrivateSelection(Event):
         object.__setattr__(self, "mean", mean)
         if poisson and self.shape is not None:
             raise InvalidInput(
-                f"a Poisson number of runs has no shape; got shape {self.shape!r}. Leave it out."
+                f"distribution 'poisson' has no shape; got shape {self.shape!r}. Leave it out."
             )
         if not poisson:
             shape = check_real("shape", self.shape, low=-1.0, open_low=True)

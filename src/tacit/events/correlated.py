@@ -54,10 +54,10 @@ class MatrixFactorization(Event):
         super().__post_init__()
         column = self.coefficients
         if column[0] == 0.0:
-            raise InvalidInput("coefficients[0] must not be 0: C would have no inverse.")
+            raise InvalidInput("coefficients[0] must not be 0: their matrix would have no inverse.")
         if not math.isfinite(math.hypot(*column)):
             raise InvalidInput(
-                "coefficients are too large: their norm exceeds all floats. Scale C and the noise down."
+                "coefficients are too large: their norm overflows. Scale them and the noise down."
             )
         if len(column) > self.steps:
             raise InvalidInput(

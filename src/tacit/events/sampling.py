@@ -171,7 +171,7 @@ class CyclicPoissonSampled(Event):
         if not isinstance(self.event, MatrixFactorization):
             raise UnsupportedEvent(
                 f"CyclicPoissonSampled needs a MatrixFactorization; got {self.event!r}. For independent "
-                "noise give it the one coefficient 1."
+                "noise give it coefficients=(1.0,)."
             )
         if (self.event.participations, self.event.separation) != (1, 1):
             raise InvalidInput(

@@ -137,7 +137,8 @@ def from_dp_accounting(event: object) -> Event:
     if getattr(dp, name, None) is type(event):
         if name in ("NonPrivateDpEvent", "UnsupportedDpEvent"):
             raise UnsupportedEvent(
-                f"{event!r} has no guarantee, or no description. Leave it out, or describe the mechanism."
+                f"{event!r} has no guarantee, or does not describe its mechanism. Leave it out, or describe "
+                "the mechanism."
             )
         if getattr(event, _NOISE_OF.get(name, "noise_multiplier"), 1) == 0:
             raise UnsupportedEvent(
@@ -165,7 +166,7 @@ def _from(name: str, event: Any) -> Event | None:
             return DiscreteLaplace(1.0 / event.noise_parameter, event.sensitivity)
         case "ZCDpEvent" if event.xi != 0:
             raise UnsupportedEvent(
-                f"Tacit has no event for {event!r}: ZeroConcentratedDP has rho alone, and xi is not 0. "
+                f"Tacit has no event for {event!r}: its xi is not 0, and ZeroConcentratedDP has only rho. "
                 "Describe the mechanism itself."
             )
         case "SingleEpochTreeAggregationDpEvent":
@@ -198,8 +199,8 @@ def _from_trees(event: Any) -> Event:
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
         raise UnsupportedEvent(
-            f"Tacit has no event for several trees, as in {event!r}. Each record takes part in at most one "
-            "step, and so in one tree. Their cost is that of the largest tree: use "
+            f"Tacit has no event for several trees, as in {event!r}. A record takes part in one tree at "
+            "most, so the cost is that of the largest tree: use "
             f"TreeAggregation({event.noise_multiplier!r}, {max(trees)!r})."
         )
     return TreeAggregation(event.noise_multiplier, trees[0])
@@ -259,7 +260,7 @@ def _written_out(event: Event) -> Event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"it cannot price {count} randomised responses: its PLD accountant counts them as one, "
+                    f"dp_accounting cannot price {count} randomised responses: its PLD accountant counts them as one, "
                     "and they are too many to write out."
                 )
             return Compose((_written_out(inner),) * count)

@@ -97,7 +97,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             )
         if session.ranks.ranks > 1:
             raise PrivacyRefusal(
-                f"PrivateSteps takes no session with ranks: Lightning's loop does not keep its "
+                f"PrivateSteps cannot use a session with ranks: Lightning's loop does not keep its "
                 f"{session.ranks.ranks} processes in step. Write a loop over session.batches(), or make the "
                 "session without ranks= for one process."
             )

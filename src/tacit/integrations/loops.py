@@ -161,8 +161,8 @@ class SteppedBySession:
         count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
         if count != 1:
             raise PrivacyRefusal(
-                f"the private session took {count} steps for one of the optimizer. Only the session may "
-                "compute gradients and step; take one private step for each batch that the loop reads."
+                f"the private session took {count} steps for one step of the optimizer. Only the session "
+                "may compute gradients and step; take one private step for each batch that the loop reads."
             )
 
     def follow(self) -> None:
@@ -267,8 +267,8 @@ class SessionStates:
         if steps not in self.steps():
             raise InvalidInput(
                 f"{self.folder} has no state of step {steps}: it has states of {_last(self.steps())} steps. "
-                "A checkpoint alone lacks the position and the key of the run. Resume from a checkpoint with "
-                "a state, or give the state_folder of that run."
+                "Without a state, the position and the key of the run are missing. Resume from a checkpoint "
+                "with a state, or give the state_folder of that run."
             )
         session.load(self.path(steps))
 

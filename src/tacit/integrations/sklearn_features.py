@@ -60,7 +60,7 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
     against = [name for name, conflicts in conflicts_of.items() if conflicts]
     if model == "additive" and against:
         raise InvalidInput(
-            f'model="additive" does not go with {against[0]}: it is a sum of one curve for each declared '
+            f'model="additive" does not go with {against[0]}: the model is a sum of one curve per declared '
             f"column. Leave {against[0]} out, or take another model."
         )
     if model != "auto":
@@ -137,11 +137,11 @@ class Given:
             alone = _rows(self.estimator.features, _slice(self.X, index, index + 1), together.shape[1])[0]
             if np.linalg.norm(alone - together[index]) > _SAME * np.linalg.norm(alone):
                 raise PrivacyRefusal(
-                    "features depend on other records: a record has other features alone than among others, "
-                    "or in a second call. So one record would change what the model learns from the others, "
-                    "which no budget covers. Take features that map each record alone: a model in eval mode, "
-                    "without statistics of a batch, with padding masked, without random numbers, and in 32 "
-                    "bits."
+                    "features depend on other records or on chance: a record alone has other features than "
+                    "among others or in a second call. So one record would change what the model learns from "
+                    "the others, which no budget covers. Take features that map each record alone: a model in "
+                    "eval mode, without statistics of a batch, with padding masked, without random numbers, "
+                    "and in 32 bits."
                 )
 
 

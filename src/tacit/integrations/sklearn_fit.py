@@ -218,8 +218,8 @@ def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
     """
     if settings.normalise:
         raise InvalidInput(
-            "normalise=True is for numbers with bounds or columns; features of X as given have mean 0 and "
-            "length 1 for each record without it. Leave it out."
+            "normalise=True is only for numbers with bounds or columns. Features of X as given already have "
+            "mean 0 and length 1 in each record. Leave it out."
         )
     if rows.owners is None:
         _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)

@@ -138,9 +138,9 @@ class Rows:
             names = ("owners", "rows_per_user")
             present, missing = names if rows_per_user is None else names[::-1]
             raise InvalidInput(
-                f"{present} is given and {missing} is not. For people with several rows, give the estimator "
-                "rows_per_user, the number of rows of a person that a step reads, and fit(X, y, owners=...), "
-                "the person of each row; in a pipeline by the name of the step: "
+                f"{present} is given and {missing} is not. For people with several rows, give both: to the "
+                "estimator rows_per_user, the number of rows of a person that a step reads, and to fit "
+                "owners, the person of each row. In a pipeline, put the name of the step before owners: "
                 "fit(X, y, privateclassifier__owners=...)."
             )
         if rows_per_user is None:

@@ -187,8 +187,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     def __init_subclass__(cls, **settings: object) -> None:
         raise PrivacyRefusal(
-            f"{cls.__name__} derives from PrivateTrainer, which is final: the plan does not account for an "
-            "overridden step or loss, or it would be ignored. Write a TrainerCallback, or a loop over "
+            f"{cls.__name__} derives from PrivateTrainer, which is final: an overridden step or loss "
+            "would be ignored, or the plan would not account for it. Write a TrainerCallback, or a loop over "
             "tacit.PrivateSession."
         )
 

@@ -105,7 +105,7 @@ class Budget(ABC):
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
             raise InvalidInput(
-                f"a cost in mode {self.mode!r} is {len(self.slots)} non-negative integers, for "
+                f"a cost in mode {self.mode!r} must have one non-negative integer for each of "
                 f"{', '.join(self.slots)}; got {cost!r}."
             )
         return tuple(part for part in cost if type(part) is int)
@@ -267,7 +267,7 @@ class ApproximateBudget(Budget):
             if cost is None:
                 raise InvalidInput(
                     f"{event!r} has no epsilon without a delta. Name the delta at which to charge it, such "
-                    f"as delta=1e-7, as a part of the budget's {self.delta!r}."
+                    f"as delta=1e-7; it is taken from the budget's delta, {self.delta!r}."
                 )
             return units_up(cost[0], UNIT), units_up(cost[1], DELTA_UNIT)
         epsilon = _epsilon_as_one(event, adjacency, delta)

@@ -255,7 +255,7 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
         )
     if budget.cap == row.cap or any(new < was for new, was in zip(budget.cap, row.cap, strict=True)):
         raise InvalidInput(
-            f"a cap can only be raised: {name!r} has {row.cap}, and {budget!r} comes to {budget.cap}."
+            f"a cap can only be raised: {name!r} has {row.cap}, and {budget!r} gives {budget.cap}."
         )
     facts = {"budget": budget.to_data(), "cap": budget.cap, "was": row.cap, "reason": reason, "by": by}
     tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)

@@ -124,7 +124,9 @@ class Policy:
         if len(set(self.blocks)) != len(self.blocks):
             raise InvalidInput(f"blocks must differ from each other; got {self.blocks!r}.")
         if self.parent_block is not None and self.parent is None:
-            raise InvalidInput(f"parent_block {self.parent_block!r} needs a parent.")
+            raise InvalidInput(
+                f"parent_block {self.parent_block!r} is given without parent. Name its data set as parent."
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Policy.from_json, (self.to_json(),)

@@ -133,8 +133,8 @@ class RenyiBudget(Budget):
         ]
         if useless:
             raise InvalidInput(
-                f"orders {useless} allow next to nothing at epsilon {self.epsilon!r} and delta "
-                f"{self.delta!r}: their share of delta, 1/{len(orders)} each, is lost. Leave them out."
+                f"orders {useless} allow almost nothing at epsilon {self.epsilon!r} and delta "
+                f"{self.delta!r}: each uses 1/{len(orders)} of delta for nothing. Leave them out."
             )
 
     @property

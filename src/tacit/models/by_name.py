@@ -165,5 +165,5 @@ _NETWORKS: dict[str, _Network] = {
 
 def _one_width(hidden: Sequence[int]) -> int:
     if len(hidden) != 1:
-        raise InvalidInput(f"window has one hidden layer; got hidden={list(hidden)}.")
+        raise InvalidInput(f"the network window has one hidden layer; got hidden={list(hidden)}.")
     return hidden[0]

@@ -72,7 +72,9 @@ class NoiseAhead:
         The copy runs on the current stream, in order with the caller's other work there.
         """
         if name not in self._draws:
-            raise InvalidInput(f"no noise is left for {name!r}: it was taken in this step, or never started.")
+            raise InvalidInput(
+                f"no noise is left for {name!r}: this step has used it already, or never drew it."
+            )
         return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:

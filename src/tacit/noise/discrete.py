@@ -174,7 +174,7 @@ def _bits_of_the_system() -> Bits:
 def _positive(name: str, value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Fraction | int) or value <= 0:
         raise InvalidInput(
-            f"{name} must be a positive Fraction (or int): a float is only near the intended number, and "
-            f"Fraction(x) is exactly the number x; got {value!r}."
+            f"{name} must be a positive Fraction or int; got {value!r}. A float is only near the intended "
+            "number: write 1/10 as Fraction(1, 10)."
         )
     return Fraction(value)

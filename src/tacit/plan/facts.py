@@ -177,16 +177,16 @@ class Mechanism:
             raise InvalidInput(
                 f"is {size:g}, and the sampler draws {expected:g}",
                 argument="batch_size",
-                why=f"A step gets that many of the {self.records} records on average.",
+                why=f"Both must be the mean number of records in a step, out of {self.records}.",
                 fix="Make it agree with `sampling`.",
             )
         if isinstance(self.sampling, TruncatedPoissonSampling) and self.sampling.largest_batch < size - 0.5:
             raise InvalidInput(
                 f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}",
                 argument="largest_batch",
-                why="Most batches would be cut, and sums divided by more records than a batch ever has.",
-                fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which is "
-                "hardly ever exceeded, or a smaller `batch_size`.",
+                why="Most batches would be cut, and their sums divided by a size that no batch reaches.",
+                fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which "
+                "batches hardly ever exceed, or a smaller `batch_size`.",
             )
 
     def _check_users(self) -> None:
@@ -195,9 +195,9 @@ class Mechanism:
             return
         if self.preparation:
             raise PrivacyRefusal(
-                f"preparation is priced for one row, and one {self.unit} has several. Leave rows_per_user "
-                "out of the plan and draw people, with a preparation that counts each once; or leave the "
-                "preparation out."
+                f"preparation has a price for one row, but one {self.unit} has several. Leave the "
+                "preparation out; or leave rows_per_user out of the plan, draw people, and let the preparation count "
+                "each of them once."
             )
         if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
             raise PrivacyRefusal(
@@ -219,15 +219,15 @@ class Mechanism:
         if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
                 f"correlated noise has no proven price with {self.sampling.describe()}. Its price depends "
-                "on the steps at which a record can take part, and that sampling leaves them open. Take "
+                "on the steps at which a record can take part, and this sampling does not fix them. Take "
                 "sampling=CyclicPoissonSampling(rate, cycle), or ByDate(), or all records in each step."
             )
         sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
         if sampled and not isinstance(self.correlation, Banded):
             raise PrivacyRefusal(
-                "cyclic samples have a proven price with banded noise alone. The noise of a step must "
-                "reach no further than a cycle. Take correlation=Banded(...), or all of each part, a rate "
-                "of 1."
+                "cyclic samples have a proven price only with banded noise. The noise of a step must not "
+                "reach beyond a cycle. Take correlation=Banded(...), or a sampling rate of 1, so that each "
+                "step reads a whole part."
             )
         for name, present in (
             ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),

@@ -317,7 +317,7 @@ class Plan(Mechanism):
             raise InvalidInput(
                 ": the count of adaptive clipping costs more than the step",
                 argument="count_noise",
-                why=f"The noise on its count, {self.count_noise:g}, is too small for the noise multiplier "
+                why=f"Its noise, {self.count_noise:g}, is too small for the noise multiplier "
                 f"{self.noise_multiplier:g}.",
                 fix=f"Raise `count_noise` above {self.noise_multiplier / 2:g}, or take larger batches.",
             )

@@ -98,7 +98,7 @@ class PlanRequest:
             raise InvalidInput(
                 "needs a budget in epsilon, not a risk",
                 argument="largest_batch",
-                why="Sizes are compared by the part of delta that cut samples take.",
+                why="Cut samples take a part of delta, and a risk has no delta.",
                 fix="Leave it out, or give `epsilon`.",
             )
 

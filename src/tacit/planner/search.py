@@ -86,8 +86,8 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
     checked = sorted({check_integer("batch size", size, low=1) for size in batch_sizes})
     if checked and checked[-1] > largest:
         raise InvalidInput(
-            f"batch size {checked[-1]} is larger than one step allows, {largest}. The limit follows from "
-            f"{question.records} records and the compute. Leave it out, or give more compute."
+            f"batch size {checked[-1]} is too large: at most {largest} fit {question.records} records "
+            "and the compute. Leave it out, or give more compute."
         )
     if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
         _refuse_cuts(question, checked[-1] if checked else 1)
@@ -100,8 +100,8 @@ def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
     room = smallest_largest_batch(rate, question.records, steps, question.delta)
     smaller = f", or batches of at most {question.largest_size:,}" if question.largest_size else ""
     raise InvalidInput(
-        f"largest_batch {question.largest_batch} cuts batches of {size} too often: over {steps:,} steps that "
-        f"would take more than a tenth of delta = {question.delta:g}. Take a largest_batch of at least "
+        f"largest_batch {question.largest_batch} cuts batches of {size} too often: over {steps:,} steps, "
+        f"cuts would take more than a tenth of delta = {question.delta:g}. Take a largest_batch of at least "
         f"{room}{smaller}."
     )
 

@@ -98,8 +98,9 @@ def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
 
 def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
     return UnsupportedEvent(
-        f"composition theorems have no (epsilon, delta) of {base!r} under adjacency {adjacency.value!r}: "
-        "they need one for every mechanism. State it as ApproximateDP, or use method 'pld' or 'rdp'."
+        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}: composition "
+        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method 'pld' "
+        "or 'rdp'."
     )
 
 

@@ -116,8 +116,8 @@ def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
 
 def _no_pair(base: Base) -> UnsupportedEvent:
     return UnsupportedEvent(
-        f"method 'pld' has no proven dominating pair for {base!r}. Use method 'rdp', or state what is proven "
-        "of it as ApproximateDP."
+        f"method 'pld' has no proven dominating pair for {base!r}. Use method 'rdp', or state its proven "
+        "guarantee as ApproximateDP."
     )
 
 
@@ -134,8 +134,8 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
             pair = pair_of(inner, tail)
     if pair is None or direction == "replace":
         raise UnsupportedEvent(
-            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r}. Under "
-            "adjacency 'replace-one' the direction is 'replace'. Sample Gaussian or Laplace noise, account "
+            f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r}. Adjacency "
+            "'replace-one' has the direction 'replace'. Sample only Gaussian or Laplace noise, or account "
             "under 'add-remove' or 'zero-out', or do not sample."
         )
     return poisson_sampled(pair, rate, direction)

@@ -45,8 +45,8 @@ def rho(base: Base, adjacency: Adjacency) -> float:
     if pure is not None:  # Bun & Steinke 2016, Proposition 1.4
         return pure * pure / 2.0 * _UP
     raise UnsupportedEvent(
-        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: no rho is known if an "
-        "unbounded loss is sampled, or if there is a delta. Use method 'pld' or 'rdp'."
+        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for a "
+        "mechanism with a delta, or for a sampled one without a pure epsilon. Use method 'pld' or 'rdp'."
     )
 
 

@@ -94,9 +94,8 @@ class World:
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "no record has two scores in, or none has two out: there is no spread to estimate. A score "
-                "is in if its shadow model was trained on the record. Train more shadow models: 16 are "
-                "enough, 4 are few."
+                "no record has two scores of models trained on it, or none has two of other models: the "
+                "spread of scores cannot be estimated. Train more shadow models: 16 are enough, 4 are few."
             )
         return float(self.squares.sum() / freedom)
 

@@ -64,8 +64,8 @@ def shokri(
         rows, member = shadows[:, here].reshape(-1, shadows.shape[2]), mask[:, here].ravel()
         if member.all() or not member.any():
             raise InvalidInput(
-                f"class {number} has no {'non-member' if member.all() else 'member'} in the shadow models: "
-                "nothing can be learnt about it. Merge it with another class, or give more records."
+                f"class {number} has no {'non-member' if member.all() else 'member'} of the shadow models: "
+                "the attack needs both kinds in each class. Merge it with another, or give more records."
             )
         odds[here] = _fitted_odds(rows, member, target[here])
     return odds

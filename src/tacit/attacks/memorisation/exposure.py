@@ -107,8 +107,8 @@ def extrapolated_exposure(
     check_real("least_p_value", least_p_value, low=0.0, high=1.0, open_high=True)
     if values.size < _FEWEST_FOR_A_FIT or np.ptp(values) == 0.0:
         raise InvalidInput(
-            f"others must be at least {_FEWEST_FOR_A_FIT} scores that vary; got {values.size} that span "
-            f"{np.ptp(values):g}. A skew normal distribution is fitted to them."
+            f"others must be at least {_FEWEST_FOR_A_FIT} scores, not all equal; got {values.size} with "
+            f"a range of {np.ptp(values):g}. A skew normal distribution is fitted to them."
         )
     thinned = values[:: math.ceil(values.size / _FITTED)]
     mean, std = float(thinned.mean()), float(thinned.std())

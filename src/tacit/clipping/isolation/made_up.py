@@ -140,7 +140,7 @@ def each_alone(
                 one = per_example_loss(model, *(t[start : start + views] for t in rows))
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}".partition("\n")[0]
-            raise UnsupportedModel(f"{MIXES} It fails for a record alone: {error}.") from reason
+            raise UnsupportedModel(f"{MIXES} On one record alone, model or loss fails: {error}.") from reason
         losses.append(check_losses(one, views).detach())
     return torch.cat(losses)
 
