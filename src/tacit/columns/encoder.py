@@ -289,8 +289,8 @@ class Encoder:
                 pass
             case _:
                 raise InvalidInput(
-                    "these are not the data of an encoder: columns, target and dialect, and for a text column "
-                    "also text and length."
+                    "these are not the data of an encoder: columns, target and dialect, and for a text "
+                    "column also text and length."
                 )
         by_name = {}
         for column in columns:

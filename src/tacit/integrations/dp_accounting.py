@@ -260,8 +260,8 @@ def _written_out(event: Event) -> Event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"dp_accounting cannot price {count} randomised responses: its PLD accountant counts them as one, "
-                    "and they are too many to write out."
+                    f"dp_accounting cannot price {count} randomised responses: its PLD accountant counts "
+                    "them as one, and they are too many to write out."
                 )
             return Compose((_written_out(inner),) * count)
         case Compose(events):

@@ -196,8 +196,8 @@ class Mechanism:
         if self.preparation:
             raise PrivacyRefusal(
                 f"preparation has a price for one row, but one {self.unit} has several. Leave the "
-                "preparation out; or leave rows_per_user out of the plan, draw people, and let the preparation count "
-                "each of them once."
+                "preparation out; or leave rows_per_user out of the plan, draw people, and let the "
+                "preparation count each of them once."
             )
         if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
             raise PrivacyRefusal(

@@ -94,8 +94,8 @@ class World:
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "no record has two scores of models trained on it, or none has two of other models: the "
-                "spread of scores cannot be estimated. Train more shadow models: 16 are enough, 4 are few."
+                "the spread of scores cannot be estimated: no record was trained on twice, or none was left "
+                "out twice. Train more shadow models: 16 are enough, 4 are few."
             )
         return float(self.squares.sum() / freedom)
 
