@@ -140,8 +140,8 @@ class Given:
                     "features depend on other records or on chance: a record alone has other features than "
                     "among others or in a second call. So one record would change what the model learns "
                     "from the others, which no budget covers. Take features that map each record alone: a "
-                    "model in eval mode, without statistics of a batch, with padding masked, without random numbers, "
-                    "and in 32 bits."
+                    "model in eval mode, without statistics of a batch, with padding masked, without random "
+                    "numbers, and in 32 bits."
                 )
 
 
