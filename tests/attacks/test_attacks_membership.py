@@ -85,9 +85,9 @@ def test_with_few_shadows_the_prior_helps(k: int) -> None:
 def test_two_shadows_are_enough_to_go_on() -> None:
     """One score in each world: only BaVarIA's prior has no spread to take, as LiRA has none."""
     world = gaussian_world(2)
-    with pytest.raises(InvalidInput, match="no spread to estimate"):
+    with pytest.raises(InvalidInput, match="spread of scores cannot be estimated"):
         lira_online(world.shadows)
-    with pytest.raises(InvalidInput, match="no spread to estimate"):
+    with pytest.raises(InvalidInput, match="spread of scores cannot be estimated"):
         bavaria(world.shadows)
 
 

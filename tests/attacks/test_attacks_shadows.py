@@ -282,7 +282,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
     mask = paired_halves(2, N, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="even number"):
         paired_halves(3, 10, np.random.default_rng(0))
-    with pytest.raises(InvalidInput, match="outputs of model 1 are not finite"):
+    with pytest.raises(InvalidInput, match="outputs of model 1 must be finite"):
         train_shadows(lambda group: np.array([[1.0], [np.nan]]), mask, at_once=2)
     with pytest.raises(InvalidInput, match="outputs of 2 models"):
         train_shadows(lambda group: np.ones((1, N)), mask, at_once=2)
@@ -384,7 +384,7 @@ def test_vulnerability_is_the_records_own_mu() -> None:
     value = vulnerability(logits[:-1, np.arange(len(labels)), labels], trained_on)
     assert value[exposed].mean() == pytest.approx(2.0, abs=0.1)
     assert value[~exposed].mean() == pytest.approx(0.0, abs=0.1)
-    with pytest.raises(InvalidInput, match="no spread"):
+    with pytest.raises(InvalidInput, match="spread of scores cannot"):
         vulnerability(np.ones((8, 5)), paired_halves(8, 5, np.random.default_rng(0)))
 
 

@@ -377,7 +377,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "an adjacency": (("visits.csv", "--adjacency", "add"), 2, "adjacency must be one of add-remove"),
     "a person's column that is none": (("visits.csv", "--user", "patient"), 2, "did you mean 'patient_id'?"),
     "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs a column"),
-    "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "by --unit-column"),
+    "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "with --unit-column"),
     "a model": (
         ("visits.csv", "--model", "cnn"),
         2,

@@ -195,7 +195,7 @@ def test_a_statement_comes_from_a_file_or_the_standard_input(
         (["--epsilon", "0.5", "--mechanism", "geometric", COUNT], 2, "must be one of laplace, gaussian"),
         (["--epsilon", "0.5", "--block", "men", COUNT], 2, "men"),
         (["--epsilon", "0.5", "--table", "visits", COUNT], 2, "Leave it out"),
-        (["--epsilon", "0.5"], 2, "With --columns"),
+        (["--epsilon", "0.5"], 2, "give --columns"),
     ],
     ids=[
         "budget", "column", "unit", "table", "no epsilon", "epsilon 0", "mechanism", "block",
