@@ -161,7 +161,7 @@ def test_the_table_is_the_curve() -> None:
 
 
 def test_a_group_curve_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="protects 3 records"):
+    with pytest.raises(InvalidInput, match="is for 3 records"):
         Claim(FULL.curve.group(3), delta=DELTA)
 
 

@@ -93,7 +93,7 @@ def test_the_test_that_found_it_is_named() -> None:
 
 
 def test_noise_that_cannot_be_judged_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="needs two steps"):
+    with pytest.raises(InvalidInput, match="needs at least two steps"):
         noise_law({"w": np.zeros((1, 3))}, std=1.0)
     with pytest.raises(InvalidInput, match="must be finite"):
         noise_law({"w": np.full((2, 3), math.nan)}, std=1.0)
