@@ -302,7 +302,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
     "texts to a module": ({"features": nn.Linear(4, 4)}, "features failed on 64 records"),
-    "normalise": ({"normalise": True}, "normalise=True is for numbers"),
+    "normalise": ({"normalise": True}, "normalise=True is only for numbers"),
     "with bounds": ({"bounds": (0, 1)}, "leave out bounds and columns"),
 }
 

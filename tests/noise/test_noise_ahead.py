@@ -62,7 +62,7 @@ def test_many_steps_never_mix(device: str) -> None:
 
 def test_it_is_handed_out_once() -> None:
     ahead = NoiseAhead(Generator.from_os(), parameters("cpu"))
-    with pytest.raises(InvalidInput, match="never started"):
+    with pytest.raises(InvalidInput, match="never drew it"):
         ahead.take("weight")
     ahead.start(step=0, std=1.0)
     ahead.take("weight")

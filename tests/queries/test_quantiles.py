@@ -172,5 +172,5 @@ def test_candidates_are_a_grid_within_the_bounds_or_those_given() -> None:
 
 def test_a_wrong_number_of_places_is_refused() -> None:
     choice = choice_of(Quantile("kids", 0.5), policy(), Fraction(1), groups=False)
-    with pytest.raises(InvalidInput, match="9 candidates"):
+    with pytest.raises(InvalidInput, match=r"per candidate \(9\)"):
         choice.losses([1, 2])

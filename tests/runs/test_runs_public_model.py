@@ -247,7 +247,7 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
     ("changes", "words"),
     [
         ({'text = "text"\n': ""}, r"column of texts by \[data\] text"),
-        ({'text = "text"': 'text = "label"'}, "is the target"),
+        ({'text = "text"': 'text = "label"'}, "also be the target"),
         ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model: it is a column of texts"),
         ({"{tune}": WITH_LORA}, "corrects layers"),
         ({"{tune}": WITH_LORA.replace("head", "full")}, "corrects layers"),

@@ -364,9 +364,7 @@ class GradientEngine(ABC):
         """Refuse a mapping that lacks a name, and existing buffers of a wrong shape or type."""
         missing = sorted(set(self.names) - set(accumulator))
         if missing:
-            raise InvalidInput(
-                f"accumulator has no buffers for {missing}; it needs one per trainable parameter."
-            )
+            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
         if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
             for name in self.names:
                 self._buffer(accumulator, name)
