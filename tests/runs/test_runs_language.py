@@ -124,7 +124,7 @@ def test_a_user_has_one_record_or_the_run_is_refused(tmp_path: Path) -> None:
 BAD_LINES = {
     "no JSON": ('{"body": "secret', "line 2 of .* is not JSON"),
     "empty": ("", "line 2 of .* is not JSON"),
-    "not an object": ('["secret"]', "line 2 of .* no object"),
+    "not an object": ('["secret"]', "line 2 of .* not an object"),
     "no field": ('{"other": "secret"}', 'line 2 of .*: the field "body" is missing'),
     "no text": ('{"body": 7311}', 'line 2 of .*: the field "body" is no text'),
     "half a character": (r'{"body": "secret \ud800"}', "line 2 of .* surrogate"),
