@@ -110,7 +110,7 @@ class Scores:
 
         The false positive rate is the share of non-members that score at least the threshold.
 
-        If there is no such score, the threshold is infinite, and no record is called a member.
+        If no score is such a threshold, the result is infinite, and no record is called a member.
         """
         check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0)
         roc = self.roc()
