@@ -221,7 +221,6 @@ def test_split_of_a_table_keeps_neighbours_neighbours(tmp_path: Path) -> None:
     assert len(whole ^ fewer) <= 1
 
 
-@pytest.mark.skipif(not (DATA / "adult.csv.gz").is_file(), reason="TACIT_DATA has no adult.csv.gz")
 # --- large tables ------------------------------------------------------------------------------------------
 
 
@@ -274,6 +273,7 @@ def test_a_large_table_is_kept_in_half_the_memory_by_its_public_number_of_record
     assert evaluate(model, *large.test).score == evaluate(model, in_full, large.test.targets).score
 
 
+@pytest.mark.skipif(not (DATA / "adult.csv.gz").is_file(), reason="TACIT_DATA has no adult.csv.gz")
 def test_adult() -> None:
     frame = pd.read_csv(DATA / "adult.csv.gz", nrows=5)
     target = str(frame.columns[-1])
