@@ -19,8 +19,8 @@ binary digits, 64 at a time, until 64 of them come after one that is not zero::
     u = (radius digit 1 digit 2 ... + 1/2) / 2^(63 + 64 + 64 + ...)
 
 Digit d of pair p of tile t is word 1,024 t + p of the address whose ``digit`` is d.  With 255 digits the
-smallest u, 2^-16384, gives 150.7 standard deviations.  If a record moves a draw by s standard deviations,
-this end adds at most sf(150.7 - s) to delta, which is below 1e-550 for s up to 100.
+smallest u, 2^-16384, gives 150.7 standard deviations.  If a record moves a pair by s standard
+deviations, this end adds at most exp(-(150.7 - s)^2 / 2) to delta, which is below 1e-550 for s up to 100.
 
 The radius is computed in double precision, because a single-precision u near 1 would leave gaps between
 small draws.

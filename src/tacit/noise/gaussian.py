@@ -55,8 +55,8 @@ def gaussian(
     **Guarantee**
 
     * Every draw is fresh: different addresses, and different ranks, give independent draws.
-    * The tail ends at 150.7 standard deviations.  If a record moves a draw by up to 100 of them, this adds
-      less than 1e-550 to delta.
+    * The tail ends at 150.7 standard deviations.  If a record moves a pair of draws by up to 100 of them,
+      this adds less than 1e-550 to delta.
     * The scale is ``std / sqrt(ranks)``, and is never rounded to a type narrower than float32.
     * The result does not depend on the number of threads.
 
