@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -123,12 +124,13 @@ def twin(engine: str) -> Callable[[NDArray[np.uint8]], Floats]:
         out = np.empty((1, 2, 1024), np.float32)
         room = Room(1, out.dtype)
         room.words[0] = words
-        box_muller(room, 1.0, out)
+        box_muller(room, 1.0, out, lambda *_: secrets.randbits(64))
         return out[0]
 
     def by_kernel(words: NDArray[np.uint8]) -> Floats:
         library, out = native.library(), np.empty((2, 1024), np.float32)
-        library.tacit_noise_transform(words.ctypes.data, 1.0, out.ctypes.data, library.tacit_noise_level())
+        level, address = library.tacit_noise_level(), b"\0" + secrets.token_bytes(15)
+        library.tacit_noise_transform(words.ctypes.data, bytes(16), address, 1.0, out.ctypes.data, level)
         return out
 
     return by_python if engine == PYTHON else by_kernel

@@ -93,7 +93,14 @@ def test_numpy_generator_is_addressed() -> None:
 
 @pytest.mark.parametrize(
     ("part", "value"),
-    [("step", -1), ("step", 1 << 40), ("index", 1 << 24), ("rank", 1 << 16), ("first_block", 1 << 32)],
+    [
+        ("step", -1),
+        ("step", 1 << 40),
+        ("index", 1 << 24),
+        ("rank", 1 << 16),
+        ("first_block", 1 << 32),
+        ("digit", 1 << 8),
+    ],
 )
 def test_addresses_outside_the_counter_are_refused(part: str, value: int) -> None:
     address = {"step": 0, "index": 0, "rank": 0, "first_block": 0} | {part: value}
@@ -117,11 +124,12 @@ def test_more_than_an_address_holds_is_refused() -> None:
 def test_different_addresses_have_different_counters(addresses: list[tuple[int, int, int]]) -> None:
     generator = seeded_generator(0)
     counters = {
-        generator.counter(purpose=purpose, step=step, index=index, rank=rank)[:12]
+        generator.counter(purpose=purpose, step=step, index=index, rank=rank, digit=digit)[:12]
         for step, index, rank in addresses
         for purpose in Purpose
+        for digit in (0, 1, 255)
     }
-    assert len(counters) == len(addresses) * len(Purpose)
+    assert len(counters) == len(addresses) * len(Purpose) * 3
 
 
 def test_key_length_is_checked() -> None:

@@ -25,6 +25,7 @@ from tacit.errors import InvalidInput
 from tacit.noise import on_device
 from tacit.noise.generator import Generator, Purpose
 from tacit.noise.on_device import DeviceNoise
+from tacit.testing import seeded_generator
 
 CUDA = torch.cuda.is_available()
 INSTALLED = importlib.util.find_spec("triton") is not None
@@ -62,16 +63,30 @@ def draw(generator: Generator, like: dict[str, Tensor], **options: Any) -> dict[
     return {name: found[name] for name in like}
 
 
-def by_openssl(key: bytes, address: bytes, first: int, tiles: int, std: float) -> NDArray[np.float64]:
-    """The draws of some tiles, by OpenSSL's ChaCha20 and NumPy."""
+def words_of(key: bytes, address: bytes, first: int, tiles: int) -> NDArray[np.uint64]:
+    """The words of some tiles by OpenSSL's ChaCha20: (tile, pair, word, lane)."""
     L = on_device.LANES
     cipher = Cipher(algorithms.ChaCha20(key, (first * L).to_bytes(4, "little") + address), mode=None)
     stream = np.frombuffer(cipher.encryptor().update(bytes(64 * L * tiles)), "<u4")
-    words = stream.reshape(tiles, L, 4, 4).transpose(0, 2, 3, 1).astype(np.uint64)  # tile, pair, word, lane
+    return stream.reshape(tiles, L, 4, 4).transpose(0, 2, 3, 1).astype(np.uint64)
+
+
+def by_openssl(key: bytes, address: bytes, first: int, tiles: int, std: float) -> NDArray[np.float64]:
+    """The draws of some tiles, by OpenSSL's ChaCha20 and NumPy."""
+    words = words_of(key, address, first, tiles)
     radius = (words[:, :, 0] | words[:, :, 1] << np.uint64(32)) & np.uint64(2**63 - 1)
     u = (radius.astype(np.float64) + 0.5) / 2.0**63
+    square = -2.0 * np.log(u)
+    for at in map(tuple, np.argwhere(radius < 2**32).tolist()):
+        value, bits, d = int(radius[at]), 63, 0
+        while value < 2**64 and d < 255:
+            d, bits = d + 1, bits + 64
+            tile, pair, lane = at
+            low, high = map(int, words_of(key, bytes([d]) + address[1:], first, tiles)[tile, pair, :2, lane])
+            value = value * 2**64 + low + high * 2**32
+        square[at] = 2.0 * ((bits + 1) * math.log(2.0) - math.log(2 * value + 1))
     a = 2 * math.pi * (words[:, :, 2].astype(np.uint32).view(np.int32) + 0.5) / 2.0**32
-    r = std * np.sqrt(-2.0 * np.log(u))
+    r = std * np.sqrt(square)
     return np.stack([r * np.cos(a), r * np.sin(a)], 2).reshape(-1)
 
 
@@ -203,6 +218,39 @@ def test_draws_are_those_of_the_text(step: int, rank: int, ranks: int) -> None:
         there = expected(generator, index, tensor.numel(), std=std, step=step, rank=rank)
         # 32-bit angles make a cosine near 0 absolutely, not relatively, right
         assert (here.flatten().cpu().double() - there).abs().max() < 4e-6 if len(there) else True
+
+
+@device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_an_address_at_which_further_digits_are_drawn(dtype: torch.dtype) -> None:
+    """The first 31 bits of a radius are zeros there; a search of 5e7 radii found it."""
+    generator, step, at = seeded_generator(60), 8723, 21 * on_device.DRAWS_PER_TILE + 104
+    like = {"a": torch.zeros(22 * on_device.DRAWS_PER_TILE, dtype=dtype, device=DEVICE)}
+    found = draw(generator, like, std=1.0, step=step)["a"].cpu()
+    there = expected(generator, 0, len(found), std=1.0, step=step, rank=0)
+    assert float((there[at] ** 2 + there[at + on_device.LANES] ** 2).sqrt()) > 6.5
+    assert (found.double() - there).abs().max() < 4e-6
+    assert float(found[at]) == pytest.approx(float(there[at]), rel=1e-6)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="words are planted in the interpreter alone")
+@pytest.mark.parametrize("zeros", [1, 2, 20, 254, 255, 256])
+def test_the_tail_goes_on_to_150_standard_deviations(zeros: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first words of each radius are planted: zeros, and as many digits of zeros."""
+    from tacit.noise import triton_normal
+
+    def planted(key: Any, address: Any, digit: Any, block: Any) -> tuple[Any, ...]:
+        value = 0 if int(digit) < zeros else 1
+        x = block * 0
+        return tuple(x + value if at % 4 < 2 else x for at in range(16))
+
+    monkeypatch.setattr(triton_normal, "_block", planted)
+    like = {"a": torch.zeros(on_device.DRAWS_PER_TILE, dtype=torch.float64, device=DEVICE)}
+    found = draw(seeded_generator(1), like, std=1.0, step=0)["a"].view(4, 2, -1)
+    digits = ([0] * zeros + [2**32 + 1] * 2)[:256]
+    value, bits = sum(digit << 64 * k for k, digit in enumerate(reversed(digits))), 64 * len(digits) - 1
+    want = math.sqrt(2.0 * ((bits + 1) * math.log(2.0) - math.log(2 * value + 1)))
+    assert torch.allclose(found[:, 0], torch.tensor(want, dtype=torch.float64), rtol=1e-12)
 
 
 @device

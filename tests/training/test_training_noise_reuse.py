@@ -106,6 +106,46 @@ def test_steps_after_a_saved_one_are_not_taken_otherwise(change: str, tmp_path: 
     assert run.steps_done <= done + 1  # another rate shows in the step after
 
 
+def released(generator: Generator, *, at: int | None = None, by: float = 0.0, step: int = 3) -> None:
+    """Check a release of 40,000 numbers, of which one differs from that of the other calls."""
+    weight, bias = torch.ones(39_990), torch.full((10,), 2.0)
+    if at is not None:
+        (weight if at < len(weight) else bias)[at % len(weight)] += by
+    noise_reuse.check_release(generator, step, {"weight": weight, "bias": bias})
+
+
+def test_no_number_of_a_release_may_differ() -> None:
+    """1,024 evenly spaced numbers were compared: releases that differed in all others were accepted.
+
+    The weights are random in each process; about one in 10^7 processes would accept one of these.
+    """
+    generator = Generator.from_os()
+    released(generator)
+    released(generator)
+    released(generator, at=7, by=1e-5)  # the rounding of 40,000 numbers may add up to that
+    for at in (0, 1, 2, 38, 39, 255, 256, 20_000, 39_900, 39_989, 39_990, 39_999):
+        with pytest.raises(PrivacyRefusal, match="same noise"):
+            released(generator, at=at, by=1.0)
+    released(generator, at=1, by=1.0, step=4)
+
+
+def test_other_records_are_refused_whichever_weights_they_move(tmp_path: Path) -> None:
+    """Records with two columns exchanged: only weights between the numbers that were compared differ."""
+    torch.manual_seed(1)
+    x, y = torch.randn(N, 4096), torch.arange(N) % 3
+    net = nn.Linear(4096, 3)
+    nn.init.zeros_(net.weight)
+    run = a_session(net, (x, y), PLAN, generator=None)
+    run.save(tmp_path / "state")
+    walk(run, 1)
+    run.load(tmp_path / "state")
+    exchanged = x.clone()
+    exchanged[:, [1, 2]] = x[:, [2, 1]]
+    run._run.records = type(run._run.records)((exchanged, y))  # type: ignore[call-arg]
+    with pytest.raises(PrivacyRefusal, match="taken before, with another result"):
+        walk(run, 1)
+
+
 def test_keys_for_tests_may_be_used_again() -> None:
     for rate in (0.1, 1.0):
         walk(session(rate, generator=seeded_generator(3)), 2)

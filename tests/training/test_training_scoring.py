@@ -222,7 +222,7 @@ def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Pat
         score_held_out(run, *records(40, 7), owners=owners)
 
 
-@pytest.mark.parametrize("noise", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("noise", [0.0, 0.09, -1.0, math.nan, math.inf])
 def test_noise_that_is_none_is_refused(noise: float) -> None:
     with pytest.raises(InvalidInput, match="noise"):
         ScoreReport(noise)

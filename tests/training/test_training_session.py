@@ -713,6 +713,15 @@ def test_a_state_that_was_cut_short_is_said_to_be_damaged(part: float, tmp_path:
         session().load(path)
 
 
+def test_noise_with_an_end_within_reach_is_refused() -> None:
+    """Draws end at 150.7 standard deviations; a record must not move one to near this end."""
+    loud = plan(noise_multiplier=0.09, batch_size=None)
+    with pytest.raises(PrivacyRefusal, match=r"noise_multiplier must be at least 0\.1 in a private session"):
+        session(the_plan=loud, generator=None)
+    session(the_plan=loud)  # a key for tests promises nothing
+    session(the_plan=plan(noise_multiplier=0.1, batch_size=None), generator=None)
+
+
 def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
     with pytest.raises(InvalidInput, match="too large to compute with"):
         _ = plan(noise_multiplier=1e300).gradient_noise_multiplier

@@ -18,7 +18,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_noise_level": (_INT, []),
     "tacit_noise": (None, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_float, _LONG, _POINTER, _INT, _INT]),
     "tacit_noise_words": (None, [ctypes.c_char_p, ctypes.c_char_p, _LONG, _POINTER, _INT]),
-    "tacit_noise_transform": (None, [_POINTER, ctypes.c_float, _POINTER, _INT]),
+    "tacit_noise_transform": (
+        None,
+        [_POINTER, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_float, _POINTER, _INT],
+    ),
+    "tacit_noise_far_radius": (ctypes.c_float, [_POINTER, _INT]),
     "tacit_combine_level": (_INT, []),
     "tacit_combine": (None, [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _LONG, _INT, _INT, _INT]),
     "tacit_convolution_level": (_INT, []),

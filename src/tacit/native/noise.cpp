@@ -13,7 +13,13 @@
 // A tile: PAIRS radii of 64 bits and PAIRS angles of 32; from them PAIRS cosines and PAIRS sines.
 constexpr int PAIRS = 1024;
 constexpr int BLOCKS = 3 * PAIRS / 4;
+constexpr int MOST_DIGITS = 255;  // of 64 bits, after the first 63 bits of u
 constexpr int TILES_PER_THREAD = 8;  // fewer are drawn before another thread has woken up
+
+// The last 32 bits of a counter, a big-endian number.
+static uint32_t number_of_block(const uint8_t* counter) {
+    return uint32_t(counter[12]) << 24 | uint32_t(counter[13]) << 16 | uint32_t(counter[14]) << 8 | counter[15];
+}
 
 #define LEVEL avx2
 #define TARGET __attribute__((target("avx2,fma,aes")))
@@ -53,13 +59,14 @@ static int best_level() {
 struct Level {
     decltype(&avx2::tiles) tiles;
     decltype(&avx2::words) words;
-    decltype(&avx2::transform) transform;
+    decltype(&avx2::transform_tile) transform;
+    decltype(&avx2::far_radius_of) far_radius;
 };
 
 static Level at(int level) {
-    if (level == 3) return {avx512::tiles, avx512::words, avx512::transform};
-    if (level == 2) return {avx2_vaes::tiles, avx2_vaes::words, avx2_vaes::transform};
-    return {avx2::tiles, avx2::words, avx2::transform};
+    if (level == 3) return {avx512::tiles, avx512::words, avx512::transform_tile, avx512::far_radius_of};
+    if (level == 2) return {avx2_vaes::tiles, avx2_vaes::words, avx2_vaes::transform_tile, avx2_vaes::far_radius_of};
+    return {avx2::tiles, avx2::words, avx2::transform_tile, avx2::far_radius_of};
 }
 #else
 static int best_level() { return 0; }
@@ -84,15 +91,25 @@ EXPORT void tacit_noise(const uint8_t* key, const uint8_t* counter, float std, i
 #endif
 }
 
-// The words of `tiles` tiles from block 0 on, and the draws of one tile's words: for the self-test, and for tests.
+// For the self-test, and for tests: the words of `tiles` tiles from block 0 on; the draws of one tile's words, whose
+// further digits come from key and counter; the radius of a u below 2^-31 by its digits.
 EXPORT void tacit_noise_words(const uint8_t* key, const uint8_t* counter, int64_t tiles, void* out, int level) {
 #if defined(__x86_64__)
     at(level).words(key, counter, tiles, out);
 #endif
 }
 
-EXPORT void tacit_noise_transform(const uint32_t* words, float std, float* out, int level) {
+EXPORT void tacit_noise_transform(const uint32_t* words, const uint8_t* key, const uint8_t* counter, float std,
+                                  float* out, int level) {
 #if defined(__x86_64__)
-    at(level).transform(words, reinterpret_cast<const int32_t*>(words + 2 * PAIRS), PAIRS, std, out, out + PAIRS);
+    at(level).transform(words, key, counter, std, out);
+#endif
+}
+
+EXPORT float tacit_noise_far_radius(const uint64_t* digits, int level) {
+#if defined(__x86_64__)
+    return at(level).far_radius(digits);
+#else
+    return 0.0f;
 #endif
 }

@@ -129,6 +129,24 @@ INLINE float radius(uint32_t high, uint32_t low) {
     return __builtin_sqrtf(-2.0f * (e * 0.69314718f + log1p));
 }
 
+// The radius of a u whose first 31 bits are zeros: `more(d)` gives its digit d, 64 bits after the first 63.  With
+// u = v 2^-zeros and v in [1/2, 1), the radius is sqrt(-2 ln v + zeros 2 ln 2).
+template <class More>
+TARGET static float far_radius(uint64_t first, const More& more) {
+    unsigned __int128 value = first;
+    int bits = 63;
+    for (int d = 1; d <= MOST_DIGITS && !(value >> 64); d++) {
+        value = value << 64 | more(d);
+        bits += 64;
+    }
+    for (int half = 1; !(value >> 127); half = 0) {
+        value = value << 1 | half;
+        bits++;
+    }
+    const float v = radius(uint32_t(value >> 97), uint32_t(value >> 65));
+    return __builtin_sqrtf(v * v + float(bits - 128) * float(2 * M_LN2));
+}
+
 // Cosine and sine of 2 pi (angle + 1/2) / 2^32: the nearest quarter turn in integers, the rest by polynomials of
 // Cephes (sinf, cosf) on [-pi/4, pi/4].
 INLINE void turn(int32_t angle, float& cosine, float& sine) {
@@ -150,11 +168,41 @@ INLINE void turn(int32_t angle, float& cosine, float& sine) {
     sine = as_float(as_int(swap ? c : s) ^ minus_sine);
 }
 
+// The digits of a tile's radii have the tile's address, but for its first byte, which is the number of the digit, and
+// the number of the block.
+struct Address {
+    const uint8_t* key;
+    const uint8_t* counter;
+    uint32_t tile;
+
+    TARGET uint64_t digit(int d, int pair) const {
+        alignas(64) uint64_t words[2 * BLOCKS_AT_ONCE];
+        uint8_t start[16];
+        __builtin_memcpy(start, counter, 16);
+        start[0] = uint8_t(d);
+        __builtin_memset(start + 12, 0, 4);
+        encrypt(make_cipher(key, start), tile * (PAIRS / 2) + pair / 2, reinterpret_cast<uint8_t*>(words));
+        return words[pair % 2];
+    }
+};
+
 // The first `pairs` cosines and sines of a tile from the words of its radii (low, high, low, ...) and angles.
-TARGET static void transform(const uint32_t* words, const int32_t* angle, int pairs, float std,
+TARGET static void transform(const uint32_t* words, const int32_t* angle, int pairs, float std, const Address& address,
                              float* __restrict cosines, float* __restrict sines) {
+    uint32_t least = 0x7fffffff;
     for (int i = 0; i < pairs; i++) {
+        const uint32_t high = words[2 * i + 1] & 0x7fffffff;
+        least = high < least ? high : least;
         const float r = std * radius(words[2 * i + 1], words[2 * i]);
+        float cosine, sine;
+        turn(angle[i], cosine, sine);
+        cosines[i] = r * cosine;
+        sines[i] = r * sine;
+    }
+    if (least) return;
+    for (int i = 0; i < pairs; i++) {
+        if (words[2 * i + 1] & 0x7fffffff) continue;
+        const float r = std * far_radius(words[2 * i], [&](int d) { return address.digit(d, i); });
         float cosine, sine;
         turn(angle[i], cosine, sine);
         cosines[i] = r * cosine;
@@ -162,29 +210,43 @@ TARGET static void transform(const uint32_t* words, const int32_t* angle, int pa
     }
 }
 
-TARGET static void tile(const Cipher& c, uint32_t first, int pairs, float std, float* cosines, float* sines) {
+TARGET static void tile(const Cipher& c, uint32_t first, int pairs, float std, const Address& address, float* cosines,
+                        float* sines) {
     alignas(64) uint32_t words[2 * PAIRS];
     alignas(64) int32_t angle[PAIRS];
     key_stream(c, first, (pairs + 1) / 2, reinterpret_cast<uint8_t*>(words));
     key_stream(c, first + PAIRS / 2, (pairs + 3) / 4, reinterpret_cast<uint8_t*>(angle));
-    transform(words, angle, pairs, std, cosines, sines);
+    transform(words, angle, pairs, std, address, cosines, sines);
 }
 
 // Tiles begin..end of a buffer of `count` draws; out points at the whole buffer.
 TARGET static void tiles(const uint8_t* key, const uint8_t* counter, int64_t begin, int64_t end, int64_t count,
                          float std, float* out) {
     const Cipher c = make_cipher(key, counter);
+    const uint32_t before = number_of_block(counter) / BLOCKS;
     for (int64_t t = begin; t < end; t++) {
         const int64_t rest = count - t * 2 * PAIRS;
         float* to = out + t * 2 * PAIRS;
+        const Address address = {key, counter, before + uint32_t(t)};
         if (rest >= 2 * PAIRS) {
-            tile(c, uint32_t(t) * BLOCKS, PAIRS, std, to, to + PAIRS);
+            tile(c, uint32_t(t) * BLOCKS, PAIRS, std, address, to, to + PAIRS);
         } else {
             alignas(64) float draws[2 * PAIRS];
-            tile(c, uint32_t(t) * BLOCKS, int(rest < PAIRS ? rest : PAIRS), std, draws, draws + PAIRS);
+            const int pairs = int(rest < PAIRS ? rest : PAIRS);
+            tile(c, uint32_t(t) * BLOCKS, pairs, std, address, draws, draws + PAIRS);
             __builtin_memcpy(to, draws, size_t(rest) * sizeof(float));
         }
     }
+}
+
+TARGET static float far_radius_of(const uint64_t* digits) {
+    return far_radius(digits[0], [digits](int d) { return digits[d]; });
+}
+
+TARGET static void transform_tile(const uint32_t* words, const uint8_t* key, const uint8_t* counter, float std,
+                                  float* out) {
+    const Address address = {key, counter, number_of_block(counter) / BLOCKS};
+    transform(words, reinterpret_cast<const int32_t*>(words + 2 * PAIRS), PAIRS, std, address, out, out + PAIRS);
 }
 
 #undef INLINE

@@ -12,7 +12,16 @@ note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958,
     a = 2 pi (angle + 1/2) / 2^32                       in (-pi, pi)
     draws = std sqrt(-2 ln u) (cos a, sin a)
 
-The 1/2 keeps u above zero, where the draw would be infinite.  The smallest u gives 9.4 standard deviations.
+The 1/2 keeps u above zero, where the draw would be infinite.  These 63 bits alone would end at 9.4 standard
+deviations.  So if the first 31 of them are zeros, which happens to one pair in 2^31, ``radius`` gets more
+binary digits, 64 at a time, until 64 of them come after one that is not zero::
+
+    u = (radius digit 1 digit 2 ... + 1/2) / 2^(63 + 64 + 64 + ...)
+
+Digit d of pair p of tile t is word 1,024 t + p of the address whose ``digit`` is d.  With 255 digits the
+smallest u, 2^-16384, gives 150.7 standard deviations.  If a record moves a pair by s standard
+deviations, this end adds at most exp(-(150.7 - s)^2 / 2) to delta, which is below 1e-550 for s up to 100.
+
 The radius is computed in double precision, because a single-precision u near 1 would leave gaps between
 small draws.
 
@@ -37,13 +46,14 @@ from __future__ import annotations
 import math
 import os
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -65,6 +75,14 @@ TILES_APART = 32
 """Tensors of at least this many tiles are drawn straight into their memory, the others together."""
 
 _LAST_63_BITS = np.int64((1 << 63) - 1)
+_NEAR_ZERO = 2.0**-31
+"""Below this value u has further digits."""
+_MOST_DIGITS = 255
+DIGIT_BLOCKS_PER_TILE = PAIRS * 8 // 16
+"""The number of cipher blocks that have one further digit of each radius of a tile."""
+
+Digits: TypeAlias = Callable[[int, int, int], int]
+"""Maps (row, pair, d) to digit d of a radius, 64 bits; ``row`` is the number of the tile within a room."""
 
 
 def by_torch() -> bool:
@@ -93,30 +111,33 @@ class Room:
         self.r = self.u if dtype == np.float64 else spent[self.u.size : 2 * self.u.size].reshape(self.u.shape)
 
 
-def box_muller(room: Room, std: float, out: NDArray[np.floating]) -> None:
+def box_muller(room: Room, std: float, out: NDArray[np.floating], digits: Digits) -> None:
     """Write the draws of the first t tiles of ``room.words`` to ``out`` (t, 2, 1024); overwrite the words.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
-    >>> box_muller(room, 1.0, out)
-    >>> out[0, 0, 0].round(4)  # the largest draw there is: sqrt(2 * 64 ln 2)
-    np.float64(9.4193)
+    >>> box_muller(room, 1.0, out, lambda row, pair, d: 0)
+    >>> out[0, 0, 0].round(4)  # the largest draw there is: sqrt(2 * 16384 ln 2)
+    np.float64(150.7085)
     """
-    (in_torch if by_torch() else in_numpy)(room, std, out)
+    (in_torch if by_torch() else in_numpy)(room, std, out, digits)
 
 
-def in_numpy(room: Room, std: float, out: NDArray[np.floating]) -> None:
+def in_numpy(room: Room, std: float, out: NDArray[np.floating], digits: Digits) -> None:
     """Do what :func:`box_muller` does, with NumPy's functions.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
-    >>> in_numpy(room, 1.0, out)
+    >>> in_numpy(room, 1.0, out, lambda row, pair, d: 0)
     >>> bool((out[0, 0] == out[0, 0, 0]).all())
     True
     """
-    u, a, number = *_read(room, len(out)), out.dtype.type
+    u, a, far = _read(room, len(out), digits)
+    number = out.dtype.type
     r, product = room.r[: len(out)], room.product[: len(out)]
     np.log(u, out=u)
+    for place, log_u in far.items():
+        u[place] = log_u
     np.copyto(r, u, casting="same_kind")
     r *= number(-2.0)
     np.sqrt(r, out=r)
@@ -127,25 +148,30 @@ def in_numpy(room: Room, std: float, out: NDArray[np.floating]) -> None:
         out[:, half] = product
 
 
-def in_torch(room: Room, std: float, out: NDArray[np.floating]) -> None:
+def in_torch(room: Room, std: float, out: NDArray[np.floating], digits: Digits) -> None:
     """Do what :func:`box_muller` does, with torch's functions and threads.
 
     >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
     >>> room.words[...] = 0
-    >>> in_torch(room, 1.0, out)
+    >>> in_torch(room, 1.0, out, lambda row, pair, d: 0)
     >>> bool((out[0, 0] == out[0, 0, 0]).all())
     True
     """
-    parts = (*_read(room, len(out)), room.r[: len(out)], room.product[: len(out)], out)
+    *read, far = _read(room, len(out), digits)
+    parts = (*read, room.r[: len(out)], room.product[: len(out)], out)
     u, a, r, product, draws = map(torch.from_numpy, parts)
     torch.log(u, out=u)
+    for place, log_u in far.items():
+        u[place] = log_u
     r.copy_(u).mul_(-2.0).sqrt_().mul_(std)
     for half, function in enumerate((torch.cos, torch.sin)):
         torch.mul(function(a, out=product), r, out=draws[:, half])
 
 
-def _read(room: Room, tiles: int) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """Return u and a of the first tiles."""
+def _read(
+    room: Room, tiles: int, digits: Digits
+) -> tuple[NDArray[np.float64], NDArray[np.floating], dict[tuple[int, int], float]]:
+    """Return u and a of the first tiles, and maps (row, pair) to ln u for each u that has further digits."""
     words, u, a = room.words[:tiles].view("<i8"), room.u[:tiles], room.a[:tiles]
     number = a.dtype.type
     np.copyto(a, words[:, PAIRS:].view("<i4"), casting="same_kind")
@@ -155,7 +181,22 @@ def _read(room: Room, tiles: int) -> tuple[NDArray[np.float64], NDArray[np.float
     np.copyto(u, words[:, :PAIRS])
     u *= 2.0**-63
     u += 2.0**-64
-    return u, a
+    far: dict[tuple[int, int], float] = {}
+    if u.min() < _NEAR_ZERO:
+        for row, pair in np.argwhere(u < _NEAR_ZERO).tolist():
+            far[row, pair] = _log(int(words[row, pair]), partial(digits, row, pair))
+    return u, a, far
+
+
+def _log(radius: int, digit: Callable[[int], int]) -> float:
+    """Return ln u for the 63 bits ``radius`` and the further digits, as the module's docstring defines u."""
+    bits = 63
+    for d in range(1, _MOST_DIGITS + 1):
+        radius = radius << 64 | digit(d)
+        bits += 64
+        if radius >> 64:
+            break
+    return math.log(2 * radius + 1) - (bits + 1) * math.log(2.0)
 
 
 @final
@@ -165,7 +206,8 @@ class Target:
 
     Attributes:
         out: the array (count,), float32 or float64.
-        words: a function that fills a memoryview with the bytes of an address, from ``first_block`` on.
+        words: a function that fills a memoryview with the bytes of an address, from ``first_block`` on, and
+            of a ``digit``.
         tile: the number of the tile at which the array begins.
     """
 
@@ -182,6 +224,13 @@ class Target:
         """Return the target of the tiles ``start`` to ``stop`` - 1."""
         out = self.out[start * DRAWS_PER_TILE : stop * DRAWS_PER_TILE]
         return Target(out, self.words, self.tile + start)
+
+    def digit(self, row: int, pair: int, d: int) -> int:
+        """Return digit ``d`` of a radius in tile ``row`` of this target."""
+        both = np.empty(2, "<u8")
+        block = (self.tile + row) * DIGIT_BLOCKS_PER_TILE + pair // 2
+        self.words(both.data, first_block=block, digit=d)
+        return int(both[pair % 2])
 
 
 def fill(targets: Sequence[Target], std: float, threads: int) -> None:
@@ -234,11 +283,17 @@ def _draw(chunk: list[Target], std: float) -> None:
     for target, end in zip(chunk, ends, strict=True):
         rows = room.words[end - target.tiles : end]
         target.words(rows.data, first_block=target.tile * BLOCKS_PER_TILE)
+
+    def digits(row: int, pair: int, d: int) -> int:
+        at = bisect_right(ends, row)
+        target = chunk[at]
+        return target.digit(row - ends[at] + target.tiles, pair, d)
+
     if len(chunk) == 1 and len(chunk[0].out) == ends[-1] * DRAWS_PER_TILE:
-        box_muller(room, std, chunk[0].out.reshape(ends[-1], 2, -1))
+        box_muller(room, std, chunk[0].out.reshape(ends[-1], 2, -1), digits)
         return
     draws = np.empty((ends[-1], 2, DRAWS_PER_TILE // 2), chunk[0].out.dtype)
-    box_muller(room, std, draws)
+    box_muller(room, std, draws, digits)
     for target, end in zip(chunk, ends, strict=True):
         target.out[:] = draws[end - target.tiles : end].reshape(-1)[: len(target.out)]
 

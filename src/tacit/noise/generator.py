@@ -4,12 +4,15 @@ A run has a key from the operating system.  Every random word that the run ever 
 ``(purpose, step, index, rank)`` and a position under that address.  AES encrypts the address and the number
 of a block to the words of that block (NIST SP 800-38A, section 6.5)::
 
-    bits    16        40     16     24      32
-    block   purpose | step | rank | index | number of the block
+    bits    8       8         40     16     24      32
+    block   digit | purpose | step | rank | index | number of the block
 
 So no word is used twice, and a resumed run draws the same words as an uninterrupted one.  The result does not
 depend on threads or on the order of the calls.  If several machines share a run, each is a rank with separate
 addresses.
+
+``digit`` is 0, except for numbers of which the first word is not precise enough: their further digits have
+separate addresses (:mod:`tacit.noise.box_muller`).
 
 A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
 (:mod:`tacit.noise.on_device`).
@@ -37,6 +40,8 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integ
 
 _KEY_BYTES = 16
 _BLOCK_BYTES = 16
+_DIGIT_BITS = 8
+_PURPOSE_BITS = 8
 _STEP_BITS = 40
 _RANK_BITS = 16
 _INDEX_BITS = 24
@@ -117,7 +122,14 @@ class Generator:
         return self._key, self._secure
 
     def counter(
-        self, *, purpose: Purpose, step: int, index: int = 0, rank: int = 0, first_block: int = 0
+        self,
+        *,
+        purpose: Purpose,
+        step: int,
+        index: int = 0,
+        rank: int = 0,
+        first_block: int = 0,
+        digit: int = 0,
     ) -> bytes:
         """Return the 16 bytes that AES encrypts to block ``first_block`` of an address."""
         if self._secure and self._process != os.getpid():
@@ -130,7 +142,8 @@ class Generator:
         check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
         check_integer("rank", rank, low=0, high=(1 << _RANK_BITS) - 1)
         check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
-        address = int(purpose)
+        check_integer("digit", digit, low=0, high=(1 << _DIGIT_BITS) - 1)
+        address = digit << _PURPOSE_BITS | int(purpose)
         for part, bits in ((step, _STEP_BITS), (rank, _RANK_BITS), (index, _INDEX_BITS)):
             address = address << bits | part
         return (address << _BLOCK_BITS | first_block).to_bytes(_BLOCK_BYTES, "big")
@@ -144,6 +157,7 @@ class Generator:
         index: int = 0,
         rank: int = 0,
         first_block: int = 0,
+        digit: int = 0,
     ) -> None:
         """Fill ``out`` with random bytes of an address, from its 16-byte block ``first_block`` on.
 
@@ -152,7 +166,9 @@ class Generator:
         check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
         most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
         check_integer("count", out.nbytes, low=0, high=most)
-        counter = self.counter(purpose=purpose, step=step, index=index, rank=rank, first_block=first_block)
+        counter = self.counter(
+            purpose=purpose, step=step, index=index, rank=rank, first_block=first_block, digit=digit
+        )
         key_stream(self._key, counter, out.cast("B"))
 
     def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:

@@ -6,10 +6,11 @@ additions, rotations and exclusive ors of 32-bit words.  Its 256-bit key is draw
 a separate address.  The last four words of its state hold the block number and the address of the draws::
 
     word    12                    13, 14, 15
-            number of the block   purpose | step | rank | index, as in tacit.noise.generator
+            number of the block   digit | purpose | step | rank | index, as in tacit.noise.generator
 
 Every four of the 16 words of a block give a radius of 63 bits and an angle of 32 bits, and so a pair of draws
-as in :mod:`tacit.noise.box_muller`.  A tile has the draws of ``LANES`` blocks: first the cosines of each
+as in :mod:`tacit.noise.box_muller`.  Digit d of a radius has the position of the radius, at the address whose
+``digit`` is d.  A tile has the draws of ``LANES`` blocks: first the cosines of each
 block's first pair, then their sines, then the cosines of the second pairs, and so on.
 
 The draws differ from the processor's, so a run must resume on the kind of device where it began.

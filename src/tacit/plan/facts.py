@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tacit.accounting.scales import LEAST_NOISE
 from tacit.clipping.rules import (
     AdaptiveClipping,
     AutomaticClipping,
@@ -79,7 +80,7 @@ class ScoreReport:
     noise: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise", check_real("noise", self.noise, low=0.0, open_low=True))
+        object.__setattr__(self, "noise", check_real("noise", self.noise, low=LEAST_NOISE))
 
     @property
     def event(self) -> Event:

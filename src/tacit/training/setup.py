@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from tacit.accounting.scales import LEAST_NOISE
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.memory import FAST, MemoryBudget
@@ -148,7 +149,8 @@ def key_of_run(
     ``generator``, else a fresh one.
 
     Raises:
-        PrivacyRefusal: the batches were drawn with another key than that of ``generator``.
+        PrivacyRefusal: the batches were drawn with another key than that of ``generator``, or the noise is so
+            small that a few records move a draw beyond the largest.
         InvalidInput: the charges have another key, or another plan.
     """
     if batches is not None:
@@ -161,7 +163,19 @@ def key_of_run(
         generator = drawn_by
     if charges is not None:
         generator = charges.generator_of(plan, generator)
-    return Generator.from_os() if generator is None else generator
+    if generator is None:
+        generator = Generator.from_os()
+    if generator.secure and plan.noise_multiplier < LEAST_NOISE:
+        raise PrivacyRefusal(
+            f"must be at least {LEAST_NOISE:g} in a private session",
+            argument="noise_multiplier",
+            value=plan.noise_multiplier,
+            why="With less, epsilon is in the hundreds, and a few records can move a draw beyond 150 "
+            "standard deviations, where computed noise ends.",
+            fix="Take more; 1 is a usual value. To see what a model learns without noise, pass "
+            "generator=tacit.testing.seeded_generator(0).",
+        )
+    return generator
 
 
 def check_fit(plan: Plan, records: int, augmentation: Augmentation | None) -> None:

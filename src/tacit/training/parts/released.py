@@ -4,14 +4,12 @@
 repeated after a crash is the same release, as long as all else is the same.  After another learning rate, or
 with another loss or other records, its sum differs under the same noise, and the difference of the two
 releases has no noise.  ``session.load`` refuses the differences that a resume state can show.
-:class:`NoiseReuse` refuses all others within a process.
+:class:`NoiseReuse` refuses all others within a process, by random sums of all numbers of each release.
 
 **Divergence.**  Training makes no sense if weights are NaN, or the noisy loss stays at its bound.  Both are
 functions of releases, so an error or a warning about them costs no privacy.  No message says that single
 records have a gradient of NaN, because that would reveal something about them.  Such records add nothing to a
 step (:mod:`tacit.clipping.engine`).
-
-Letters: P parameters; s sampled numbers of a release.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import secrets
 import warnings
 from array import array
 from collections.abc import Mapping
@@ -27,9 +26,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tacit.clipping.around import full_precision
 from tacit.errors import Diverged, LossWarning, PrivacyRefusal, check_real
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -40,12 +39,14 @@ _AT_BOUND = 0.97  # share of the bound from which a mean counts as being at it; 
 _PRECISION = 0.02  # standard error of the mean that is judged, as a share of the bound
 _SHOWN = 3
 _TOGETHER = 10  # steps between two checks of the weights
-_SAMPLED = 1024  # sampled numbers of each parameter, evenly spaced
-_ROUNDING = 1e-6  # share of their norm by which another order of additions may change a trace
+_SKETCHES = 3  # sums that are kept of each release
+_ROW = 256  # numbers that share a weight of their row, and are added up in their own precision
+_ROUNDING = 2e-6  # share of the norm by which another order of additions may change a sketch
+_SEED = secrets.randbits(128)  # of the weights: nobody can choose a sum for which they fail
 _TRACES: dict[bytes, array[float]] = {}
-"""Maps the digest of a key to the traces of the steps released under it, with NaN for all other steps."""
-_COMING: list[tuple[array[float], int, Tensor, torch.cuda.Event]] = []
-"""Copies from a device that are under way: the key's traces, the step, the numbers, and the copy's event."""
+"""Maps the digest of a key to the sketches of the steps released under it, with NaN for all other steps."""
+_COMING: list[tuple[array[float], slice, Tensor, torch.cuda.Event]] = []
+"""Copies from a device that are under way: the key's traces, the step's part, the sketch, its event."""
 
 
 @final
@@ -76,14 +77,19 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
         return
     _collect()
     traces = _TRACES.setdefault(hashlib.blake2b(key, digest_size=16).digest(), array("d"))
-    traces.extend([math.nan] * (step + 1 - len(traces)))
-    numbers = _sampled(gradients)
-    if numbers.is_cuda and math.isnan(traces[step]):  # nothing to compare with: do not wait for the device
-        copy = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
-        _COMING.append((traces, step, copy, torch.cuda.current_stream(numbers.device).record_event()))
+    traces.extend([math.nan] * (_SKETCHES * (step + 1) - len(traces)))
+    of_step = slice(_SKETCHES * step, _SKETCHES * (step + 1))
+    before = traces[of_step]
+    sketch = _sketch(gradients)
+
+    if sketch.is_cuda and math.isnan(before[0]):  # nothing to compare with: do not wait for the device
+        copy = torch.empty_like(sketch, device="cpu", pin_memory=True).copy_(sketch, non_blocking=True)
+        _COMING.append((traces, of_step, copy, torch.cuda.current_stream(sketch.device).record_event()))
         return
-    trace, norm = _trace(numbers.cpu())
-    if not math.isnan(traces[step]) and abs(trace - traces[step]) > _ROUNDING * norm:
+
+    *now, norm = sketch.tolist()
+    alike = all(abs(a - b) <= _ROUNDING * norm for a, b in zip(before, now, strict=True))
+    if not math.isnan(before[0]) and not alike:
         raise PrivacyRefusal(
             f"step {step} was taken before, with another result. Both have the same key, so the same noise "
             "would be added to two different sums, and their difference would have no noise. Give each "
@@ -91,37 +97,44 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
             "it was: learning rates and their schedule, the loss, the mode of the model. To try something "
             "else, start a new run."
         )
-    traces[step] = trace
+    traces[of_step] = array("d", now)
 
 
 def _collect() -> None:
-    """Store the traces of earlier steps, whose copies from the device have usually arrived by now."""
+    """Store the sketches of earlier steps, whose copies from the device have usually arrived by now."""
     while _COMING:
-        traces, step, numbers, copied = _COMING.pop()
+        traces, of_step, sketch, copied = _COMING.pop()
         copied.synchronize()
-        traces[step] = _trace(numbers)[0]
+        traces[of_step] = array("d", sketch[:-1].tolist())
 
 
-def _sampled(gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return the (s,) sampled numbers, on the device of the gradients."""
-    if all(g.is_cpu for g in gradients.values()):
-        numbers = [g.numpy().reshape(-1) for g in gradients.values()]
-        parts = [part[:: max(1, part.size // _SAMPLED)] for part in numbers]
-        return torch.from_numpy(np.concatenate(parts, dtype=np.float64))
-    return torch.cat([g.reshape(-1)[:: max(1, g.numel() // _SAMPLED)] for g in gradients.values()]).double()
+def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
+    """Return :data:`_SKETCHES` sums of all numbers, each with other random weights, and the numbers' norm.
 
+    A number in column c of row r has the weight ``w_c v_r``, with w and v normal.  So a sketch is one product
+    of matrices, and needs few weights.  If the difference of two releases has norm d, one of their sums
+    differs by less than t with a probability of about t / d, and all of them with that to the third power.
+    """
+    flat = [gradient.reshape(-1) for gradient in gradients.values()]
+    whole = [part.numel() // _ROW * _ROW for part in flat]
+    rest = torch.cat([part[end:] for part, end in zip(flat, whole, strict=True)])
+    rest = nn.functional.pad(rest, (0, -len(rest) % _ROW))
+    matrices = [part[:end] for part, end in zip(flat, whole, strict=True) if end] + [rest]
+    matrices = [numbers.view(numbers.numel() // _ROW, _ROW) for numbers in matrices]
 
-def _trace(sampled: Tensor) -> tuple[float, float]:
-    """Return the trace, a weighted sum of the s numbers that almost any change alters, and their norm."""
-    numbers = sampled.numpy()
-    # Not ``@``: the threads of NumPy's BLAS stay awake after a product and would slow down the next step.
-    return float((numbers * _weights(len(numbers))).sum()), math.sqrt(np.square(numbers).sum())
+    columns = _weights(_ROW, rest.device)
+    with full_precision():
+        of_rows = torch.cat([matrix @ columns.to(matrix.dtype) for matrix in matrices]).double()
+    sums = (of_rows * _weights(len(of_rows), rest.device)).sum(0)
+    norm = of_rows.square().sum().div(_SKETCHES).sqrt()
+    return torch.cat([sums, norm[None]])
 
 
 @lru_cache(maxsize=8)
-def _weights(count: int) -> NDArray[np.float64]:
-    """Return (s,) weights that have no regular pattern."""
-    return np.cos(np.arange(count, dtype=np.float64))
+def _weights(count: int, device: torch.device) -> Tensor:
+    """Return random weights, (count, _SKETCHES); those of a process are the same in all its steps."""
+    weights = np.random.default_rng([_SEED, count]).standard_normal((_SKETCHES, count), np.float32)
+    return torch.from_numpy(weights).to(device).t()
 
 
 @final
