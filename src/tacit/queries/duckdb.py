@@ -122,7 +122,7 @@ class DuckDBEngine(Engine):
         if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
             check_names(own, own, repr(str(path)))
             raise InvalidInput(
-                f"DuckDB changes the names of columns in {str(path)!r}. Rename them to plain, different names."
+                f"DuckDB changes names of columns in {str(path)!r}. Rename them to plain, different names."
             )
 
     def load(self) -> None:
