@@ -102,6 +102,10 @@ KINDS: dict[str, tuple[list[str], str, dict[str, str]]] = {
     "no cell": (["", "NA"], "", {}),
     "names": ([f"person {n}" for n in range(50)], "text", {}),
     "room numbers": (["A12", "A13"], "category", {}),
+    "words with marks for a missing value": (
+        ["f", "-", "m", "unknown", "-999"], "category", {"missing_values": ["-", "-999", "unknown"]},
+    ),
+    "answers, not marks": (["none", "peanut", "not applicable"], "category", {}),
 }  # fmt: skip
 
 
@@ -111,6 +115,25 @@ def test_the_kind_is_found(what: str, tmp_path: Path) -> None:
     rows = "".join(f"{cell}\t1.5\n" for cell in cells)
     column = sniff(written(tmp_path, f"a\tother\n{rows}", "t.tsv")).columns["a"]
     assert (column.kind, dict(column.settings)) == (kind, settings)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["Yes", "No", ""], ("Yes", "No")),
+        (["YES", "YES"], ("YES", "NO")),
+        (["yes", "No"], ("yes", "no")),
+        (["True", "False"], ("True", "False")),
+        (["F", "T"], ("T", "F")),
+        (["1", "0"], ("1", "0")),
+    ],
+)
+def test_words_of_a_boolean_have_the_case_of_the_table(
+    cells: list[str], words: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = "".join(f"{cell},{n}\n" for n, cell in enumerate(cells))
+    column = sniff(written(tmp_path, f"a,other\n{rows}")).columns["a"]
+    assert (column.kind, column.words) == ("boolean", words)
 
 
 @pytest.mark.parametrize("name", ["id", "patient_id", "patientId", "UserID", "uuid", "case.id"])
