@@ -71,7 +71,7 @@ def test_the_dialect_is_found(what: str, tmp_path: Path) -> None:
 
 # --- kinds -------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, tuple[list[str], str, dict[str, str]]] = {
+KINDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "whole numbers": (["1", "-2", "", "30"], "integer", {}),
     "numbers": (["1", "2.5", "NA"], "number", {}),
     "numbers with exponents": (["1e5", "2"], "number", {}),

@@ -167,4 +167,4 @@ def test_the_widest_and_narrowest_bounds_have_answers(item: Aggregate, bounds: t
     register_table(frame, ledger=ledger, dataset="d")
     table = PrivateTable(frame, ledger=ledger, dataset="d")
     answer = table.ask(Query((item,)), epsilon=1e-9)
-    assert math.isfinite(answer.rows[0].values[0].value)
+    assert math.isfinite(answer.value())

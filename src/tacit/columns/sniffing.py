@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from tacit.columns.kinds import FoundColumn, corrected_by_name, find_columns, looks_like_data
+from tacit.columns.names import check_names
 from tacit.columns.reading import MISSING_WORDS, words_of
-from tacit.columns.tables import arrow_cells, check_names
+from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, needed
 
 SAMPLE_ROWS = 1000

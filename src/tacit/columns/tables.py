@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tacit.columns.dialect import Dialect, nearest
+from tacit.columns.dialect import Dialect
+from tacit.columns.names import check_names
 from tacit.columns.reading import Cells
 from tacit.errors import InvalidInput, needed
 
@@ -346,36 +346,6 @@ def kind_of_frame(data: object) -> str:
         f"data must be a table in memory; got {type(data).__module__}.{type(data).__name__}. Give a pandas "
         "or Polars DataFrame, a pyarrow Table, or a mapping from names to columns."
     )
-
-
-def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once, in whatever case of letters.
-
-    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
-
-    Raises:
-        InvalidInput: if a column is absent or repeated; the message names it.
-
-    >>> check_names(["PID", "pid"], ["pid"], "the table")
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: the table has columns 'PID', 'pid', which differ only in the case of ...
-    """
-    counts = Counter(names)
-    if lacking := [name for name in columns if name not in counts]:
-        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
-        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
-    if double := [name for name in columns if counts[name] > 1]:
-        raise InvalidInput(f"{source} has {counts[double[0]]} columns named {double[0]!r}; rename them.")
-    spellings: dict[str, list[str]] = {}
-    for name in names:
-        spellings.setdefault(name.casefold(), []).append(name)
-    for column in columns:
-        same = spellings[column.casefold()]
-        if len(same) > 1:
-            raise InvalidInput(
-                f"{source} has columns {', '.join(map(repr, same))}, which differ only in the case of "
-                "letters: some programs would read another one. Rename them."
-            )
 
 
 def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table") -> dict[str, Cells]:

@@ -17,7 +17,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.tables import CsvFile, MalformedTable, check_names, is_csv
+from tacit.columns.names import check_names
+from tacit.columns.tables import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 from tacit.queries.arrow import Read, arrow_table, file_table, must_be_read, sql_type
