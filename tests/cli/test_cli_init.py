@@ -270,6 +270,52 @@ def test_words_for_a_missing_value_are_proposed_and_read(shell: Shell) -> None:
     assert inputs[:, encoder.features.index("crp missing")].tolist() == [float(i % 3 == 0) for i in range(60)]
 
 
+def test_a_value_that_is_stated_is_no_word_for_a_missing_cell(shell: Shell) -> None:
+    rows = "".join(
+        f"{('light', 'unknown', '-', 'grave')[i % 4]},{'Yes' if i % 2 else 'No'}\n" for i in range(60)
+    )
+    Path("hurt.csv").write_text("wound,ill\n" + rows)
+    for number, values in enumerate(("light,grave", "light,grave,unknown")):
+        out = f"{number}.toml"
+        shell("init", "hurt.csv", "--target", "ill", "--values", f"wound={values}", *PROMISE, "--out", out)
+        text = Path(out).read_text()
+        assert "these count as missing; remove those that are values" in text
+        config = parse_config(text, out)
+        encoder = Encoder(config.read_columns(), "ill", config.read_dialect())
+        inputs = np.concatenate([inputs for inputs, _ in encoder.chunks("hurt.csv")])
+        assert inputs[:, encoder.features.index("wound missing")].sum() == (30, 15)[number]
+        assert encoder.classes == ("No", "Yes"), "predictions have the spelling of the table"
+
+
+@pytest.mark.parametrize("answer", ["0:200.000", "-1.500:0"])
+@pytest.mark.parametrize("cells", ["4", "1.5", '"1,234"', '"1,5"'])
+def test_a_bound_with_two_meanings_is_asked_again(cells: str, answer: str) -> None:
+    """A point before three digits is between thousands for half of the world."""
+    Path("t.csv").write_text(f"pay,note\n{cells},a\n")
+    found = sniff("t.csv")
+    answers, problems = [answer, "0:200000"], []
+
+    def answer_of(question: Question) -> str:
+        if question.key != "columns.pay":
+            return ""
+        problems.append(question.problem)
+        return answers.pop(0)
+
+    facts = ask_facts(found, Facts(), answer_of)
+    plain = cells == "1.5"  # a number in a table without thousands or decimal commas: 200.000 is 200
+    assert facts.bounds == ({"pay": tuple(map(float, answer.split(":")))} if plain else {"pay": (0, 200000)})
+    assert plain or "that may be" in problems[1]
+
+
+@pytest.mark.parametrize(("answer", "records"), [("20,000", 16000), ("20.000", None), ("1,5", None)])
+def test_a_number_of_records_has_one_meaning(answer: str, records: int | None) -> None:
+    answers = iter([answer, ""])
+    facts = ask_facts(
+        sniff("visits.csv"), Facts(), lambda question: next(answers) if question.key == "records" else ""
+    )
+    assert facts.records == records
+
+
 def test_nothing_of_a_cell_is_in_the_file(shell: Shell) -> None:
     shell("init", "visits.csv")
     shell("init", "visits.csv", "--policy")
@@ -366,6 +412,22 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "bounds from the data": (("visits.csv", "--bounds", "age=min:max"), 2, "lower must be a number"),
     "a day that is none": (("visits.csv", "--bounds", "admitted=2015-02-30:2016-01-01"), 2, "must be a date"),
     "a kind that is none": (("visits.csv", "--kind", "age=int"), 2, "must be one of number, integer"),
+    "bounds of a column that is left out": (
+        ("visits.csv", "--bounds", "age=0:120", "--leave-out", "age"),
+        2,
+        "--leave-out age leaves it out",
+    ),
+    "bounds of the people": (
+        ("visits.csv", "--bounds", "patient_id=0:9", "--user", "patient_id"),
+        2,
+        "--user patient_id leaves",
+    ),
+    "an integer with two meanings": (
+        ("visits.csv", "--bounds", "age=0:120.000"),
+        2,
+        "upper is 120.000: that may be 120000 or 120",
+    ),
+    "a unit that is a number": (("visits.csv", "--unit", "3"), 2, "unit must say what one row is, in words"),
     "a column to leave out": (("visits.csv", "--leave-out", "Age"), 2, "did you mean 'age'?"),
     "an epsilon below 0": (("visits.csv", "--epsilon", "-1"), 2, "epsilon must be a real number"),
     "a delta above 1": (("visits.csv", "--delta", "2"), 2, "delta must be a real number"),

@@ -65,6 +65,8 @@ def test_dates_of_toml_and_texts_are_the_same() -> None:
         ({"kind": "numbers"}, "kind of a column must be one of number, integer, category"),
         ({"kind": "number", "lower": 0}, "both bounds or none; got lower 0.0, upper None"),
         ({"kind": "number", "lower": 3, "upper": 3}, "lower must be below upper; got 3.0 and 3.0"),
+        ({"kind": "number", "lower": 0, "upper": 1e308}, "are too far apart to compute with"),
+        ({"kind": "number", "lower": -1e308, "upper": 1e308}, "are too far apart to compute with"),
         ({"kind": "number", "lower": 0, "upper": float("inf")}, "upper of a column must be a real number"),
         ({"kind": "number", "step": 0}, "step of a column must be a real number"),
         ({"kind": "boolean", "lower": 0, "upper": 1}, "kind 'boolean' has no lower; it may have values"),

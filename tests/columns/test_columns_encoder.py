@@ -611,6 +611,17 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         encoder.frame([["1", "0"]])
     with pytest.raises(InvalidInput, match="2 columns named 'x'"):
         encoder.frame(pd.DataFrame([[True, True, True]], columns=["x", "x", "z"]))
+    twins = {"x": ["1"], "X": ["0"], "z": ["1"]}
+    frames = {"mapping": twins, "pandas": pd.DataFrame(twins), "arrow": pa.table(twins)}
+    for frame in frames.values():
+        with pytest.raises(InvalidInput, match="'x', 'X', which differ only in the case of letters"):
+            encoder.frame(frame)
+    pd.DataFrame(twins).to_csv(tmp_path / "twins.csv", index=False)
+    pq.write_table(pa.table(twins), tmp_path / "twins.parquet")
+    (tmp_path / "twins.jsonl").write_text('{"x": "1", "X": "0", "z": "1"}\n')
+    for ending in ("csv", "parquet", "jsonl"):
+        with pytest.raises(InvalidInput, match="which differ only in the case of letters"):
+            list(encoder.chunks(tmp_path / f"twins.{ending}"))
     with pytest.raises(InvalidInput, match="there is no table at"):
         list(encoder.chunks(tmp_path / "absent.csv"))
     with pytest.raises(InvalidInput, match="have no target"):

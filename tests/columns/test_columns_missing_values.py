@@ -135,7 +135,7 @@ def test_a_query_reads_them(ending: str, where: str, tmp_path: Path) -> None:
         (["yes", "no", "unknown"], "boolean", ["unknown"]),
         (["34", "-999", "61"], "integer", ["-999"]),
         (["34", "-5", "-999"], "integer", None),
-        (["red", "unknown", "blue"], "category", None),
+        (["red", "unknown", "blue"], "category", ["unknown"]),
         (["-", "-"], "category", None),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_dialect_is_found(what: str, tmp_path: Path) -> None:
 
 # --- kinds -------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, tuple[list[str], str, dict[str, str]]] = {
+KINDS: dict[str, tuple[list[str], str, dict[str, Any]]] = {
     "whole numbers": (["1", "-2", "", "30"], "integer", {}),
     "numbers": (["1", "2.5", "NA"], "number", {}),
     "numbers with exponents": (["1e5", "2"], "number", {}),
@@ -102,6 +102,10 @@ KINDS: dict[str, tuple[list[str], str, dict[str, str]]] = {
     "no cell": (["", "NA"], "", {}),
     "names": ([f"person {n}" for n in range(50)], "text", {}),
     "room numbers": (["A12", "A13"], "category", {}),
+    "words with marks for a missing value": (
+        ["f", "-", "m", "unknown", "-999"], "category", {"missing_values": ["-", "-999", "unknown"]},
+    ),
+    "answers, not marks": (["none", "peanut", "not applicable"], "category", {}),
 }  # fmt: skip
 
 
@@ -111,6 +115,25 @@ def test_the_kind_is_found(what: str, tmp_path: Path) -> None:
     rows = "".join(f"{cell}\t1.5\n" for cell in cells)
     column = sniff(written(tmp_path, f"a\tother\n{rows}", "t.tsv")).columns["a"]
     assert (column.kind, dict(column.settings)) == (kind, settings)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["Yes", "No", ""], ("Yes", "No")),
+        (["YES", "YES"], ("YES", "NO")),
+        (["yes", "No"], ("yes", "no")),
+        (["True", "False"], ("True", "False")),
+        (["F", "T"], ("T", "F")),
+        (["1", "0"], ("1", "0")),
+    ],
+)
+def test_words_of_a_boolean_have_the_case_of_the_table(
+    cells: list[str], words: tuple[str, str], tmp_path: Path
+) -> None:
+    rows = "".join(f"{cell},{n}\n" for n, cell in enumerate(cells))
+    column = sniff(written(tmp_path, f"a,other\n{rows}")).columns["a"]
+    assert (column.kind, column.words) == ("boolean", words)
 
 
 @pytest.mark.parametrize("name", ["id", "patient_id", "patientId", "UserID", "uuid", "case.id"])
@@ -225,7 +248,8 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no header, numbers": ("t.csv", "34,m,yes\n35,f,no\n", "does not hold names: cell 1"),
     "no header, a date": ("t.csv", "m,2020-01-31\nf,2020-02-01\n", "does not hold names: cell 2"),
     "no header, words that come again": ("t.csv", "m,red\nf,blue\nm,green\n", "does not hold names: cell 1"),
-    "two of one name": ("t.csv", "a,a\n1,2\n", "two columns named 'a'"),
+    "two of one name": ("t.csv", "a,a\n1,2\n", "2 columns named 'a'"),
+    "names equal but for case": ("t.csv", "PID,pid\n1,2\n", "'PID', 'pid', which differ only in the case"),
     "no name at all": ("t.csv", ",,\n1,2,3\n", "names no column"),
     "an empty file": ("t.csv", "", "is empty"),
     "bytes of no text": ("t.csv", b"a,b\n\x00\x01,2\n", "no text file"),

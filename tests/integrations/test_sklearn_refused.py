@@ -77,6 +77,10 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "another column to predict": (predict(TABLE.assign(z=SECRET)), "not declared: 'z'. Drop"),
     "no column to predict": (predict(TABLE[["age"]]), "X has no column 'ward', 'admitted'"),
     "two columns of a name": (fit(pd.concat([TABLE, TABLE], axis=1)), "2 columns named 'age'"),
+    "names equal but for case": (
+        fit(TABLE.assign(AGE="1"), columns={**COLUMNS, "AGE": {"kind": "text"}}),
+        "'age', 'AGE', which differ only in the case",
+    ),
     "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "names that are not texts"),
     "no rows": (fit(TABLE[:0], LABELS[:0]), "holds no records"),
     "an age in words": (changed(age=SECRET), "20 values in column 'age' of X are not numbers"),

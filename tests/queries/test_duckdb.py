@@ -18,7 +18,7 @@ from query_oracles import policy_of
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries.duckdb import _LOCK, DuckDBEngine
-from tacit.queries.engines import EngineFailure
+from tacit.queries.engines import EngineFailure, check_types
 from tacit.queries.noise import collect
 from tacit.queries.plan import compile_query
 from tacit.queries.predicates import Compare, IsNull
@@ -197,6 +197,37 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     FRAME.to_parquet(starred)
     with pytest.raises(InvalidInput, match="pattern"):
         DuckDBEngine(starred, policy())
+
+
+@pytest.mark.parametrize("unit", ["PID", "pid", "pid_1"])
+@pytest.mark.parametrize("names", [("PID", "pid", "pid_1"), ("PID", "pid", "date")])
+def test_no_column_is_read_in_place_of_another(unit: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    """DuckDB renames a second ``pid`` to ``pid_1``, which may be another column: the wrong one is bounded."""
+    person = Policy(
+        unit="person", adjacency="add-remove", budget=PureBudget(1.0), unit_column=unit, rows_per_unit=2
+    )
+    table = pa.table(dict(zip(names, (["1", "2"], ["p", "p"], ["3", "4"]), strict=True)))
+    path = tmp_path / "visits.parquet"
+    pq.write_table(table, path)
+    with pytest.raises(InvalidInput, match="'PID', 'pid', which differ only in the case of letters"):
+        DuckDBEngine(path, person)
+    if unit in names and unit != "pid_1":
+        for data in (table, table.to_pandas(), pl.from_arrow(table)):
+            with pytest.raises(InvalidInput, match="which differ only in the case of letters"):
+                DuckDBEngine(data, person)
+
+
+def test_a_database_has_no_two_columns_equal_but_for_case() -> None:
+    types = {"age": "DOUBLE", "ward": "TEXT", "well": "BOOLEAN", "AGE": "DOUBLE"}
+    with pytest.raises(InvalidInput, match="'age', 'AGE', which differ only in the case of letters"):
+        check_types(types, policy())
+
+
+def test_columns_with_fields_are_no_renamed_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    nested = {"a": [{"age": 1, "ward": [1]}] * 2, "b": [[1], []]}
+    pq.write_table(pa.table(nested | {name: FRAME[name] for name in COLUMNS}), path)
+    assert integers(DuckDBEngine(path, policy()), Query((Count(),)), policy()) == [[2]]
 
 
 def test_a_quote_in_a_path_is_a_quote(tmp_path: Path) -> None:

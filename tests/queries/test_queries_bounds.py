@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from query_oracles import policy_of
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.ledger import Column, Policy
+from tacit.ledger import Column, Ledger, Policy
 from tacit.queries.measures import Grid
 from tacit.queries.plan import Compiled, compile_query
 from tacit.queries.predicates import Compare
-from tacit.queries.query import Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
+from tacit.queries.private_table import PrivateTable
+from tacit.queries.query import (
+    Aggregate,
+    Count,
+    CountUnits,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
+from tacit.queries.table_check import register_table
 
 COLUMNS = {
     "age": Column(kind="number", lower=0, upper=100, step=0.5),
@@ -124,3 +139,32 @@ def test_a_cell_never_leaves_its_grid(lower: float, width: float, step: float, v
     except InvalidInput:
         return
     assert grid.low <= grid.cell(value) <= grid.high
+
+
+# --- bounds beyond which doubles overflow -----------------------------------------------------------------
+
+AGGREGATES = (Sum("x"), Mean("x"), Variance("x"), StandardDeviation("x"), Quantile("x", 0.5))
+
+
+@pytest.mark.parametrize("bounds", [(0, 1e200), (1e300, 2e300), (0, 5e-324), (0, 1e-310), (0, 1e-160)])
+@pytest.mark.parametrize("item", AGGREGATES, ids=lambda item: type(item).__name__)
+def test_bounds_that_doubles_cannot_sum_are_refused_before_a_charge(
+    item: Aggregate, bounds: tuple[float, float]
+) -> None:
+    rules = policy_of({"x": Column(kind="number", lower=bounds[0], upper=bounds[1])})
+    with pytest.raises(InvalidInput, match="cannot be summed or squared in doubles"):
+        compiled_of(Query((item,)), rules)
+
+
+@pytest.mark.parametrize("bounds", [(-1e100, 1e100), (0, 1e-92)])
+@pytest.mark.parametrize("item", AGGREGATES, ids=lambda item: type(item).__name__)
+def test_the_widest_and_narrowest_bounds_have_answers(item: Aggregate, bounds: tuple[float, float]) -> None:
+    """The smallest epsilon has the largest noise, so this is the largest number that is computed."""
+    frame = pd.DataFrame({"x": [*bounds, sum(bounds) / 2]})
+    ledger = Ledger.create("sqlite://")
+    rules = policy_of({"x": Column(kind="number", lower=bounds[0], upper=bounds[1])}, unit="row")
+    ledger.open_dataset("d", rules)
+    register_table(frame, ledger=ledger, dataset="d")
+    table = PrivateTable(frame, ledger=ledger, dataset="d")
+    answer = table.ask(Query((item,)), epsilon=1e-9)
+    assert math.isfinite(answer.value())

@@ -309,6 +309,11 @@ def _check_bounds(lower: Any, upper: Any) -> None:
         raise InvalidInput(f"a column has both bounds or none; got lower {lower!r}, upper {upper!r}.")
     if lower is not None and not lower < upper:
         raise InvalidInput(f"lower must be below upper; got {_plain(lower)!r} and {_plain(upper)!r}.")
+    if isinstance(lower, float) and not math.isfinite(2.0 * (upper - lower)):  # a feature needs this factor
+        raise InvalidInput(
+            f"bounds [{lower!r}, {upper!r}] are too far apart to compute with: their distance must be below "
+            "half of the largest double. Declare bounds that values can reach."
+        )
 
 
 def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...] | None:

@@ -50,6 +50,8 @@ _MAYBE_MISSING = (
     "not available", "not applicable", "not known", "k.A.", "k. A.",
 )  # fmt: skip
 """Words for a missing value that may also be values; proposed only if all other cells have one format."""
+_MAYBE_ANSWERS = ("*", "none", "NONE", "nil", "not applicable", "na", "n/a")
+"""Words of the list above that may be an answer in a category, such as no allergy or no grade."""
 _SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # if no other number is below zero
 
 _DAYS = (
@@ -70,7 +72,7 @@ class FoundColumn:
         settings: decimal, thousands, unit, below and format, if they differ from the table's; and
             missing_values, the words from the lists here that stand for a missing value.
         formats: the date formats, if more than one fits the sample.
-        words: for a boolean, its words for true and for false.
+        words: for a boolean, its words for true and for false, in the case of letters of the sample.
         doubt: another possible meaning of the cells, in words; empty if there is none.
     """
 
@@ -257,9 +259,9 @@ def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) 
     words = {cell.lower() for cell in cells}
     for pair in _TRUTHS:
         if words == set(pair):
-            return FoundColumn("boolean", words=pair)
+            return FoundColumn("boolean", words=_in_case(pair, cells))
         if words < set(pair) and pair not in _LETTERS:  # f without t may belong to f and m
-            return FoundColumn("boolean", words=pair, doubt=_ONE_OF_TWO)
+            return FoundColumn("boolean", words=_in_case(pair, cells), doubt=_ONE_OF_TWO)
     if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, not the number 123
         return _word_column(cells)
     if numbers.formats and not _compact_days(cells):
@@ -267,6 +269,12 @@ def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) 
     if dates := _dates(cells):
         return _date_column(dates)
     return _word_column(cells)
+
+
+def _in_case(pair: tuple[str, str], cells: Sequence[str]) -> tuple[str, str]:
+    """Return the two words in the case in which the cells have them; in lower case if there are several."""
+    spellings = [(change(pair[0]), change(pair[1])) for change in (str.lower, str.capitalize, str.upper)]
+    return next((words for words in spellings if set(cells) <= set(words)), pair)
 
 
 def _compact_days(cells: Sequence[str]) -> bool:
@@ -307,6 +315,9 @@ def _with_missing_words(column: FoundColumn, words: frozenset[str], cells: Seque
     if column.kind in ("number", "integer"):
         below = {cell for cell in cells if cell.startswith("-")}
         words |= below if below and below <= set(_SENTINELS) and below != set(cells) else set()
+    if column.kind == "category":
+        marks = {*_MAYBE_MISSING, *_SENTINELS} - set(_MAYBE_ANSWERS)
+        words |= marks.intersection(cells) if not marks.issuperset(cells) else set()
     if not words:
         return column
     return replace(column, settings={**column.settings, "missing_values": sorted(words)})

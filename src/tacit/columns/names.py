@@ -1,4 +1,4 @@
-"""Guesses from the name of a column: whether it identifies people, whether it counts, its usual bounds.
+"""Guesses from the name of a column (people, counts, usual bounds), and the check of a table's names.
 
 **Guarantee**
 
@@ -8,7 +8,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from tacit.columns.dialect import nearest
+from tacit.errors import InvalidInput
 
 _PEOPLE = (
     "patient|person|user|customer|client|member|subject|employee|student|participant|respondent|patienten"
@@ -128,3 +133,30 @@ def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
         return None
     candidates = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
     return next((usual for usual in candidates if unit in ("", usual.unit)), None)
+
+
+def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
+    """Check that a table has each of the columns exactly once, in whatever case of letters.
+
+    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
+
+    Raises:
+        InvalidInput: if a column is absent or repeated; the message names it.
+
+    >>> check_names(["PID", "pid"], ["pid"], "the table")
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: the table has columns 'PID', 'pid', which differ only in the case of ...
+    """
+    counts = Counter(names)
+    if lacking := [name for name in columns if name not in counts]:
+        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
+        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
+    if double := [name for name in columns if counts[name] > 1]:
+        raise InvalidInput(f"{source} has {counts[double[0]]} columns named {double[0]!r}; rename them.")
+    spellings = Counter(name.casefold() for name in names)
+    if twin := next((name for name in columns if spellings[name.casefold()] > 1), None):
+        same = ", ".join(repr(name) for name in names if name.casefold() == twin.casefold())
+        raise InvalidInput(
+            f"{source} has columns {same}, which differ only in the case of letters: some programs would "
+            "read another one. Rename them."
+        )

@@ -185,11 +185,17 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
     return name
 
 
-def bounds_from_text(kind: str, text: str) -> tuple[Fact, Fact]:
+def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fact, Fact]:
     """Read bounds from ``LOWER:UPPER``, or from ``LOWER..UPPER`` for times with colons.
 
+    Args:
+        kind: the kind of the column.
+        text: the bounds.
+        grouped: whether numbers in the table have marks between thousands, or a decimal comma.
+
     Raises:
-        InvalidInput: if the text does not give bounds of a column of that kind.
+        InvalidInput: if the text does not give bounds of a column of that kind, or a number such as 200.000
+            may mean two: in a column of integers, or if ``grouped``.
 
     >>> bounds_from_text("integer", "0:120"), bounds_from_text("date", "2015-01-01:2025-12-31")[0]
     ((0, 120), datetime.date(2015, 1, 1))
@@ -200,11 +206,27 @@ def bounds_from_text(kind: str, text: str) -> tuple[Fact, Fact]:
         raise InvalidInput(f"bounds must be LOWER:UPPER, such as {example}; got {text!r}.")
     ends: Mapping[str, object] = dict(zip(("lower", "upper"), parts, strict=True))
     if kind in ("number", "integer"):
+        for name, part in zip(ends, parts, strict=True):
+            if grouped or kind == "integer":
+                refuse_two_meanings(name, part)
         ends = {name: _number(name, part) for name, part in zip(ends, parts, strict=True)}
     column = Column(kind=kind, **ends)  # type: ignore[arg-type]
     if kind in ("number", "integer"):
         return ends["lower"], ends["upper"]  # type: ignore[return-value]
     return column.lower, column.upper  # type: ignore[return-value]
+
+
+def refuse_two_meanings(name: str, text: str) -> None:
+    """Refuse a number whose point may stand between thousands, such as 200.000.
+
+    Raises:
+        InvalidInput: if the text is such a number; the message has both meanings.
+    """
+    if re.fullmatch(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}", text):
+        raise InvalidInput(
+            f"{name} is {text}: that may be {text.replace('.', '')} or {float(text):g}. Write "
+            f"{text.replace('.', '')}, or {text}0 for the number with a fraction."
+        )
 
 
 def _number(name: str, text: str) -> int | float:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.columns.kinds import FoundColumn, corrected_by_name, find_columns, looks_like_data
+from tacit.columns.names import check_names
 from tacit.columns.reading import MISSING_WORDS, words_of
 from tacit.columns.tables import arrow_cells
 from tacit.errors import InvalidInput, needed
@@ -198,9 +199,7 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
             f"the first line of {path} names no column; a table must begin with the names of its columns."
         )
     names = [name for name in header if name]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidInput(f"the table {path} has two columns named {twice[0]!r}; rename one of them.")
+    check_names(names, names, f"the table {path}")
     return header, below
 
 
@@ -231,6 +230,7 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
         first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may contain a cell
         raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
+    check_names(first.schema.names, first.schema.names, f"the table {path}")
     kinds = {
         "boolean": [types.is_boolean],
         "integer": [types.is_integer],

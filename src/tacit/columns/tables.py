@@ -12,7 +12,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tacit.columns.dialect import Dialect, nearest
+from tacit.columns.dialect import Dialect
+from tacit.columns.names import check_names
 from tacit.columns.reading import Cells
 from tacit.errors import InvalidInput, needed
 
@@ -345,20 +346,6 @@ def kind_of_frame(data: object) -> str:
         f"data must be a table in memory; got {type(data).__module__}.{type(data).__name__}. Give a pandas "
         "or Polars DataFrame, a pyarrow Table, or a mapping from names to columns."
     )
-
-
-def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once.
-
-    Raises:
-        InvalidInput: if a column is absent or repeated; the message names it.
-    """
-    if lacking := [name for name in columns if name not in names]:
-        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
-        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
-    if double := [name for name in columns if names.count(name) > 1]:
-        count = names.count(double[0])
-        raise InvalidInput(f"{source} has {count} columns named {double[0]!r}; rename them.")
 
 
 def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table") -> dict[str, Cells]:

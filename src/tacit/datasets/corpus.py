@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from tacit.columns.names import check_names
 from tacit.columns.tables import arrow_with_parquet
 from tacit.datasets.dataset import Owner
 from tacit.errors import InvalidInput, without_values
@@ -176,6 +177,7 @@ def read_part(
         if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
         _check_type(part.path, name, types[name], of_people=name in user_columns)
+    check_names(file.schema_arrow.names, columns_needed, part.path)
     row = part.first_row
     try:
         for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.columns.names import check_names
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import CsvFile, arrow_cells, check_names, kind_of_frame, names_of_frame, pieces
+from tacit.columns.tables import CsvFile, arrow_cells, kind_of_frame, names_of_frame, pieces
 from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 

@@ -189,12 +189,6 @@ class SparkEngine(_Database):
                     f"column {name!r} has a collation under which different texts may be equal. Cast it to "
                     "a plain string first."
                 )
-            same = [other for other in self._columns if other.lower() == name.lower()]
-            if len(same) > 1:
-                raise InvalidInput(
-                    f"columns {', '.join(map(repr, same))} differ only in the case of letters. Spark cannot "
-                    "tell them apart: rename one."
-                )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         from py4j.protocol import Py4JError

@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.columns.names import check_names
 from tacit.columns.tables import CsvFile, MalformedTable, is_csv
 from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
@@ -107,6 +108,9 @@ class DuckDBEngine(Engine):
         reading = f"read_parquet({quoted}, hive_partitioning = false)"
         try:
             described = self._connection.execute(f"DESCRIBE SELECT * FROM {reading}").fetchall()
+            elements = self._connection.execute(
+                f"SELECT name, num_children FROM parquet_schema({quoted})"
+            ).fetchall()
             columns = ", ".join(_column_sql(str(row[0]), str(row[1]), policy) for row in described)
             self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {columns} FROM {reading}")
             self._connection.execute(f"SET allowed_paths = [{quoted}]")
@@ -115,6 +119,12 @@ class DuckDBEngine(Engine):
                 f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may hold rows "
                 "and is not shown.)"
             ) from None
+        own = _top_names(elements)
+        if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
+            check_names(own, own, repr(str(path)))
+            raise InvalidInput(
+                f"DuckDB changes names of columns in {str(path)!r}. Rename them to plain, different names."
+            )
 
     def load(self) -> None:
         """Read a file if that is needed; see :meth:`Engine.load`."""
@@ -179,6 +189,18 @@ class DuckDBEngine(Engine):
 
 def _text(value: str) -> str:
     return str(exp.Literal.string(value).sql(dialect="duckdb"))
+
+
+def _top_names(elements: list[tuple[str, int | None]]) -> list[str]:
+    """Return the names of a Parquet file's columns from its schema: the root, then a tree in preorder."""
+    names = []
+    unread = 0  # the elements of the current column that are still to come
+    for name, children in elements[1:]:
+        if not unread:
+            names.append(str(name))
+            unread = 1
+        unread += (children or 0) - 1
+    return names
 
 
 def _column_sql(column: str, kind: str, policy: Policy) -> str:

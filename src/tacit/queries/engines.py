@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.tables import check_names
+from tacit.columns.names import check_names
 from tacit.errors import InvalidInput, TacitError
 from tacit.ledger.policy import Policy
 from tacit.queries.expressions import exp

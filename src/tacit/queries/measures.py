@@ -27,6 +27,8 @@ _LARGEST_SUM = (1 << 62) - 1  # the largest sum that an engine may return; twice
 # The largest x / s: up to here x / s + 1/2 is exact enough that only the rounding of x / s affects k.
 _LARGEST_CELL = 1 << 52
 _LARGEST_ROOT = 1 << 31  # the largest k - c: its square fits into 63 bits
+# A noisy sum has fewer than 2^200 steps (a charge is at least 1e-9), so neither it nor a square overflows.
+_LARGEST_BOUND, _SMALLEST_STEP = 1e100, 1e-100
 _MOST_CANDIDATES = 1024  # candidates of a quantile on a grid
 _SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default grid
 
@@ -48,6 +50,12 @@ class Grid:
     step: float
 
     def __post_init__(self) -> None:
+        if max(-self.lower, self.upper) > _LARGEST_BOUND or self.step < _SMALLEST_STEP:
+            raise InvalidInput(
+                f"bounds [{self.lower!r}, {self.upper!r}] in steps of {self.step!r} cannot be summed or "
+                f"squared in doubles: bounds must be at most {_LARGEST_BOUND:g} in size, and steps at least "
+                f"{_SMALLEST_STEP:g}. Declare bounds that values can reach, or the column in another unit."
+            )
         if max(abs(self.lower), abs(self.upper)) / self.step > _LARGEST_CELL:
             raise InvalidInput(
                 f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: a double "

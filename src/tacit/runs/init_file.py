@@ -100,6 +100,7 @@ def stated_facts(
     names = sample.columns
     for name in facts.left_out:
         check_column("--leave-out", name, names)
+    _refuse_bounds_of_unused(facts, bounds)
     facts = replace(
         facts,
         kinds=by_column("--kind", kinds, names),
@@ -115,6 +116,18 @@ def stated_facts(
             raise _misfit("bounds", name, columns[name], "number, integer, date or datetime")
         limits[name] = bounds_from_text(columns[name].kind, text)
     return checked_promise(replace(facts, bounds=limits), sample)
+
+
+def _refuse_bounds_of_unused(facts: Facts, bounds: Sequence[str]) -> None:
+    """Refuse bounds of a column that another option takes out of the features."""
+    unused = dict.fromkeys(facts.left_out, "--leave-out")
+    unused |= {name: option for name, option in ((facts.user, "--user"), (facts.text, "--text")) if name}
+    for name, option in unused.items():
+        if any(text.startswith(f"{name}=") for text in bounds):
+            raise InvalidInput(
+                f"--bounds {name}: the column needs none, as {option} {name} leaves it out of the features. "
+                "Leave out one of the two options."
+            )
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
@@ -142,8 +155,10 @@ def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
     _check_text(facts, sample)
     if facts.adjacency is not None:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
-    if facts.unit is not None and not facts.unit.strip():
-        raise InvalidInput("unit must say what one row is; it is empty. Name it, such as patient or visit.")
+    if facts.unit is not None and not any(map(str.isalpha, facts.unit)):
+        raise InvalidInput(
+            f"unit must say what one row is, in words; got {facts.unit!r}. Name it, such as patient or visit."
+        )
     if facts.unit_column not in (None, NO_COLUMN):
         check_column("unit_column", str(facts.unit_column), sample.columns)
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
@@ -207,9 +222,17 @@ def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
             raise _misfit("bounds", name, column, "number, integer, date or datetime")
         if name in facts.values and column.kind != "category":
             raise _misfit("values", name, column, "category")
-        columns[name] = column
+        columns[name] = _without_values(column, facts.values.get(name, ()))
     check_targets(facts.targets, columns)
     return columns
+
+
+def _without_values(column: FoundColumn, values: Sequence[str]) -> FoundColumn:
+    """Return the column without the stated values, such as "unknown", among its words for a missing cell."""
+    proposed = column.settings.get("missing_values", ())
+    missing = [word for word in proposed if word not in values]
+    settings = {key: value for key, value in column.settings.items() if key != "missing_values"}
+    return replace(column, settings={**settings, "missing_values": missing} if missing else settings)
 
 
 def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:

@@ -11,7 +11,13 @@ from typing import Any
 from tacit.columns.column import KINDS
 from tacit.columns.kinds import REPEATS, FoundColumn
 from tacit.columns.names import is_identifier, person_in
-from tacit.columns.sections import bounds_from_text, by_column, check_column, values_from_text
+from tacit.columns.sections import (
+    bounds_from_text,
+    by_column,
+    check_column,
+    refuse_two_meanings,
+    values_from_text,
+)
 from tacit.columns.sniffing import Sniffed
 from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_file import NO_COLUMN
@@ -212,7 +218,9 @@ class _Wizard:
     def _with_range(self, name: str, kind: str, answer: str) -> Facts:
         """Return the facts with a column's bounds; codes such as 1,2,3 turn an integer into a category."""
         if kind != "integer" or ":" in answer or "," not in answer:
-            return self._with("bounds", name, bounds_from_text(kind, answer))
+            form = {**self.sample.dialect, **self._columns()[name].settings}
+            grouped = bool(form.get("thousands")) or form.get("decimal") == ","
+            return self._with("bounds", name, bounds_from_text(kind, answer, grouped=grouped))
         codes = values_from_text(answer)
         if not all(re.fullmatch("-?[0-9]+", code) for code in codes):
             raise InvalidInput(f"codes must be whole numbers, such as 1,2,3; got {answer!r}.")
@@ -249,8 +257,12 @@ def _value(key: str, answer: str) -> Any:
     """Return the answer, converted to a number if the fact is a number."""
     if key not in ("epsilon", "delta", *_COUNTS):
         return answer
+    if key in _COUNTS:
+        refuse_two_meanings(key, answer)
+        if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", answer):
+            answer = answer.replace(",", "")
     try:
-        number = float(answer.replace(",", "") if key in _COUNTS else answer)
+        number = float(answer)
     except ValueError:
         raise InvalidInput(f"{key} must be a number; got {answer!r}.") from None
     return int(number) if key in _COUNTS and number.is_integer() else number

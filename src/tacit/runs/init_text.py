@@ -188,6 +188,8 @@ def _sections(
             comments["kind"] = "a name or an identifier: never a feature"
         if "bins" in settings:
             comments["bins"] = _BINS_COMMENT
+        if column.kind == "category" and "missing_values" in settings:
+            comments["missing_values"] = "these count as missing; remove those that are values"
         bounds = (settings.get("lower"), settings.get("upper"))
         if (to := usual_of({name: column}).get(name)) and bounds in ((None, None), (to.lower, to.upper)):
             comments["lower"] = f"usual for this name: {to}; state what is possible, known without the data"

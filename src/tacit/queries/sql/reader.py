@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tacit.columns import Column
+from tacit.columns.column import FALSE, TRUE
 from tacit.columns.moments import as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Policy
 from tacit.queries.expressions import exp
 from tacit.queries.predicates import Value
-from tacit.queries.sql.words import SourceText, Word, closest
+from tacit.queries.sql.words import NO_ARITHMETIC, SourceText, Word, closest
 
 Node = Any  # a node of sqlglot's tree; versions of sqlglot have its base class in different modules
 
@@ -23,6 +24,13 @@ _NODES = {
     "NULL": "Null", "TRUE FALSE": "Boolean", "STAR": "Star", "DASH": "Neg", "EQ": "EQ", "NEQ": "NEQ",
     "LT": "LT", "LTE": "LTE", "GT": "GT", "GTE": "GTE", "DISTINCT": "Distinct",
 }  # fmt: skip
+
+
+_OPERATORS = {
+    "Mul": "*", "EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "Neg": "-",
+    "Paren": "a parenthesis",
+}  # fmt: skip
+"""For the class of a node, its sign in SQL; other classes have the name of the keyword."""
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
@@ -72,7 +80,8 @@ def node_name(node: Node) -> str:
         case exp.Boolean() | exp.Null() | exp.Star():
             return str(node.sql())
         case _:
-            return type(node).__name__.upper()
+            name = type(node).__name__
+            return _OPERATORS.get(name, name.upper())
 
 
 class Reader:
@@ -160,8 +169,8 @@ class Reader:
             InvalidInput: if it is unknown.
         """
         if not isinstance(node, exp.Column):
-            remedy = "aggregates and conditions take bare columns: prepare what you need beforehand"
-            raise self.refusal(node, f"{node_name(node)} stands where a column should", remedy)
+            problem = f"{node_name(node)} stands where a column should"
+            raise self.refusal(node, problem, f"expressions are not supported: {NO_ARITHMETIC}")
         identifier = self.child(node, "this")
         if not isinstance(identifier, exp.Identifier):
             raise self.refusal(node, "this is no name of a column", "name the columns one by one")
@@ -241,6 +250,11 @@ class Reader:
             problem, remedy = "nothing equals NULL", f"write {name} IS NULL, or {name} IS NOT NULL"
             raise self.refusal(node.parent, problem, remedy)
         column = self.policy.columns[name]
+        if column.kind == "boolean" and isinstance(node, exp.Literal) and not node.is_string:
+            truth = _truth_of(str(node.this), column)
+            if truth is not None:
+                self.only(node, "this", "is_string")
+                return truth
         kind, fits, remedy = _LITERALS[column.kind]
         remedy = remedy.format(name)
         if column.kind == "text":
@@ -289,6 +303,13 @@ def _is_string(node: Node) -> bool:
 
 def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Neg | exp.Literal) and not _is_string(node)
+
+
+def _truth_of(digits: str, column: Column) -> bool | None:
+    """Return the meaning of a number, such as 1, if it is one of the words of a boolean column."""
+    if digits in (column.true or TRUE):
+        return True
+    return False if digits in (column.false or FALSE) else None
 
 
 _LITERALS: dict[str, tuple[str, Callable[[Node], bool], str]] = {

@@ -35,7 +35,10 @@ _NAMES = (
     "count", "sum", "avg", "mean", "variance", "var_samp", "var_pop", "stddev", "stddev_samp", "stddev_pop",
     "median", "quantile", "quantile_cont", "percentile_cont", "max", "min", "histogram",
 )  # fmt: skip
-_INSTEAD = {"Mode": "count the groups of GROUP BY, and take the largest. "}
+_INSTEAD = {
+    "Mode": "count the groups of GROUP BY, and take the largest. ",
+    "Mul": "Compute with the answer, which is free. ",
+}
 _OF_ONE_COLUMN: dict[type, Callable[[str], Aggregate]] = {
     exp.Sum: Sum,
     exp.Avg: Mean,
@@ -228,6 +231,11 @@ def _count(reader: Reader, node: Node) -> Aggregate:
             return Count()
         case exp.Distinct():
             return _count_units(reader, node.this)
+        case exp.Literal() as literal if not literal.is_string:  # count(1) counts rows, as count(*) does
+            reader.number(literal)
+            return Count()
+        case exp.Literal() | exp.Boolean() | exp.Null() | exp.Neg():
+            raise reader.refusal(node, "count takes no such constant", "write count(*) to count rows")
     return Count(reader.column(node.this))
 
 

@@ -27,7 +27,7 @@ ONE_TABLE = (
 """The reason why there are no joins, and the fix."""
 
 _NO_ROWS = "rows are never shown, only aggregates with noise"
-_NO_ARITHMETIC = (
+NO_ARITHMETIC = (
     "there is no arithmetic on columns, whose result would have no declared bounds: prepare the column "
     "beforehand and declare it in the policy"
 )
@@ -50,7 +50,7 @@ _REASONS = {
     _READ_ONLY: "INTO COPY INSERT UPDATE DELETE CREATE DROP ALTER PRAGMA ATTACH DETACH SET COMMAND LOAD "
     "INSTALL EXECUTE TRUNCATE MERGE USE CALL RESET BEGIN COMMIT ROLLBACK",
     _NO_ROWS: "DESCRIBE SUMMARIZE SHOW EXPLAIN ANALYZE",
-    _NO_ARITHMETIC: "PLUS SLASH DIV MOD CARET DPIPE AMP PIPE DSTAR",
+    NO_ARITHMETIC: "PLUS SLASH DIV MOD CARET DPIPE AMP PIPE DSTAR",
     _NO_CASTS: "DCOLON CAST TRY_CAST",
     "write a date as a text: '2020-01-31'": "DATE TIMESTAMP DATETIME TIME",
     _NO_PATTERNS: "LIKE ILIKE GLOB RLIKE SIMILAR_TO TILDE IRLIKE",
@@ -66,7 +66,7 @@ _REASONS = {
     "only units can be counted once each: count(DISTINCT unit_column)": "DISTINCT",
     "name the columns of GROUP BY one by one, and leave ALL out elsewhere": "ALL",
     "there is one table and no schema: write the bare name. A number begins with a digit": "DOT",
-    f"a minus stands only before a number; {_NO_ARITHMETIC}": "DASH",
+    f"a minus stands only before a number; {NO_ARITHMETIC}": "DASH",
     "brackets stand only around the edges of a histogram: histogram(age, [0, 20, 40])": "L_BRACKET R_BRACKET",
     f"there are no subqueries: {ONE_TABLE}": "SELECT",
     _ONE_QUESTION: "SEMICOLON WHERE GROUP_BY",
