@@ -20,22 +20,24 @@ from tacit.audits import AuditResult, audit_slots, plan_with_room
 from tacit.audits.result import AUDIT_LEVEL
 from tacit.audits.slots import SlotAudit
 from tacit.datasets import Dataset, TensorPair
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import Planted, audits_found
 from tacit.report.statement.reading import check_fields, read_event, read_statement
 from tacit.runs.build import owned_by
-from tacit.runs.canaries import read_canaries
-from tacit.runs.checks import canary_file, slot_files
+from tacit.runs.canaries import read_canaries, with_canaries
+from tacit.runs.checks import canary_file, resume_state, slot_files
 from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights, read_description, tuned_model
 from tacit.training import AuditSlots, PrivateSession
+from tacit.training.data.records import as_records
 from tacit.training.parts.audit_slots import SlotEvidence
+from tacit.training.resume.state import is_trained_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,7 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     Raises:
         InvalidInput: the folder holds no finished run, its files do not fit together, its model cannot be
             loaded, its records are people with several rows, or it is a run by date.
+        PrivacyRefusal: the data are not those of the run.
     """
     weights = weights_in(folder)
     if not folder.is_dir():
@@ -106,6 +109,13 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress, private=folder / "private")
+    if not is_trained_on(resume_state(folder), as_records(with_canaries(data, canaries).train)):
+        raise PrivacyRefusal(
+            f"the data that {folder / 'config.toml'} names are not the training records of this run: their "
+            "digest differs from that in private/resume.pt. An attack would then take strangers for members "
+            "and find too little. Restore the data as they were. A run on batches of `tacit batches` cannot "
+            "be attacked, because its digest is of the batches."
+        )
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = _trained(config, data, folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
