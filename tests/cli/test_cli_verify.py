@@ -125,7 +125,9 @@ WORDS: dict[str, tuple[str, object, str]] = {
 @pytest.mark.parametrize("what", WORDS)
 def test_every_word_that_follows_from_the_plan_is_compared(what: str) -> None:
     where, to, words = WORDS[what]
-    found = verify_statement(changed(FULL.data, where, to) | ({where: to} if what.startswith("a field") else {}))
+    found = verify_statement(
+        changed(FULL.data, where, to) | ({where: to} if what.startswith("a field") else {})
+    )
     assert found.verdict == "contradicts itself"
     assert words in " ".join(found.contradictions)
 

@@ -126,7 +126,7 @@ def test_no_text_of_a_run_becomes_html_or_markdown() -> None:
         classes=(HOSTILE, "``"),
         records=HOSTILE,
         columns=[(HOSTILE, f"category; one of {HOSTILE}")],
-        statements={name: HOSTILE for name in STATED},
+        statements=dict.fromkeys(STATED, HOSTILE),
     )
     card = model_card(data, facts, EXACT | {"verdict": HOSTILE})
     body = card.split("---\n", 2)[2]

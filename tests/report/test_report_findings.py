@@ -168,7 +168,9 @@ def test_a_bound_above_the_claim_that_was_not_confirmed_is_said_to_be_expected_o
     )
     data = whole() | {"audits": audits_found([Planted("Canaries in this run.", (result,))])}
     said = dict(summary(data))["audit"]
-    assert said.startswith("The claim of ε ≤ 4.38 is not contradicted: a second test did not confirm the first")
+    assert said.startswith(
+        "The claim of ε ≤ 4.38 is not contradicted: a second test did not confirm the first"
+    )
     assert "The first test alone says, with 95 % confidence, that ε is at least 4.50" in said
     assert figures(data)["audit"] == "not confirmed: once in 20 a first test says ε ≥ 4.50"
     everywhere = json.dumps(data["audits"]) + said + page(data) + "".join(verdict(data)[1])

@@ -84,8 +84,8 @@ class AuditResult:
         once, both = round(1 / (1 - self.confidence)), f"{round(1 / AUDIT_LEVEL):,}"
         if self.unconfirmed:
             return (
-                "not contradicted: a second test did not confirm the first, which was above the claim, as one "
-                f"test in {once} is by chance."
+                "not contradicted: a second test did not confirm the first, which was above the claim, as "
+                f"one test in {once} is by chance."
             )
         if not self.claim_rejected:
             return "not contradicted."

@@ -380,13 +380,13 @@ def audit_findings(
         InvalidInput: the run's evidence is damaged, or a separate run would take too long.
     """
     audit = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    where = _where(folder, audit)
+    where = _where(audit, make_plan(read_config(folder / "config.toml")).steps)
     if audit.again:
         where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
     return audits_found([Planted(where, results_of(audit.audit))])
 
 
-def _where(folder: Path, audit: FolderAudit) -> str:
+def _where(audit: FolderAudit, steps: int) -> str:
     if not audit.rehearsal:
         return (
             f"{audit.slots:,} canaries were planted in this run; a secret coin included about half of them."
@@ -394,6 +394,6 @@ def _where(folder: Path, audit: FolderAudit) -> str:
     return (
         f"{audit.slots:,} canaries, about half of them included by a secret coin, were planted in a "
         "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
-        f"{make_plan(read_config(folder / 'config.toml')).steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its "
+        f"{steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its "
         "configuration."
     )

@@ -75,7 +75,7 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>&]")
 
 
 def _in_markdown(value: Any) -> Any:
-    """Escape a text, so that it is neither HTML nor Markdown; what a template marks as safe stays as it is."""
+    """Escape a text, so that it is neither HTML nor Markdown, unless a template marks it as safe."""
     from markupsafe import Markup  # jinja2 brings it
 
     if isinstance(value, Markup) or not isinstance(value, str):

@@ -96,7 +96,9 @@ def figures(data: Data) -> dict[str, str]:
         by_kind["audit"] = f"ε ≥ {result['eps_lower']:.2f}"
         if _unconfirmed(result):
             once = round(1 / (1 - result["confidence"]))
-            by_kind["audit"] = f"not confirmed: once in {once} a first test says ε ≥ {result['eps_lower']:.2f}"
+            by_kind["audit"] = (
+                f"not confirmed: once in {once} a first test says ε ≥ {result['eps_lower']:.2f}"
+            )
     return by_kind
 
 
@@ -144,8 +146,8 @@ def _proven(result: Data) -> str:
     verdict = "" if result["claim_rejected"] is None else f"{claim} is {result['judgement']} "
     by = "The first test alone says" if _unconfirmed(result) else "They say"
     return (
-        f"{verdict}{result['canaries']:,} made-up records were planted, and their traces were measured. {by}, "
-        f"with {100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
+        f"{verdict}{result['canaries']:,} made-up records were planted, and their traces were measured. "
+        f"{by}, with {100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
         f"({result['method']}). A small figure means a weak attack, not safety."
     )
 

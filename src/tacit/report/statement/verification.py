@@ -293,7 +293,9 @@ def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
         due["versions"] = data["versions"] | {"tacit": __version__}
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
     guarantee, stated = due["guarantee"], data["guarantee"]
-    guarantee["groups"] |= {size: stated["groups"].get(size, due) for size, due in guarantee["groups"].items()}
+    guarantee["groups"] |= {
+        size: stated["groups"].get(size, due) for size, due in guarantee["groups"].items()
+    }
     for name in ("epsilon", "lower_bound_of_the_same_analysis"):
         guarantee[name] = stated[name]
     return [

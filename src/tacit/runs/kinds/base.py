@@ -126,7 +126,7 @@ class Kind(Source):
         """Describe in one sentence the data that this kind encodes."""
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the name of each input column, and its declaration in words; empty for data without columns."""
+        """Return name and declaration of each input column; empty for data without columns."""
         return []
 
     def count(self, path: Path) -> int | None:
