@@ -49,8 +49,9 @@ def findings_of(
     run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
 ) -> dict[str, Any] | None:
     """Attack a run, audit it unless ``canaries`` is 0, and return the findings; None after a Ctrl-C."""
-    from tacit.runs.attack import attack_findings, people_findings
+    from tacit.runs.attack import attack_findings
     from tacit.runs.finished import audit_findings, finished_files, open_run
+    from tacit.runs.people import people_findings
 
     check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()

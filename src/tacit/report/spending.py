@@ -302,8 +302,8 @@ def spent_in_words(dataset: Data) -> str:
     remark = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
         f"Spent: {100.0 * dataset['share']:.3g} % of the budget{dataset['counted_in']}. "
-        f"All releases together have {pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
-        f"({dataset['adjacency']}).{remark} One more release of at most "
+        f"All releases together have {pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one "
+        f"{dataset['unit']} ({dataset['adjacency']}).{remark} One more release of at most "
         f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
     )
 

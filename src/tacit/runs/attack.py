@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,7 +54,7 @@ from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import read_text
 from tacit.runs.evaluated import as_evaluated
-from tacit.runs.finished import FinishedRun, finished_files, weights_in
+from tacit.runs.finished import FinishedRun, weights_in
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step, losses_of, new_model, new_optimizer, training_loss
 from tacit.runs.remembering import memory_found, texts
@@ -146,22 +145,6 @@ def attack_findings(
             private=WITH_DP, rng=rng, progress=progress,
         )  # fmt: skip
     return findings | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
-
-
-def people_findings(folder: Path) -> dict[str, Any]:
-    """Return the proven limits of a run whose records are people, to which attacks on rows do not apply."""
-    _, plan, statement = finished_files(folder)
-    curve = account(read_event(statement["event"]), adjacency=plan.adjacency)
-    return {
-        "run": {
-            "name": folder.name,
-            "unit": plan.unit,
-            "data": statement["data"],
-            "model": statement["model"],
-            "private": statement["private"],
-        },
-        "risk": risk_found(risk_sheet(curve, delta=plan.delta, unit=plan.unit)),
-    }
 
 
 def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:

@@ -147,8 +147,8 @@ def _proven(result: Data) -> str:
     by = "The first test alone says" if _unconfirmed(result) else "They say"
     return (
         f"{verdict}{result['canaries']:,} made-up records were planted, and their traces were measured. "
-        f"{by}, with {100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
-        f"({result['method']}). A small figure means a weak attack, not safety."
+        f"{by}, with {100 * result['confidence']:g} % confidence, that ε is at least "
+        f"{result['eps_lower']:.2f} ({result['method']}). A small figure means a weak attack, not safety."
     )
 
 

@@ -292,12 +292,12 @@ def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
     if data["versions"].get("tacit") != __version__:
         due["versions"] = data["versions"] | {"tacit": __version__}
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
-    guarantee, stated = due["guarantee"], data["guarantee"]
+    guarantee, claims = due["guarantee"], data["guarantee"]
     guarantee["groups"] |= {
-        size: stated["groups"].get(size, due) for size, due in guarantee["groups"].items()
+        size: claims["groups"].get(size, due) for size, due in guarantee["groups"].items()
     }
     for name in ("epsilon", "lower_bound_of_the_same_analysis"):
-        guarantee[name] = stated[name]
+        guarantee[name] = claims[name]
     return [
         *(f"it has the unknown field {name!r:.60}." for name in data if name not in due),
         *(f"it lacks the field {name!r}." for name in due if name not in data),
