@@ -264,8 +264,8 @@ VERIFYING = """\
 2. recomputes the price of every mechanism with the accountants of this installation, and detects a charge
    that is below the price of its mechanism;
 3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
-4. writes every line again from the figures and compares it word by word, if the same version of Tacit wrote
-   the certificate;
+4. writes every line again from the figures and compares it word by word. If another version of Tacit wrote
+   the certificate, its lines cannot be compared: the verdict is then "not verified";
 5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted
    keys, no white space) of everything else. With `--public-key` the signature must be by that key.
 
@@ -278,7 +278,8 @@ happen. Each certificate contains an anchor, so publishing the certificate is en
 `tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
 ledger in the same way: it detects a run that took more steps, or added less noise, than was charged.
 
-The exit code is 0 if the file agrees, 1 if it does not, and 2 if it is no certificate. This is a part of the
+It lists the fields that nothing determines as "Not verified". The exit code is 0 if the file agrees, 1 if it
+does not or is not verified, and 2 if it is no certificate. This is a part of the
 example's JSON. Its amounts are in units of 1e-12 (1e-18 for delta):
 """
 CURATOR = """\

@@ -8,6 +8,7 @@ class or field it raises an error that names it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -98,12 +99,31 @@ def from_data(data: Any, families: Sequence[Family]) -> Any:
         raise InvalidInput(f"{family.tag} {kind.__name__} cannot hold these values: {problem}.") from None
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Read plain data from JSON, in which every object has each key once.
+
+    The standard reader keeps the last of several equal keys, and a person may read the first.
+
+    Raises:
+        ValueError: the text is not JSON, or an object has two equal keys.
+    """
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        [(key, count)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {key[:60]!r} {count} times")
+    return data
+
+
 def from_json(text: str, families: Sequence[Family]) -> Any:
     """Read an object of the first family from JSON."""
     thing = _article(families[0].tag)
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as problem:
+        data = parse_json(text)
+    except ValueError as problem:
         raise InvalidInput(f"not {thing} in JSON: {problem}.") from None
     if not isinstance(data, Mapping) or families[0].tag not in data:
         raise InvalidInput(f"{thing} must be an object with the key {families[0].tag!r}; got {data!r}.")

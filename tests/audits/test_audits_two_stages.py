@@ -91,7 +91,9 @@ def test_a_suspicion_that_is_not_confirmed_is_no_contradiction() -> None:
     assert suspects(found)
     cleared, kept = judged(found, confirmed=False), judged(found, confirmed=True)
     assert not suspects(cleared)
-    assert "A first test did contradict it" in results_of(cleared)[0].sentence()
+    said = results_of(cleared)[0].sentence()
+    assert "is not contradicted: a second test did not confirm the first" in said
+    assert "By the first test alone, with 95% confidence epsilon is at least" in said
     assert (
         "CONTRADICTED in both stages of the audit, do not release. At most one audit in 1,000"
         in results_of(kept)[0].sentence()

@@ -11,8 +11,8 @@ import pytest
 from shell import Shell
 
 from tacit.cli.app import run
-from tacit.events import DiscreteLaplace
-from tacit.ledger import Ledger, Refused
+from tacit.events import DiscreteGaussian, DiscreteLaplace
+from tacit.ledger import Ledger, Policy, Refused, ZeroConcentratedBudget
 
 POLICY = """
 [policy]
@@ -85,6 +85,26 @@ def test_the_status_shows_who_spent_what(folder: Path, shell: Shell) -> None:
     assert view["share"] == pytest.approx(0.3)
     shell("ledger", "status", "budget.db", "--dataset", "none", code=2)
     shell("ledger", "status", "budget.db", "--watch", "--json", code=2)
+
+
+def test_a_share_that_is_not_of_epsilon_says_of_what(tmp_path: Path, shell: Shell) -> None:
+    where = f"sqlite:///{tmp_path / 'rho.db'}"
+    ledger = Ledger.create(where)
+    budget = ZeroConcentratedBudget(6.0, 1e-6)
+    ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=budget))
+    ledger.reserve("visits", DiscreteGaussian(scale=4.0), key="1", request={})
+    text = shell("ledger", "status", where)
+    assert "% of the budget (counted in rho). All releases together have" in text
+    assert "0 refused (runs and previews that do not fit ask for no charge, and are not counted)" in text
+
+
+@pytest.mark.parametrize(("name", "words"), [("c.html", "Use --html c.html"), ("c.txt", "redirect the text")])
+def test_a_certificate_of_another_format_is_not_written_as_json(
+    name: str, words: str, folder: Path, shell: Shell
+) -> None:
+    said = shell.refused("certificate", "budget.db", "--dataset", "visits", "--out", name, code=2)
+    assert words in said
+    assert not Path(name).exists()
 
 
 def test_watching_shows_what_comes_and_ends_with_a_key(
@@ -185,7 +205,12 @@ def test_after_an_old_copy_was_put_back_what_is_left_is_burned(folder: Path, she
     newer = f"{ledger}:visits:99:{digest}"
     assert "Leave --dataset out" in shell(*back, newer, "--dataset", "other", code=2)
     assert "is burned" in shell(*back, newer)
-    assert "70 % burned" in shell("ledger", "status", "budget.db", "--html", "page.html")
+    shown = shell("ledger", "status", "budget.db", "--html", "page.html")
+    assert "70 % burned" in shown
+    assert "Spent: 100 %" in shown
+    assert "█" in shown
+    assert "░" not in shown  # the bar shows what is spent, with what was burned
+    assert 'title="burned"' in Path("page.html").read_text(encoding="utf-8")
     assert "was burned" in Path("page.html").read_text(encoding="utf-8")
     assert "put back" in shell("certificate", "budget.db", "--dataset", "visits")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from ran import GONE, changed, make_statement
 from ran import plan as made_plan
 from shell import Shell
 
+import tacit.runs
 from tacit.cli.app import run
 from tacit.clipping.rules import AdaptiveClipping, AutomaticClipping, ClippingRule, PerLayerClipping
 from tacit.errors import MissingExtra
@@ -97,11 +101,79 @@ def test_what_is_said_beside(path: Path, shell: Shell) -> None:
     data = copy.deepcopy(statement(plan(delta=0.01, allow_large_delta=True)).data)
     data["private"] = False
     data["accountant"]["version"] = "0.0.9"
-    words = shell(*write(path, data), "--no-second-opinion")
+    words = shell(*write(path, data), "--no-second-opinion", code=1)
+    assert words.startswith("NOT VERIFIED")
     assert "NOT PRIVATE: the statement says that a fixed test key was used" in words
     assert "Delta 0.01 is not below one over the number of records (1000)" in words
     assert "written by tacit 0.0.9" in words
     assert "dp_accounting" not in words
+
+
+LINES = FULL.data["not_covered"]
+WORDS: dict[str, tuple[str, object, str]] = {
+    "covered": ("covered.0", "everything, for ever", 'the covered is "everything, for ever"'),
+    "not covered": ("not_covered.0", "nothing", 'the not_covered is "nothing"'),
+    "a limit left out": ("not_covered", LINES[:3] + LINES[4:], "the not_covered is ["),
+    "no group": ("guarantee.groups", {}, "the guarantee's groups is {}"),
+    "another program": ("accountant.name", "google", "the accountant's name is"),
+    "another version among the versions": ("versions.tacit", "9.9", "the versions's tacit is"),
+    "a field of its own": ("certified", "by nobody", "it has the unknown field 'certified'"),
+    "a plan that promises more": ("plan.epsilon_budget", 50.0, "the plan's epsilon_budget is 50.0"),
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_every_word_that_follows_from_the_plan_is_compared(what: str) -> None:
+    where, to, words = WORDS[what]
+    found = verify_statement(
+        changed(FULL.data, where, to) | ({where: to} if what.startswith("a field") else {})
+    )
+    assert found.verdict == "contradicts itself"
+    assert words in " ".join(found.contradictions)
+
+
+def test_a_field_that_nothing_determines_is_named_as_not_verified(path: Path, shell: Shell) -> None:
+    made = make_statement(plan(), data_source="x", notes=["proved safe"], not_covered=["a"], owned_by="p'id")
+    found = verify_statement(json.loads(made.to_json()))
+    assert found.agrees, found.contradictions
+    named = {"data", "model", "public_data", "notes", "randomness", "versions"}
+    assert set(found.not_verified) == {*named, "the first line of not_covered"}
+    assert "Not verified: data, model, public_data" in shell(*write(path, made.data))
+
+
+def test_two_keys_of_one_name_are_refused(path: Path, shell: Shell) -> None:
+    text = FULL.to_json().replace('"delta":', '"epsilon": 0.1, "delta":', 1)
+    path.write_text(text)
+    assert "an object has the key 'epsilon' 2 times" in shell.refused("verify", path, code=2)
+
+
+@pytest.mark.parametrize("name", ["statement.txt", "README.md"])
+def test_a_text_in_the_folder_of_a_run_is_made_again(name: str, tmp_path: Path, shell: Shell) -> None:
+    demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    assert tacit.runs.prepare(demo, out=tmp_path / "run").start() is not None
+    verify = ["verify", str(tmp_path / "run"), "--no-second-opinion"]
+    assert shell.out(*verify).startswith("AGREES")
+    file = tmp_path / "run" / name
+    text = file.read_text()
+    changed_text = re.sub(r"(?i)(epsilon:? +)[0-9.]+", r"\g<1>0.1", text)
+    assert changed_text != text
+    file.write_text(changed_text)
+    assert f"Contradiction: {name} is not the text of this statement." in shell.out(*verify, code=1)
+    file.write_text(text)
+    (tmp_path / "run" / "evaluation.json").unlink()
+    assert "README.md (there is no evaluation" in shell.out(*verify)
+
+
+def test_the_verdict_decides_the_exit_code_when_the_reader_leaves(path: Path) -> None:
+    write(path, changed(FULL.data, "guarantee.epsilon", 0.1))
+    command = [sys.executable, "-m", "tacit", "verify", str(path), "--no-second-opinion"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1
 
 
 def test_a_statement_that_promises_nothing_agrees() -> None:
@@ -256,14 +328,14 @@ OLD = Path(__file__).parents[1] / "artefacts" / "0.2.0" / "statements"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in OLD.glob("*.json")))
-def test_statements_of_0_2_0_agree_and_those_with_another_event_do_not(name: str) -> None:
+def test_figures_of_0_2_0_agree_and_those_of_another_event_do_not(name: str) -> None:
     data = json.loads((OLD / f"{name}.json").read_text())
     found = verify_statement(data)
-    assert found.agrees, found.in_words()
+    assert (found.verdict, found.contradictions) == ("not verified", ()), found.in_words()
     data["guarantee"]["groups"] = {}
     quieter = json.dumps(data["event"]).replace('"noise_multiplier": 2.0', '"noise_multiplier": 2.5')
     changed = verify_statement({**data, "event": json.loads(quieter)})
-    assert changed.agrees is (name == "untaken")  # whose event has no step
+    assert (changed.verdict == "not verified") is (name == "untaken")  # whose event has no step
 
 
 OLD_TAMPERED: list[tuple[str, str, object, str]] = [  # file, field of the mechanism, value, words

@@ -299,6 +299,13 @@ def test_without_a_signature_what_figures_follow_from_is_still_found() -> None:
     assert beside <= {"software"}
 
 
+def test_lines_of_another_version_are_not_verified_with_the_ledger_either() -> None:
+    data = changed(changed(TYPICAL.data, "software.tacit", "0.1.9"), "lines.0.value", "nothing is revealed")
+    found = check_certificate(data, ledger=LEDGER)
+    assert (found.verdict, found.agrees, found.problems) == ("not verified", False, ())
+    assert any("written by tacit 0.1.9" in text for text in found.remarks)
+
+
 def forged(where: str, to: object) -> Data:
     """A certificate in which something was changed, and all that follows from it was made again."""
     data = changed(TYPICAL.data, where, to)

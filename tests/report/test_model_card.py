@@ -32,7 +32,7 @@ EXACT = evaluation_data(
     classes=("no", "yes"),
 )  # fmt: skip
 FACTS = CardFacts(
-    "table", "classes", ("no", "yes"), "Tables with the column age.", ["`age`: integer; 0 to 120"]
+    "table", "classes", ("no", "yes"), "Tables with the column age.", [("age", "integer; 0 to 120")]
 )
 
 
@@ -107,6 +107,34 @@ def test_any_unit_is_a_text_in_yaml(unit: str) -> None:
     data = statement().data
     data["guarantee"]["unit"] = unit
     assert front(model_card(data, FACTS, EXACT))["differential_privacy"]["unit"] == unit
+
+
+HOSTILE = "<img src=x onerror=alert(1)> [a](javascript:b) ![c](d) *e* `f` &lt;g"
+
+
+def test_no_text_of_a_run_becomes_html_or_markdown() -> None:
+    """Column names, values, notes, verdicts: a browser or a hub shows each as the text that it is."""
+    markdown_it = pytest.importorskip("markdown_it")
+    data = statement().data
+    for name in ("data", "model", "randomness"):
+        data[name] = HOSTILE
+    for name in ("notes", "public_data", "not_covered"):
+        data[name] = [HOSTILE]
+    data["guarantee"]["unit"] = HOSTILE
+    facts = dataclasses.replace(
+        FACTS,
+        classes=(HOSTILE, "``"),
+        records=HOSTILE,
+        columns=[(HOSTILE, f"category; one of {HOSTILE}")],
+        statements=dict.fromkeys(STATED, HOSTILE),
+    )
+    card = model_card(data, facts, EXACT | {"verdict": HOSTILE})
+    body = card.split("---\n", 2)[2]
+    page = markdown_it.MarkdownIt("commonmark", {"html": True}).render(body)
+    for tag in ("<img", "<a ", "<em>"):
+        assert tag not in page
+    assert page.count("&lt;img src=x onerror=alert(1)&gt; [a](javascript:b) ![c](d) *e* `f` &amp;lt;g") > 10
+    assert "<code>``</code>" in page
 
 
 def test_without_a_finite_epsilon_none_is_claimed() -> None:

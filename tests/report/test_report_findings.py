@@ -161,6 +161,23 @@ def test_a_contradicted_claim_is_said_at_once() -> None:
     assert "weak attack, not safety" in dict(summary(whole()))["audit"]
 
 
+def test_a_bound_above_the_claim_that_was_not_confirmed_is_said_to_be_expected_once_in_twenty() -> None:
+    """One verdict, then its reason: the bound of the first test is not said to be proven."""
+    result = AuditResult(
+        "claim test", 1000, 0.95, 1e-5, 4.5, 2.0, claimed_eps=4.38, claim_rejected=False, suspected=True
+    )
+    data = whole() | {"audits": audits_found([Planted("Canaries in this run.", (result,))])}
+    said = dict(summary(data))["audit"]
+    assert said.startswith(
+        "The claim of ε ≤ 4.38 is not contradicted: a second test did not confirm the first"
+    )
+    assert "The first test alone says, with 95 % confidence, that ε is at least 4.50" in said
+    assert figures(data)["audit"] == "not confirmed: once in 20 a first test says ε ≥ 4.50"
+    everywhere = json.dumps(data["audits"]) + said + page(data) + "".join(verdict(data)[1])
+    assert "proves" not in everywhere
+    assert "did contradict" not in everywhere
+
+
 def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_reaches() -> None:
     contradicted, words = verdict(whole())
     assert not contradicted
@@ -209,7 +226,7 @@ def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence()
             verdict(data)[1],
             "What is promised",
             "What attacks found",
-            "What the planted experiment proves",
+            "What the planted experiment shows",
             "The strongest evidence",
             "Who is exposed most",
             "What attacks reach",

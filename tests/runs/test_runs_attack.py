@@ -12,6 +12,7 @@ import pytest
 import torch
 from run_files import run_file
 from safetensors.torch import load_file, save_file
+from shell import Shell
 
 from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
@@ -47,6 +48,53 @@ def train(folder: Path, batch: str, steps: int) -> Path:
 def mine(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"
+
+
+def table(folder: Path, seed: int) -> Path:
+    """A table of 300 random rows at the same path, another for each seed."""
+    rng = np.random.default_rng(seed)
+    rows = [f"{x:.3f},{y}" for x, y in zip(rng.random(300), rng.integers(0, 2, 300), strict=True)]
+    path = folder / "table.csv"
+    path.write_text("\n".join(["x,ill", *rows]) + "\n")
+    return path
+
+
+def of_table(folder: Path, *, test: bool) -> Path:
+    split = f'test_table = "{folder / "test.csv"}"' if test else "test_fraction = 0.3"
+    text = run_file(
+        data=f'table = "{folder / "table.csv"}"; target = "ill"; {split}',
+        model='name = "logistic"',
+        privacy='epsilon = 3.0; unit = "patient"; records = 300; delta = 1e-4',
+        optimizer="learning_rate = 0.3",
+        training='batch_size = "full"; steps = 3',
+        columns='x.kind = "number"; x.lower = 0; x.upper = 1; ill.kind = "boolean"',
+    )
+    config = folder / "table.toml"
+    config.write_text(text)
+    assert prepare(config, out=folder / "run").start() is not None
+    return folder / "run"
+
+
+@pytest.mark.parametrize("verb", [["attack", "--shadows", "0"], ["audit", "--quick"]])
+def test_another_table_of_the_same_shape_is_refused(verb: list[str], tmp_path: Path, shell: Shell) -> None:
+    table(tmp_path, 0)
+    run = of_table(tmp_path, test=False)
+    table(tmp_path, 1)
+    err = shell.err(verb[0], run, *verb[1:], code=1)
+    assert "are not the training records of this run" in err
+    table(tmp_path, 0)
+    shell("attack", run, "--shadows", "0")
+
+
+def test_shadow_models_of_other_test_records_are_not_reused(tmp_path: Path, shell: Shell) -> None:
+    table(tmp_path, 1).rename(tmp_path / "test.csv")
+    table(tmp_path, 0)
+    run = of_table(tmp_path, test=True)
+    shell("attack", run, "--shadows", "4")
+    first = (tmp_path / "table.csv").read_text()
+    table(tmp_path, 2).rename(tmp_path / "test.csv")
+    (tmp_path / "table.csv").write_text(first)
+    assert "belongs to other data, models or settings" in shell.err("attack", run, "--shadows", "4", code=2)
 
 
 def test_attack_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

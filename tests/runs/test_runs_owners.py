@@ -186,13 +186,26 @@ def test_a_word_for_the_unit_is_not_looked_up() -> None:
     assert prepared(data="test_fraction = 0.25\n", unit="visit of a patient").data.owners is None
 
 
-@pytest.mark.parametrize("command", ["attack", "audit"])
-def test_membership_of_rows_is_no_question_of_such_a_run(
-    command: str, capsys: pytest.CaptureFixture[str]
+def test_such_a_run_is_audited_by_people_and_attacks_on_rows_are_refused(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert tacit(["train", configured(), "--out", "run"]) == 0
-    assert tacit([command, "run"]) == 2
+    assert capsys.readouterr().out.endswith("since attacks test single rows:\n  tacit audit run\n")
+    assert tacit(["attack", "run"]) == 2
     assert "its limits do not apply to single rows" in " ".join(capsys.readouterr().err.split())
+    assert tacit(["audit", "run", "--json"]) == 0  # a false alarm has probability 1e-3
+    data = json.loads(capsys.readouterr().out)
+    assert data.keys() == {"run", "risk", "audits"}
+    assert data["run"]["unit"] == "patient"
+    assert data["audits"][0]["results"][0]["canaries"] == 1000
+    assert "the promise of" in Path("run/private/audit/report.html").read_text()
+
+
+def test_a_run_that_no_command_tests_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    by_rows = 'user = "patient"\nrows_per_user = 3\ndraw = "rows"\ntest_fraction = 0.25\n'
+    assert tacit(["train", configured(data=by_rows), "--out", "run"]) == 0
+    assert "No command tests it: attacks test single rows, and audit slots do not" in capsys.readouterr().out
+    assert tacit(["audit", "run"]) == 1
 
 
 def test_canaries_of_such_a_run_are_people() -> None:

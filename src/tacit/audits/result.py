@@ -42,41 +42,53 @@ class AuditResult:
     errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """Write the result in sentences.
+        """Write the result in sentences: the verdict on the claim, if one was tested, and then the bound.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
-        1,000 trials, claim test: with 95% confidence epsilon is at least 5.07 at delta 1e-05, given Gaussian
-        noise (at least 3.10 for any mechanism). The claim is 6.33: not contradicted. A small bound means a
-        weak attack, not safety.
+        1,000 trials, claim test: the claim of 6.33 is not contradicted. With 95% confidence epsilon is at
+        least 5.07 at delta 1e-05, given Gaussian noise (at least 3.10 for any mechanism). A small bound means
+        a weak attack, not safety.
         """
         assumption = (
             ""
             if self.family is None
             else f", given {self.family} (at least {self.eps_lower_any:.2f} for any mechanism)"
         )
+        verdict = ""
+        if self.claim_rejected is not None:
+            claim = "the claim" if self.claimed_eps is None else f"the claim of {self.claimed_eps:.2f}"
+            verdict = f"{claim} is {self.judgement()} "
+        by = "By the first test alone, with" if self.unconfirmed else "With" if verdict else "with"
         words = (
-            f"{self.canaries:,} trials, {self.method}: with {100 * self.confidence:g}% confidence epsilon is "
-            f"at least {self.eps_lower:.2f} at delta {self.delta:g}{assumption}."
+            f"{self.canaries:,} trials, {self.method}: {verdict}{by} {100 * self.confidence:g}% confidence "
+            f"epsilon is at least {self.eps_lower:.2f} at delta {self.delta:g}{assumption}."
         )
         if self.noise_at_most is not None:
             words += f" The run behaves as if its noise multiplier were at most {self.noise_at_most:.3g}."
-        if self.claim_rejected is not None:
-            claim = "" if self.claimed_eps is None else f" The claim is {self.claimed_eps:.2f}:"
-            words += f"{claim} {self.judgement()}"
         return f"{words} A small bound means a weak attack, not safety."
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether the first stage rejected the claim, and the second did not confirm this."""
+        return bool(self.suspected) and not self.claim_rejected
 
     def judgement(self) -> str:
         """Write whether the audit contradicts the claim, and how often a test does so by chance.
 
         >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
-        >>> result.judgement()
-        'not contradicted. A first test did contradict it, as at most one test in 20 does by chance.'
+        >>> print(result.judgement())
+        not contradicted: a second test did not confirm the first, which was above the claim, as one test in
+        20 is by chance.
         """
         once, both = round(1 / (1 - self.confidence)), f"{round(1 / AUDIT_LEVEL):,}"
+        if self.unconfirmed:
+            return (
+                "not contradicted: a second test did not confirm the first, which was above the claim, as "
+                f"one test in {once} is by chance."
+            )
         if not self.claim_rejected:
-            first = f" A first test did contradict it, as at most one test in {once} does by chance."
-            return f"not contradicted.{first if self.suspected else ''}"
+            return "not contradicted."
         if self.suspected is None:
             return (
                 f"CONTRADICTED, do not release. At most one test in {once} says this by chance of a promise "

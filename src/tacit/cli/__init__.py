@@ -15,6 +15,7 @@ def main() -> None:
     """Run the command line. Errors of Tacit are printed as one paragraph, without a traceback."""
     try:
         from tacit.cli.app import run
+        from tacit.cli.pipes import outliving_reader
         from tacit.launched import launched
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):
@@ -26,6 +27,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # during imports; ``run`` reports a later one
         sys.exit(130)
+    sys.stdout, sys.stderr = outliving_reader(sys.stdout), outliving_reader(sys.stderr)
     code = run(sys.argv[1:])
     if launched().processes > 1:
         # If Python ends as usual, a thread of torch's process groups aborts about a fifth of such processes,

@@ -162,7 +162,8 @@ def run(arguments: list[str]) -> int:
         with _notes():
             app = make_app(_completed() or arguments)
             code = app(arguments, prog_name="tacit", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is after >&-
+            sys.stdout.flush()
     except TacitError as problem:
         if problem.exit_code == 1 and "--json" in arguments and not messages.quiet:
             print_json({"refused": refused_data(problem)})
@@ -172,11 +173,6 @@ def run(arguments: list[str]) -> int:
         return 2
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
-    except SystemExit:  # raised by typer when the reader of the output is gone
-        return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as problem:
         return _fail("error", _about_files(problem, arguments), 2)
     except (MemoryError, RuntimeError) as problem:

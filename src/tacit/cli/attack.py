@@ -50,21 +50,26 @@ def findings_of(
 ) -> dict[str, Any] | None:
     """Attack a run, audit it unless ``canaries`` is 0, and return the findings; None after a Ctrl-C."""
     from tacit.runs.attack import attack_findings
-    from tacit.runs.finished import audit_findings, open_run
+    from tacit.runs.finished import audit_findings, finished_files, open_run
+    from tacit.runs.people import people_findings
 
     check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()
     try:
         with Preparations() as progress:
-            opened = open_run(run, progress)
+            of_people = finished_files(run)[0].data.rows_per_user is not None and canaries > 0
+            opened = None if of_people else open_run(run, progress)
             data: dict[str, Any] = {}
             if canaries:
                 data["audits"] = audit_findings(
-                    opened, canaries=canaries, confidence=confidence, rng=rng, progress=progress
+                    run, canaries=canaries, confidence=confidence, rng=rng, progress=progress
                 )
-            findings = attack_findings(
-                opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
-            )
+            if opened is None:
+                findings = people_findings(run)
+            else:
+                findings = attack_findings(
+                    opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
+                )
     except KeyboardInterrupt:
         messages.print("Stopped. The same command continues with the shadow models that are done.")
         return None
@@ -110,7 +115,8 @@ def audit_command(
 
     Plants 1,000 canaries in a separate run of the same plan on made-up records, tests the claimed guarantee
     on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
-    report.json and the charts. The report is confidential. After a Ctrl-C, the same command continues.
+    report.json and the charts. The report is confidential. After a Ctrl-C, the same command continues. For a
+    run that protects people with several rows, it plants made-up people, and makes no attacks on rows.
 
     Exit codes: 0 done, or a first suspicion was not confirmed; 1 the guarantee is contradicted or cannot be
     audited; 2 bad usage or input; 130 interrupted.

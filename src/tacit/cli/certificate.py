@@ -56,6 +56,9 @@ def command(
     Example:  tacit certificate budget.db --dataset visits --out visits.json
     """
     kind = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
+    if out is not None and kind != "registry" and out.suffix.lower() in (".html", ".htm", ".txt"):
+        other = "--html" if out.suffix.lower() != ".txt" else "leave --out out, and redirect the text:  >"
+        raise InvalidInput(f"--out writes JSON, and {out} has the name of another format. Use {other} {out}.")
     opened = Ledger.open(ledger)
     texts = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:

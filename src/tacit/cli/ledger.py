@@ -23,7 +23,7 @@ from tacit.ledger import Anchor, Ledger
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.chain import Entry
 from tacit.ledger.policy_file import read_policy
-from tacit.report.spending import curator_page, curator_view, spent_in_words
+from tacit.report.spending import NO_ENTRY, curator_page, curator_view, spent_in_words
 
 SUMMARY = "Keep one privacy budget per data set: open, watch and check it."
 
@@ -333,7 +333,8 @@ def _shown(view: Mapping[str, Any]) -> Group:
     for dataset in view["datasets"]:
         colours = [*_COLOURS, *["bright_black"] * len(dataset["spenders"])]
         people = list(zip(dataset["spenders"], colours, strict=False))
-        parts += [Text(dataset["name"], "bold"), _bar([(p["share"], colour) for p, colour in people])]
+        filled = [(person["share"], colour) for person, colour in people]
+        parts += [Text(dataset["name"], "bold"), _bar([*filled, (dataset["burned_share"], "red")])]
         parts.append(Text(spent_in_words(dataset)))
         for person, colour in people:
             labels = ", ".join(sorted(person["labels"], key=lambda label: -person["labels"][label])[:4])
@@ -343,7 +344,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
             burned = f"{100.0 * dataset['burned_share']:.3g} % burned after an old copy had been restored"
             parts.append(Text(f"  {burned}", "bold red"))
         counts = ", ".join(f"{number:,} {state.lower()}" for state, number in dataset["charges"].items())
-        parts += [Text(f"  {counts}; {len(dataset['refusals']):,} refused", "dim"), Text("")]
+        parts += [Text(f"  {counts}; {len(dataset['refusals']):,} refused{NO_ENTRY}", "dim"), Text("")]
     return Group(*(parts or [Text("No data set is open in this ledger.")]))
 
 
@@ -351,7 +352,7 @@ def _bar(parts: list[tuple[float, str]]) -> Text:
     """Draw shares of the cap as one bar; each share gets at least one character if there is room."""
     bar, used = Text(), 0
     for share, colour in parts:
-        width = min(_BAR - used, max(1, round(_BAR * share)))
+        width = min(_BAR - used, max(1, round(_BAR * share)) if share else 0)
         bar.append("█" * width, colour)
         used += width
     return bar.append("░" * (_BAR - used), "dim")

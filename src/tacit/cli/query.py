@@ -248,7 +248,7 @@ def _show_bar(
     ledger: Ledger, dataset: str, *, paid: tuple[int, ...] | None = None, more: tuple[int, ...] | None = None
 ) -> None:
     """Show the spent share of the budget as a bar, with the share just ``paid``, or with ``more`` added."""
-    from tacit.report.spending import NOT_ADDED, counts_epsilon, shares
+    from tacit.report.spending import NOT_ADDED, counted_in, counts_epsilon, shares
 
     status = ledger.status(dataset)
     new = paid or more or tuple(0 for _ in status.spent)
@@ -258,8 +258,11 @@ def _show_bar(
     bar = Text.assemble(
         ("█" * old, "blue"), ("█" * (filled - old), "dark_orange"), ("░" * (_BAR - filled), "dim")
     )
-    words = f"{100 * whole:.3g} % of the budget{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
+    of = counted_in(status.policy.budget, status.cap, after)
+    words = (
+        f"{100 * whole:.3g} % of the budget{of}{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
+    )
     words += f"ε = {status.cap_epsilon:.6g} spent, {status.remaining_epsilon:.6g} left"
     show_line(Text.assemble(f"{dataset}  ", bar, f"  {words}"))
-    if (paid or more) and not counts_epsilon(status.policy.budget.mode):
+    if not counts_epsilon(status.policy.budget.mode):
         say(NOT_ADDED)

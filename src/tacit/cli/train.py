@@ -241,6 +241,8 @@ def show_outcome(outcome: Outcome) -> None:
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
     show_line(f"To use it:\n  {outcome.used_by or use}")
+    if outcome.stopped is None and not outcome.days_left:
+        show_line(outcome.how_to_test)
     for remark in outcome.remarks:
         note(remark)
 

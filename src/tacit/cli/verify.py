@@ -36,17 +36,21 @@ def command(
 ) -> int:
     """Check that the epsilon of a statement or a certificate is enough, and that its parts agree.
 
-    For a statement, it accounts for the event again, compares all fields with those of the plan, and also
-    asks Google's dp_accounting, if it is installed. For a certificate, it accounts for every mechanism again,
-    adds up the costs, compares every line, and checks the signature. With --ledger, it replays the ledger's
-    chain and compares the charges: those that a certificate lists, or those of a statement's run.
+    For a statement, it accounts for the event again, writes the statement again from its plan, compares all
+    fields, and also asks Google's dp_accounting, if it is installed. For the folder of a run, it also writes
+    statement.txt and the model card again. For a certificate, it accounts for every mechanism again, adds up
+    the costs, compares every line, and checks the signature. With --ledger, it replays the ledger's chain and
+    compares the charges: those that a certificate lists, or those of a statement's run. It names the fields
+    that nothing determines as not verified.
 
-    Exit codes: 0 agrees, 1 claims too little epsilon or contradicts itself, 2 cannot be read.
+    Exit codes: 0 agrees; 1 claims too little epsilon, contradicts itself, or was written by another version;
+    2 cannot be read.
 
     Example:  tacit verify runs/first/statement.json
     """
-    if file.is_dir():
-        file = file / "statement.json"
+    folder = file if file.is_dir() else None
+    if folder is not None:
+        file = folder / "statement.json"
     if is_certificate(file):
         return _certificate(file, ledger, public_key, as_json)
     if public_key is not None:
@@ -56,6 +60,8 @@ def command(
         result, hint = _verified(data, second_opinion)
         if ledger is not None:
             result = _paid_for(result, data, ledger)
+        if folder is not None and not result.other_version:
+            result = _with_texts(result, data, folder)
     if as_json:
         print_json(result.as_data())
     else:
@@ -72,7 +78,20 @@ def _paid_for(result: Verification, data: dict[str, object], ledger: str) -> Ver
     problems = against_its_ledger(data, Ledger.open(ledger))
     if problems:
         return replace(result, contradictions=(*result.contradictions, *problems))
-    return replace(result, checked=_AS_CHARGED)
+    left = tuple(name for name in result.not_verified if name != "ledger")
+    return replace(result, checked=_AS_CHARGED, not_verified=left)
+
+
+def _with_texts(result: Verification, data: dict[str, object], folder: Path) -> Verification:
+    """Add the findings of the comparison with the texts in the folder."""
+    from tacit.runs.folder_texts import compare_texts
+
+    problems, not_verified = compare_texts(folder, data)
+    return replace(
+        result,
+        contradictions=(*result.contradictions, *problems),
+        not_verified=(*result.not_verified, *not_verified),
+    )
 
 
 _AS_CHARGED = (

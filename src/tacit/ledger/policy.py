@@ -18,6 +18,7 @@ from tacit.columns.dialect import check_settings
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data
+from tacit.serial import parse_json
 
 OWNED_BY = "owned by the column"
 """The words before the unit column in the label of a training charge, if a record is a person's rows."""
@@ -172,8 +173,8 @@ class Policy:
             InvalidInput: if the text is not a policy, or has an unknown field, which the message names.
         """
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as problem:  # not JSON, a huge number, or too deep
+            data = parse_json(text)
+        except (ValueError, RecursionError) as problem:  # not JSON, a huge number, equal keys, or too deep
             raise InvalidInput(f"not a policy in JSON: {problem}.") from None
         return cls.from_data(data)
 

@@ -35,6 +35,8 @@ ABOUT = (
 """The explanation of the attacks' figures and limits, in the JSON and on the page."""
 _RATES = (0.001, 0.01, 0.02, 0.05, 0.1)
 _FEWEST = 5  # the fewest expected false positives at a rate that is shown
+FEWEST_TESTS = round(_FEWEST / _RATES[-1])
+"""The fewest test records for an attack."""
 _GRID = np.logspace(-5, 0, 81)
 _POINTS = 120  # the most points of a drawn curve
 
@@ -83,7 +85,7 @@ def default_rates(non_members: int) -> tuple[float, ...]:
     possible = [rate for rate in _RATES if rate * non_members >= _FEWEST]
     if not possible:
         raise InvalidInput(
-            f"an attack needs at least {_FEWEST / _RATES[-1]:g} held-out records; got {non_members}. It is "
+            f"an attack needs at least {FEWEST_TESTS} held-out records; got {non_members}. It is "
             f"judged by its false alarms among them, at a rate of at most {_RATES[-1]:g}. Hold out more "
             "records for the test."
         )

@@ -56,7 +56,7 @@ class CardFacts:
         task: what the model predicts: "classes", "labels", "numbers" or "text".
         classes: the names of the classes.
         records: one sentence on the data that the model takes.
-        columns: for a table, one line of text on each column that the model reads.
+        columns: for a table, the name of each column that the model reads, and its declaration in words.
         factory: the function that makes the user's own model, written as "module:function".
         example: the name of an input file, for the example commands.
         library: the name on model hubs of the library that loads the model.
@@ -69,7 +69,7 @@ class CardFacts:
     task: str
     classes: Sequence[str]
     records: str
-    columns: Sequence[str] = ()
+    columns: Sequence[tuple[str, str]] = ()
     factory: str | None = None
     example: str = "new.csv"
     library: str = "tacit"

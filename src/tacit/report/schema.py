@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import InvalidInput, needed, reason_of
+from tacit.serial import parse_json
 
 _DEEPEST = 64
 
@@ -26,12 +27,12 @@ def read_json(path: Path | str, what: str, give: str) -> Any:
         InvalidInput: the file cannot be read, or is not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput(f"there is no {what} at {path}. Check the path, and give {give}.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"cannot read the {what} {path}: {reason_of(problem)}. Check the path.") from None
-    except (ValueError, RecursionError) as problem:  # ValueError also for a number with too many digits
+    except (ValueError, RecursionError) as problem:  # also a number with too many digits, or equal keys
         raise InvalidInput(f"{path} is not JSON: {problem}. Give {give}.") from None
 
 

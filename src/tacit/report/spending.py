@@ -116,13 +116,31 @@ def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
     >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
     [0.75, 0.75, 0.0]
     """
-    ratios = [used / most if most else float(used > 0) for used, most in zip(costs[0], cap, strict=True)]
+    binding = binding_slot(budget, cap, costs[0])
+    return [cost[binding] / cap[binding] if cap[binding] else 0.0 for cost in costs]
+
+
+def binding_slot(budget: Budget, cap: Cost, cost: Cost) -> int:
+    """Return the slot of the budget that a cost fills most; see :func:`shares`."""
+    ratios = [used / most if most else float(used > 0) for used, most in zip(cost, cap, strict=True)]
     slots = list(range(len(ratios)))
     if isinstance(budget, RenyiBudget):
         orders = [slot for slot in slots[:-1] if cap[slot]]
         slots = [min(orders, key=lambda slot: ratios[slot]), slots[-1]]
-    binding = max(slots, key=lambda slot: ratios[slot])
-    return [cost[binding] / cap[binding] if cap[binding] else 0.0 for cost in costs]
+    return max(slots, key=lambda slot: ratios[slot])
+
+
+def counted_in(budget: Budget, cap: Cost, cost: Cost) -> str:
+    """Write what a share of the budget is a share of, if it is not of epsilon; else "".
+
+    >>> from tacit.ledger import ZeroConcentratedBudget
+    >>> counted_in(ZeroConcentratedBudget(1.0, 1e-6), (100,), (50,))
+    ' (counted in rho)'
+    """
+    name = budget.slots[binding_slot(budget, cap, cost)]
+    if name == "epsilon":
+        return ""
+    return f" (counted in {name.replace('order', 'Rényi divergence of order')})"
 
 
 def spent_after(entry: Entry) -> list[tuple[str | None, Cost]]:
@@ -209,6 +227,7 @@ def dataset_view(status: DatasetStatus, entries: Sequence[Entry]) -> dict[str, A
         "spent": {"epsilon": status.spent_epsilon, "delta": status.spent_delta},
         "remaining_epsilon": status.remaining_epsilon,
         "share": part[0],
+        "counted_in": counted_in(policy.budget, status.cap, status.spent),
         "charges": dict(status.charges),
         "refusals": [entry.time.isoformat() for entry in entries if entry.kind == "refuse"],
         "spenders": _spenders(charges, part[1 : 1 + len(charges)]),
@@ -258,6 +277,7 @@ def curator_page(view: Data) -> str:
         **view,
         chart=lambda dataset: to_svg(curator_chart(dataset)),
         spent_in_words=spent_in_words,
+        no_entry=NO_ENTRY,
     )
 
 
@@ -266,6 +286,10 @@ NOT_ADDED = (
     "which they are computed, and counts the part of the budget in these."
 )
 """The remark next to the spent ε and the spent share of the budget."""
+
+
+NO_ENTRY = " (runs and previews that do not fit ask for no charge, and are not counted)"
+"""The remark next to the number of refusals."""
 
 
 def counts_epsilon(mode: str) -> bool:
@@ -277,9 +301,9 @@ def spent_in_words(dataset: Data) -> str:
     """Describe in a few sentences what is spent and what the budget still allows."""
     remark = "" if counts_epsilon(dataset["mode"]) else f" {NOT_ADDED}"
     return (
-        f"Spent: {100.0 * dataset['share']:.3g} % of the budget. All releases together have "
-        f"{pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one {dataset['unit']} "
-        f"({dataset['adjacency']}).{remark} One more release of at most "
+        f"Spent: {100.0 * dataset['share']:.3g} % of the budget{dataset['counted_in']}. "
+        f"All releases together have {pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one "
+        f"{dataset['unit']} ({dataset['adjacency']}).{remark} One more release of at most "
         f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
     )
 

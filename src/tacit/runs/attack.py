@@ -61,6 +61,7 @@ from tacit.runs.remembering import memory_found, texts
 from tacit.runs.sections import AuditSection
 from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
+from tacit.training.data.records import as_records
 from tacit.training.evaluation import evaluate, evaluation_mode
 
 Array: TypeAlias = NDArray[np.float64]
@@ -234,6 +235,8 @@ def _shadows(
 def _identity(run: FinishedRun, name: str) -> str:
     digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
     digest.update(weights_in(run.folder).read_bytes())
+    for part in as_records(run.pool).content() or ():  # the test records have no digest in the run
+        digest.update(part)
     return f"{name}: {digest.hexdigest()}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,22 +21,24 @@ from tacit.audits import AuditResult, audit_slots, plan_with_room
 from tacit.audits.result import AUDIT_LEVEL
 from tacit.audits.slots import SlotAudit
 from tacit.datasets import Dataset, TensorPair
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.findings import Planted, audits_found
+from tacit.report.findings import FEWEST_TESTS, Planted, audits_found
 from tacit.report.statement.reading import check_fields, read_event, read_statement
 from tacit.runs.build import owned_by
-from tacit.runs.canaries import read_canaries
-from tacit.runs.checks import canary_file, slot_files
+from tacit.runs.canaries import read_canaries, with_canaries
+from tacit.runs.checks import canary_file, resume_state, slot_files
 from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights, read_description, tuned_model
 from tacit.training import AuditSlots, PrivateSession
+from tacit.training.data.records import as_records
 from tacit.training.parts.audit_slots import SlotEvidence
+from tacit.training.resume.state import is_trained_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +71,11 @@ class FinishedRun:
         return np.arange(train + test) < train
 
 
-def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
-    """Read the files of a run, and load its data again.
+def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
+    """Return the configuration, the performed plan and the statement of a finished run.
 
     Raises:
-        InvalidInput: the folder holds no finished run, its files do not fit together, its model cannot be
-            loaded, its records are people with several rows, or it is a run by date.
+        InvalidInput: the folder holds no finished run, or its files do not fit together.
     """
     weights = weights_in(folder)
     if not folder.is_dir():
@@ -86,26 +88,44 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
     config = read_config(folder / "config.toml")
-    if config.data.rows_per_user is not None:
-        raise InvalidInput(
-            f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
-            "is for a person with all rows, so its limits do not apply to single rows. Set [audit] slots in "
-            'a run whose steps draw people (draw = "users"), which plants made-up people; '
-            "tacit.runs.finished.audit_folder then computes in Python what they prove."
-        )
-    if config.data.date is not None:
-        raise InvalidInput(
-            f"attacks do not support runs by date ({config.data.date!r}): they train further models on "
-            "random halves of the records. Attack a run of the same model on samples of the records."
-        )
     plan = _performed(make_plan(config), statement["mechanism"]["steps"])
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
             f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
             "differ. Was a file copied from another run?"
         )
+    return config, plan, statement
+
+
+def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
+    """Read the files of a run, and load its data again.
+
+    Raises:
+        InvalidInput: the folder holds no finished run, its files do not fit together, its model cannot be
+            loaded, its records are people with several rows, or it is a run by date.
+        PrivacyRefusal: the data are not those of the run.
+    """
+    config, plan, statement = finished_files(folder)
+    if config.data.rows_per_user is not None:
+        raise InvalidInput(
+            f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
+            "is for a person with all rows, so its limits do not apply to single rows. Use tacit audit, "
+            "which plants made-up people: it needs no rows."
+        )
+    if config.data.date is not None:
+        raise InvalidInput(
+            f"attacks do not support runs by date ({config.data.date!r}): they train further models on "
+            "random halves of the records. Attack a run of the same model on samples of the records."
+        )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress, private=folder / "private")
+    if not is_trained_on(resume_state(folder), as_records(with_canaries(data, canaries).train)):
+        raise PrivacyRefusal(
+            f"the data that {folder / 'config.toml'} names are not the training records of this run: their "
+            "digest differs from that in private/resume.pt. An attack would then take strangers for members "
+            "and find too little. Restore the data as they were. A run on batches of `tacit batches` cannot "
+            "be attacked, because its digest is of the batches."
+        )
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = _trained(config, data, folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
@@ -144,6 +164,7 @@ def _performed(plan: Plan, steps: int) -> Plan:
 
 PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""
+_USUAL = 1000  # slots of a planted experiment
 _MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
 _WIDTH = 8  # numbers in a made-up record
 _MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
@@ -169,7 +190,7 @@ def audit_folder(
     folder: Path | str,
     *,
     confidence: float = 0.95,
-    slots: int = 1000,
+    slots: int = _USUAL,
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
@@ -204,6 +225,28 @@ def audit_folder(
         audit, again = _second_stage(audit, evidence, plan, slots, rehearsal, tell, rng)
     progress("what it proves", 1, 1)
     return FolderAudit(audit, slots, rehearsal, again)
+
+
+def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
+    """Return the command that tests a finished run, or the reason why none does."""
+    run = shlex.quote(str(folder))
+    if config.data.date is not None:
+        return "No command tests a run by date: attacks train on random halves of the records."
+    refusal = ""
+    try:
+        AuditSlots(1).check_plan(plan)
+        if not config.audit.slots and _work(plan_with_room(plan, _USUAL)) > _MOST_WORK:
+            refusal = "a planted experiment would take too long without [audit] slots."
+    except TacitError as problem:
+        refusal = str(problem)
+    of_rows = config.data.rows_per_user is None and test_records >= FEWEST_TESTS
+    if of_rows:
+        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
+    if config.data.rows_per_user is None:
+        return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
+    if refusal:
+        return f"No command tests it: attacks test single rows, and {refusal}"
+    return f"To test it, with made-up people, since attacks test single rows:\n  tacit audit {run}"
 
 
 def suspects(audit: SlotAudit) -> bool:
@@ -318,7 +361,7 @@ def _loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def audit_findings(
-    run: FinishedRun,
+    folder: Path,
     *,
     canaries: int,
     confidence: float,
@@ -336,14 +379,14 @@ def audit_findings(
         PrivacyRefusal: the plan cannot be audited by slots.
         InvalidInput: the run's evidence is damaged, or a separate run would take too long.
     """
-    audit = audit_folder(run.folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    where = _where(run, audit)
+    audit = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+    where = _where(audit, make_plan(read_config(folder / "config.toml")).steps)
     if audit.again:
         where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
     return audits_found([Planted(where, results_of(audit.audit))])
 
 
-def _where(run: FinishedRun, audit: FolderAudit) -> str:
+def _where(audit: FolderAudit, steps: int) -> str:
     if not audit.rehearsal:
         return (
             f"{audit.slots:,} canaries were planted in this run; a secret coin included about half of them."
@@ -351,6 +394,6 @@ def _where(run: FinishedRun, audit: FolderAudit) -> str:
     return (
         f"{audit.slots:,} canaries, about half of them included by a secret coin, were planted in a "
         "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
-        f"{run.plan.steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its "
+        f"{steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its "
         "configuration."
     )

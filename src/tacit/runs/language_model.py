@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -315,17 +316,22 @@ class LanguageResult:
 
     def card_facts(self, statement: Statement) -> CardFacts:
         """Return the model card's facts about the use of the model."""
-        return CardFacts(
-            kind="text",
-            task="text",
-            classes=(),
-            records=(
-                f"Text, of which the model reads at most {self.config.data.sequence_length} tokens, as in "
-                "training."
-            ),
-            library="peft" if self.adapter else "transformers",
-            use=(_USE_ADAPTER if self.adapter else _USE_MODEL).format_map(self.base),
-        )
+        return language_card_facts(self.config, self.base)
+
+
+def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
+    """Return the model card's facts about a language model that a run trained from the model ``base``."""
+    adapter = config.lora.rank is not None
+    return CardFacts(
+        kind="text",
+        task="text",
+        classes=(),
+        records=(
+            f"Text, of which the model reads at most {config.data.sequence_length} tokens, as in training."
+        ),
+        library="peft" if adapter else "transformers",
+        use=(_USE_ADAPTER if adapter else _USE_MODEL).format_map(base),
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Outcome:
         factory: for a model of the user's own, the reference to its factory.
         used_by: how to use the model, if ``tacit predict`` does not support it.
         days_left: how to continue a run by date.
+        how_to_test: the command that tests the finished run, or the reason why none does.
 
     >>> import tempfile
     >>> import tacit.runs
@@ -56,6 +57,7 @@ class Outcome:
     factory: str | None = None
     used_by: str | None = None
     days_left: str = ""
+    how_to_test: str = ""
 
 
 class Result(Protocol):

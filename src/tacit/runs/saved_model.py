@@ -35,6 +35,7 @@ from tacit.runs.config import Config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
 from tacit.runs.model import Factory, build_model, import_factory, outputs_of
 from tacit.runs.model_sections import ModelSection
+from tacit.serial import parse_json
 
 if TYPE_CHECKING:
     from tacit.pretrained.tuned import TunedModel
@@ -186,7 +187,7 @@ def read_description(path: Path) -> Description:
             "--resume. Otherwise train again."
         )
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if data["format"] != _FORMAT:
             raise InvalidInput(
                 f"{path} was written by Tacit {data.get('version', 'of another version')!s:.20} in format "

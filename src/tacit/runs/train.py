@@ -71,6 +71,7 @@ from tacit.runs.evaluated import (
     in_words_of,
     write_evaluation,
 )
+from tacit.runs.finished import how_to_test
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
@@ -282,6 +283,7 @@ class Run:
             self.config.model.factory,
             self.result.used_by,
             days_left(self.config, plan, session.steps_done),
+            how_to_test(self.config, plan, self.folder, len(self.data.test.inputs)),
         )
 
 

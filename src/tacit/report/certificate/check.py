@@ -22,7 +22,9 @@ from tacit.report.certificate.lines import checklist
 from tacit.report.certificate.signing import signature_holds
 from tacit.report.schema import check_against, read_json, read_schema
 from tacit.report.statement.reading import read_event
+from tacit.report.statement.verification import of_other_version
 from tacit.rounding import pair
+from tacit.serial import parse_json
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 
@@ -35,9 +37,11 @@ class CertificateCheck:
         problems: one sentence on each error. It is empty if the certificate agrees.
         remarks: sentences on limits of the check, which are not errors.
         checked: one sentence on each thing that was checked.
+        other_version: the version of Tacit that wrote the certificate, if it is another one; else "".
 
     **Guarantee**
 
+    * ``agrees`` is True only if every line is as this version of Tacit writes it from the figures.
     * ``agrees`` is True only if no charge costs more than the certificate says, and the sum is as stated.
     * With a ledger, ``agrees`` is True only if the ledger's hash chain is unbroken and its entries give this
       certificate.
@@ -47,16 +51,19 @@ class CertificateCheck:
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
     checked: tuple[str, ...]
+    other_version: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether the check found no problems."""
-        return not self.problems
+        """Whether the check found no problems, and compared the words of the certificate, too."""
+        return not self.problems and not self.other_version
 
     @property
     def verdict(self) -> str:
-        """The result in words: "agrees" or "does not agree"."""
-        return "agrees" if self.agrees else "does not agree"
+        """The result in words: "agrees", "does not agree" or "not verified"."""
+        if self.problems:
+            return "does not agree"
+        return "not verified" if self.other_version else "agrees"
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
@@ -66,6 +73,7 @@ class CertificateCheck:
             "problems": list(self.problems),
             "remarks": list(self.remarks),
             "checked": list(self.checked),
+            "other_version": self.other_version,
         }
 
     def in_words(self) -> list[str]:
@@ -76,7 +84,7 @@ class CertificateCheck:
 def is_certificate(path: Path | str) -> bool:
     """Return whether a file is marked as a certificate. The result is False if the file cannot be read."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and "certificate" in data
@@ -134,7 +142,9 @@ def check_certificate(
         else f"The sum of its {charges} was computed again by tacit {__version__}."
     ]
     remarks = list(_remarks(data, public_key))
+    not_verified = [*_FREE, *(["lines"] if _other_version(data) else [])]
     if ledger is None:
+        not_verified += _OF_LEDGER
         remarks.append(
             "Only its ledger shows that these mechanisms are all that was done: give it with --ledger."
         )
@@ -142,7 +152,8 @@ def check_certificate(
         differences, sentences = _against_ledger(data, ledger)
         problems += differences
         checked += sentences
-    return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked))
+    remarks.append(f"Not verified: {', '.join(not_verified)}.")
+    return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked), _other_version(data))
 
 
 def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
@@ -181,7 +192,7 @@ def _figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     """If this version wrote the certificate, check every word of its lines against figures and statements."""
-    if not _same_words(data):
+    if _other_version(data):
         return
     lines = [json.dumps(line, sort_keys=True) for line in data["lines"]]
     expected = [json.dumps(line, sort_keys=True) for line in checklist(data)]
@@ -194,8 +205,18 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"it lacks the line {line['section']}, {line['name']!r}, of its figures and texts."
 
 
-def _same_words(data: Mapping[str, Any]) -> bool:
-    return (data["software"]["tacit"], data["format"]) == (__version__, FORMAT)
+_FREE = ("issued", "software", "engine", "statements")
+"""The fields that no other field and no entry of the ledger determines."""
+_OF_LEDGER = ("subject", "policy", "mechanisms", "burned", "kinds", "ledger")
+"""The fields that only the ledger determines."""
+
+
+def _other_version(data: Mapping[str, Any]) -> str:
+    """Return the version that wrote the certificate if its words may differ from this one's, else ""."""
+    version = str(data["software"]["tacit"])[:40]
+    if data["format"] != FORMAT:
+        return f"{version} in format {data['format']}"
+    return "" if version == __version__ else version
 
 
 def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
@@ -211,9 +232,9 @@ def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]
 
 
 def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
-    version, signature = data["software"]["tacit"], data["signature"]
-    if not _same_words(data):
-        yield f"It was written by tacit {version}; this is {__version__}: its words were not compared."
+    signature = data["signature"]
+    if version := _other_version(data):
+        yield of_other_version("certificate", version)
     if signature is None:
         yield "It is not signed, so it does not show who issued it."
     elif public_key is None:

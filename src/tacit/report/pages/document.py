@@ -33,23 +33,27 @@ def page(template: str, title: str, /, **facts: Any) -> str:
 
 
 def render(template: str, /, **facts: Any) -> str:
-    """Fill in a template with ``facts``, which are escaped in HTML."""
-    return _environment().get_template(template).render(facts)
+    """Fill in a template with ``facts``, which are escaped in HTML and in Markdown."""
+    return _environment(template.endswith(".md")).get_template(template).render(facts)
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment(markdown: bool) -> Environment:
     jinja2 = needed("jinja2", "cli", "a page")
+    settings: dict[str, Any] = {"finalize": _in_markdown} if markdown else {}
     environment: Environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tacit.report.pages"),
-        autoescape=jinja2.select_autoescape(["html"]),
+        autoescape=jinja2.select_autoescape(["html", "md"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **settings,
     )
     filters: dict[str, Callable[..., str]] = {
         "answers": _answers,
+        "code": _code,
+        "code_block": _code_block,
         "charges": lambda count: "1 charge" if count == 1 else f"{count:,} charges",
         "epsilon": lambda value: "no finite bound" if value is None else round_up(value, 6),
         "figure": figure,
@@ -65,6 +69,35 @@ def _environment() -> Environment:
     }
     environment.filters |= filters
     return environment
+
+
+_SPECIAL = re.compile(r"[\\`*\[\]<>&]")
+
+
+def _in_markdown(value: Any) -> Any:
+    """Escape a text, so that it is neither HTML nor Markdown, unless a template marks it as safe."""
+    from markupsafe import Markup  # jinja2 brings it
+
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return Markup(_SPECIAL.sub(r"\\\g<0>", value))
+
+
+def _code(text: str) -> Any:
+    """Write a text as a code span: its fence is longer than any run of backticks in the text."""
+    from markupsafe import Markup
+
+    line = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return Markup(f"{fence}{space}{line}{space}{fence}")
+
+
+def _code_block(text: str) -> Any:
+    """Write a text of several lines as a block of indented code, which no text can end."""
+    from markupsafe import Markup
+
+    return Markup("\n".join(f"    {line}".rstrip() for line in text.splitlines()))
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:

@@ -149,6 +149,7 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
         return False
     counts = np.array(matrix)
     names = [one["class"] if len(one["class"]) <= 14 else f"{one['class'][:13]}…" for one in data["classes"]]
+    names = [name.replace("$", r"\$") for name in names]  # which would begin a formula in matplotlib
     side = 2.6 + 0.42 * len(names)
     figure = new_figure(width=max(4.6, side + 0.8), height=max(3.8, side))
     axes = figure.add_subplot()

@@ -92,7 +92,13 @@ def figures(data: Data) -> dict[str, str]:
         out, count = (sum(group[key] for group in groups) for key in ("completed", "count"))
         by_kind["memory"] = f"{out} of {count} came out"
     for planted in data.get("audits", ()):
-        by_kind["audit"] = f"ε ≥ {_reported(planted)['eps_lower']:.2f}"
+        result = _reported(planted)
+        by_kind["audit"] = f"ε ≥ {result['eps_lower']:.2f}"
+        if _unconfirmed(result):
+            once = round(1 / (1 - result["confidence"]))
+            by_kind["audit"] = (
+                f"not confirmed: once in {once} a first test says ε ≥ {result['eps_lower']:.2f}"
+            )
     return by_kind
 
 
@@ -135,13 +141,19 @@ def _reported(experiment: Data) -> Data:
 
 
 def _proven(result: Data) -> str:
-    claim = "" if result["claimed_eps"] is None else f" The claim is ε ≤ {result['claimed_eps']:.2f}:"
-    verdict = "" if result["claim_rejected"] is None else f"{claim} {result['judgement']}"
+    """Write the verdict on the claim, if one was tested, and then what it comes from."""
+    claim = "The claim" if result["claimed_eps"] is None else f"The claim of ε ≤ {result['claimed_eps']:.2f}"
+    verdict = "" if result["claim_rejected"] is None else f"{claim} is {result['judgement']} "
+    by = "The first test alone says" if _unconfirmed(result) else "They say"
     return (
-        f"{result['canaries']:,} made-up records were planted, and their traces were measured. This proves, "
-        f"with {100 * result['confidence']:g} % confidence, that ε is at least {result['eps_lower']:.2f} "
-        f"({result['method']}).{verdict} A small figure means a weak attack, not safety."
+        f"{verdict}{result['canaries']:,} made-up records were planted, and their traces were measured. "
+        f"{by}, with {100 * result['confidence']:g} % confidence, that ε is at least "
+        f"{result['eps_lower']:.2f} ({result['method']}). A small figure means a weak attack, not safety."
     )
+
+
+def _unconfirmed(result: Data) -> bool:
+    return bool(result.get("suspected")) and not result["claim_rejected"]
 
 
 def remembered_sentence(remembered: Data) -> tuple[str, str] | None:

@@ -34,7 +34,8 @@ _LARGEST = 1e300
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "": {
         "private": bool, "guarantee": dict, "mechanism": dict, "accountant": dict, "event": dict,
-        "plan": dict, "randomness": str,
+        "plan": dict, "randomness": str, "data": str, "model": str, "public_data": list, "covered": list,
+        "not_covered": list, "notes": list, "versions": dict,
     },
     "guarantee": {
         "unit": str, "adjacency": str, "epsilon": (int, float, type(None)), "delta": (int, float),

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,7 @@ _NOT_COVERED = (
     "running time and other side channels",
     "floating-point arithmetic: noise and sums are floats, not the ideal real numbers of the proofs",
 )
+_SEVERAL_VALUES = "a person who has two values of {owner}: see the group figures"
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,35 @@ def make_statement(
         raise InvalidInput(f"session must be the session that trained; got {type(session).__name__}.")
     plan, steps_done = session.plan, session.steps_done
     ledger = None if session.charges is None else session.charges.so_far()
+    curve = account(plan.event_after(steps_done), adjacency=plan.adjacency, method="best")
+    facts = {
+        "private": session.private,
+        "data": data_source,
+        "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": session.stopped},
+        "public_data": list(public_data) or ["none"],
+        "model": model,
+        "randomness": session.randomness,
+        "not_covered": [*not_covered],
+        "notes": [*notes, *filter(None, [session.falling.said()])],
+        "versions": _versions(),
+    }
+    return Statement(statement_data(plan, steps_done, curve, facts, owner=owned_by and repr(owned_by)))
+
+
+def statement_data(
+    plan: Plan, steps_done: int, curve: PrivacyCurve, facts: Mapping[str, Any], *, owner: str | None
+) -> dict[str, Any]:
+    """Write the data of a statement. All of it follows from the arguments, so a verifier can write it again.
+
+    Args:
+        plan: the plan of the run.
+        steps_done: the number of steps that were taken.
+        curve: the curve of the plan's event after these steps.
+        facts: the fields that do not follow from the plan. Its "not_covered" are the run's own limits.
+        owner: the repr of the column with the id of each row's person, if a record was a person with several
+            rows.
+    """
     event = plan.event_after(steps_done)
-    curve = account(event, adjacency=plan.adjacency, method="best")
     lower, epsilon = curve.epsilon_bounds(plan.delta)
     covered = [*_COVERED]
     if plan.loss_report is not None:
@@ -211,39 +239,45 @@ def make_statement(
             "one score on test records, whose noise has a standard deviation of "
             f"{plan.score_report.noise:g} records: its price is part of epsilon"
         )
-    replaced = {} if ledger is None else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
+    replaced = {} if facts["ledger"] == "none" else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
     if plan.score_report is not None:
         replaced[_TEST] = _TEST_SCORED
-    if owned_by is not None:
-        replaced[_SEVERAL] = f"a person who has two values of {owned_by!r}: see the group figures"
-    return Statement(
-        {
-            "statement": "tacit privacy statement",
-            "format": FORMAT,
-            "private": session.private,
-            "guarantee": {
-                "unit": plan.unit,
-                "adjacency": str(plan.adjacency),
-                "epsilon": finite(epsilon),
-                "delta": plan.delta,
-                "lower_bound_of_the_same_analysis": lower,
-                "groups": {str(size): finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
-            },
-            "mechanism": mechanism_of(plan, steps_done),
-            "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
-            "accountant": {"name": "tacit", "method": curve.best_method(plan.delta), "version": __version__},
-            "event": json.loads(event_to_json(event)),
-            "data": data_source,
-            "ledger": "none" if ledger is None else ledger.to_data() | {"stopped": session.stopped},
-            "public_data": list(public_data) or ["none"],
-            "model": model,
-            "randomness": session.randomness,
-            "covered": covered,
-            "not_covered": [*not_covered, *(replaced.get(line, line) for line in _NOT_COVERED)],
-            "notes": [*notes, *filter(None, [session.falling.said()])],
-            "versions": _versions(),
-        }
-    )
+    if owner is not None:
+        replaced[_SEVERAL] = _SEVERAL_VALUES.format(owner=owner)
+    return {
+        "statement": "tacit privacy statement",
+        "format": FORMAT,
+        "private": facts["private"],
+        "guarantee": {
+            "unit": plan.unit,
+            "adjacency": str(plan.adjacency),
+            "epsilon": finite(epsilon),
+            "delta": plan.delta,
+            "lower_bound_of_the_same_analysis": lower,
+            "groups": {str(size): finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
+        },
+        "mechanism": mechanism_of(plan, steps_done),
+        "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
+        "accountant": {"name": "tacit", "method": curve.best_method(plan.delta), "version": __version__},
+        "event": json.loads(event_to_json(event)),
+        "data": facts["data"],
+        "ledger": facts["ledger"],
+        "public_data": facts["public_data"],
+        "model": facts["model"],
+        "randomness": facts["randomness"],
+        "covered": covered,
+        "not_covered": [*facts["not_covered"], *(replaced.get(line, line) for line in _NOT_COVERED)],
+        "notes": facts["notes"],
+        "versions": facts["versions"],
+    }
+
+
+def limits_of(not_covered: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the run's own limits among the lines of a statement, and the owner that one line names."""
+    own, usual = not_covered[: -len(_NOT_COVERED)], not_covered[-len(_NOT_COVERED) :]
+    start, end = _SEVERAL_VALUES.split("{owner}")
+    owners = [line[len(start) : -len(end)] for line in usual if line.startswith(start) and line.endswith(end)]
+    return [*own], owners[0] if owners else None
 
 
 _NAME = "DP-SGD: clipped per-example gradients, Gaussian noise"

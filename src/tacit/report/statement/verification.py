@@ -18,7 +18,7 @@ from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
 from tacit.events import Adjacency, Event, event_to_json
 from tacit.report.statement.reading import check_fields, read_event, read_plan
-from tacit.report.statement.statement import mechanism_of
+from tacit.report.statement.statement import FORMAT, limits_of, mechanism_of, statement_data
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 _POWERS = 1e-9  # relative tolerance: processors round powers differently
@@ -59,12 +59,15 @@ class Verification:
         contradictions: one sentence on each contradiction between fields of the statement.
         remarks: sentences for the reader that are not contradictions.
         opinions: the answers of other accountants.
+        not_verified: the fields that no other field determines, and that nothing has confirmed.
+        other_version: the version of Tacit that wrote the statement, if it is another one; else "".
         checked: a sentence on the scope of the verdict.
 
     **Guarantee**
 
     * ``enough`` is True only if the claimed epsilon is at least ``upper``, up to one part in a million.
-    * ``agrees`` is True only if ``enough`` is True and the statement does not contradict itself.
+    * ``agrees`` is True only if ``enough`` is True, and every field that is not in ``not_verified`` is as
+      this version of Tacit writes it from the plan.
     """
 
     epsilon: float
@@ -77,6 +80,8 @@ class Verification:
     contradictions: tuple[str, ...]
     remarks: tuple[str, ...]
     opinions: tuple[Opinion, ...]
+    not_verified: tuple[str, ...] = ()
+    other_version: str = ""
     checked: str = (
         "Checked: the figures of the statement agree with each other. NOT checked: that they describe the "
         "real run. No file shows that; the ledger to which the run was charged does (--ledger)."
@@ -90,14 +95,16 @@ class Verification:
     @property
     def agrees(self) -> bool:
         """Whether the statement's epsilon is enough and its fields agree with each other."""
-        return self.enough and not self.contradictions
+        return self.enough and not self.contradictions and not self.other_version
 
     @property
     def verdict(self) -> str:
-        """The result in words: "agrees", "claims too little" or "contradicts itself"."""
+        """In words: "agrees", "claims too little", "contradicts itself" or "not verified"."""
         if self.agrees:
             return "agrees"
-        return "contradicts itself" if self.enough else "claims too little"
+        if not self.enough:
+            return "claims too little"
+        return "contradicts itself" if self.contradictions else "not verified"
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
@@ -120,7 +127,9 @@ class Verification:
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
+            *([of_other_version("statement", self.other_version)] if self.other_version else []),
             self.checked,
+            *([f"Not verified: {', '.join(self.not_verified)}."] if self.not_verified else []),
         ]
 
     def _judgement(self) -> str:
@@ -132,6 +141,14 @@ class Verification:
         if self.epsilon < self.lower * (1.0 - _ROUNDING):
             return f"{short}. It is false, as it is below the least cost of the event."
         return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
+
+
+def of_other_version(what: str, version: str) -> str:
+    """Write why a paper of another version is not verified."""
+    return (
+        f"The {what} was written by tacit {version}; this is {__version__}. Its figures were computed again, "
+        f"but its words were not compared, so it is not verified. Verify it with the version that wrote it."
+    )
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
@@ -187,6 +204,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
+    other_version = _other_version(data)
     contradictions = [
         *_about_plan(data, event),
         *_about_randomness(data),
@@ -200,6 +218,8 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         lower, upper = curve.epsilon_bounds(delta)
         method = curve.best_method(delta)
         contradictions += _about_groups(guarantee, curve)
+        if not other_version and not contradictions:  # a plan that contradicts the event determines nothing
+            contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):
             contradictions.append(f"its lower bound, {claimed:.7g}, is above the upper bound {upper:.7g}.")
@@ -216,6 +236,8 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         contradictions=tuple(contradictions),
         remarks=_remarks(data),
         opinions=answers,
+        not_verified=_not_verified(data),
+        other_version=other_version,
     )
 
 
@@ -246,9 +268,51 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
             f"Delta {guarantee['delta']:g} is not below one over the number of records ({records}): "
             f"publishing one {guarantee['unit']} in full would satisfy it."
         )
-    if (version := data["accountant"].get("version")) != __version__:
-        remarks.append(f"The statement was written by tacit {version}; this is {__version__}.")
     return tuple(remarks)
+
+
+def _other_version(data: Mapping[str, Any]) -> str:
+    """Return the version that wrote the statement if its words may differ from this one's, else ""."""
+    version = str(data["accountant"].get("version"))[:40]
+    if data["format"] != FORMAT:
+        return f"{version} in format {data['format']}"
+    return "" if version == __version__ else version
+
+
+_FREE = ("data", "model", "public_data", "notes", "randomness", "versions")
+"""The fields that the plan does not determine."""
+
+
+def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
+    """Write the statement again, and describe in a sentence each field that differs."""
+    own, owner = limits_of(data["not_covered"])
+    facts = {name: data[name] for name in (*_FREE, "private")}
+    facts |= {"not_covered": own, "ledger": data.get("ledger")}
+    due = statement_data(read_plan(data), data["mechanism"]["steps"], curve, facts, owner=owner)
+    if data["versions"].get("tacit") != __version__:
+        due["versions"] = data["versions"] | {"tacit": __version__}
+    # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
+    guarantee, claims = due["guarantee"], data["guarantee"]
+    guarantee["groups"] |= {
+        size: claims["groups"].get(size, due) for size, due in guarantee["groups"].items()
+    }
+    for name in ("epsilon", "lower_bound_of_the_same_analysis"):
+        guarantee[name] = claims[name]
+    return [
+        *(f"it has the unknown field {name!r:.60}." for name in data if name not in due),
+        *(f"it lacks the field {name!r}." for name in due if name not in data),
+        *(text for name in due if name in data for text in _differences(name, data[name], due[name])),
+    ]
+
+
+def _not_verified(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the fields that no other field determines."""
+    own, _ = limits_of(data["not_covered"])
+    lines = "the first line of not_covered" if len(own) == 1 else f"the first {len(own)} lines of not_covered"
+    names = [*_FREE, *([lines] if own else [])]
+    if _other_version(data):
+        names = [*_FREE, "covered", "not_covered"]
+    return (*names, *(["ledger"] if data.get("ledger", "none") != "none" else []))
 
 
 def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
@@ -281,9 +345,8 @@ def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[s
         return []
     if isinstance(value, float) and isinstance(due, float) and math.isclose(value, due, rel_tol=_POWERS):
         return []
-    return [
-        f"the {part}'s {where} is {json.dumps(value)[:200]}; by the plan it must be {json.dumps(due)[:200]}."
-    ]
+    field = part if where == "form" and not isinstance(due, dict) else f"{part}'s {where}"
+    return [f"the {field} is {json.dumps(value)[:200]}; by the plan it must be {json.dumps(due)[:200]}."]
 
 
 def _about_randomness(data: Mapping[str, Any]) -> list[str]:

@@ -125,8 +125,8 @@ class Kind(Source):
     def describe(self) -> str:
         """Describe in one sentence the data that this kind encodes."""
 
-    def lines(self) -> list[str]:
-        """Return a line for each input column, with its declaration; empty for data without columns."""
+    def lines(self) -> list[tuple[str, str]]:
+        """Return name and declaration of each input column; empty for data without columns."""
         return []
 
     def count(self, path: Path) -> int | None:

@@ -120,12 +120,12 @@ class Table(Kind):
             "others are not read."
         )
 
-    def lines(self) -> list[str]:
-        """Return a line for each input column, with its declaration."""
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the name of each input column, and its declaration in words."""
         text = self.encoder.text
-        first = [] if text is None else [f"`{text.name}`: text, of which {text.length} tokens are read"]
+        first = [] if text is None else [(text.name, f"text, of which {text.length} tokens are read")]
         declared = self.encoder.inputs_of[len(first) :]
-        return [*first, *(f"`{name}`: {_declared(self.encoder.columns[name])}" for name in declared)]
+        return [*first, *((name, _declared(self.encoder.columns[name])) for name in declared)]
 
     def inputs(self, records: Any) -> Tensor:
         records = self._named(records)

@@ -31,6 +31,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import json
 import pickle
 import re
 from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ from torch import nn
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
+from tacit.training.data.records import Records
 from tacit.training.part import Part
 from tacit.training.resume.digests import Reader
 
@@ -262,6 +264,12 @@ def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str
             "Resuming from it would add the same noise to different sums, and their difference would have "
             "no noise. Set everything as it was when that run's session was made, or start a new run."
         )
+
+
+def is_trained_on(path: Path, records: Records) -> bool:
+    """Return whether the run with the state at ``path`` was trained on ``records``, by its keyed digest."""
+    state = load_state(path)
+    return bool(json.loads(state["run"])["records"] == records.fingerprint(state["key"]))
 
 
 def saved_generator(path: Path | str) -> Generator:
