@@ -43,7 +43,7 @@ _FREE = (
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until", "model.huggingface", "model.encoder",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
-    "privacy.test_baseline", "privacy.reference_score",
+    "privacy.test_baseline", "privacy.reference_score", "privacy.one_record_per_unit",
 )  # fmt: skip
 # Settings that accept several types, since pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}

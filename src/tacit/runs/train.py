@@ -71,6 +71,7 @@ from tacit.runs.evaluated import (
     in_words_of,
     write_evaluation,
 )
+from tacit.runs.fit import Confirm, check_fit
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
@@ -333,8 +334,13 @@ def prepare_checked(
     ranks: Ranks | None = None,
     generator: Generator | None = None,
     progress: Progress = silent,
+    confirm: Confirm | None = None,
 ) -> Run:
-    """Prepare the run of a checked configuration; see :func:`prepare`."""
+    """Prepare the run of a checked configuration; see :func:`prepare`.
+
+    ``confirm`` asks the person who has the table about declarations that do not fit it; None if nobody can
+    be asked.
+    """
     if ranks is None:
         check_one_process()
     together = Alone() if ranks is None else ranks
@@ -351,6 +357,8 @@ def prepare_checked(
     )
     try:
         together.only_first(lambda: None if charges is None or resume else charges.check_fits())
+        if not resume or checked.continued:
+            together.only_first(lambda: check_fit(config, confirm))
         data, session = make_session(
             config,
             plan=plan,
