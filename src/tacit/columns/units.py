@@ -16,7 +16,8 @@ from pathlib import Path
 from tacit.columns.dialect import Dialect
 from tacit.columns.names import identifies
 from tacit.columns.reading import Cells, words_of
-from tacit.columns.tables import cells_of_frame, names_of_file, names_of_frame, pieces
+from tacit.columns.tables import cells_of_frame, kind_of_frame, names_of_file, names_of_frame, pieces
+from tacit.errors import InvalidInput
 
 
 def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
@@ -36,6 +37,19 @@ def repeated_in_file(
     """Return a column of a file that identifies the units and has repeated values; None if there is none."""
     columns = unit_columns(names_of_file(path, dialect), unit, kinds)
     return _repeated(columns, lambda: pieces(path, columns, dialect))
+
+
+def has_column_names(data: object) -> bool:
+    """Return whether the data are a data frame or a mapping.
+
+    >>> has_column_names({"age": [60]}), has_column_names([[60]])
+    (True, False)
+    """
+    try:
+        kind_of_frame(data)
+    except InvalidInput:
+        return False
+    return True
 
 
 def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
