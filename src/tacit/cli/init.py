@@ -56,7 +56,11 @@ def command(
     epsilon: Epsilon = None,
     delta: Delta = None,
     bounds: Annotated[
-        _ByColumn, option("Bounds of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
+        _ByColumn,
+        option(
+            "Bounds of a number or a date; may be repeated. x*=-4:4 is for all columns that begin with x.",
+            metavar="NAME=LOWER:UPPER",
+        ),
     ] = None,
     usual_bounds: Annotated[
         bool,
