@@ -107,7 +107,9 @@ by_row = partial(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("convert", [lambda frame: frame, pl.from_pandas, lambda frame: frame.to_dict("list")])
+@pytest.mark.parametrize(
+    "convert", [lambda frame: frame, pl.from_pandas, lambda frame: frame.to_dict("list")]
+)
 def test_a_column_of_patients_that_repeats_is_refused_if_a_row_is_a_patient(convert: Any) -> None:
     data = convert(FRAME)
     with pytest.raises(PrivacyRefusal, match="'patient_id' of X has repeated values") as refusal:

@@ -265,3 +265,50 @@ def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
     assert bool(released) == (code == 0)
     assert not any(b"are outside" in file.read_bytes() for file in released)
     assert run(["train", str(path), "--out", str(tmp_path / "other"), "--no-input"]) == 2
+
+
+def test_one_section_declares_the_columns_that_it_matches(tmp_path: Path) -> None:
+    path = run_file(tmp_path)
+    text = path.read_text()
+    rows = (tmp_path / "t.csv").read_text().replace("age,weight,gain", "x1,x2,gain", 1)
+    (tmp_path / "t.csv").write_text(rows)
+    both = '[columns."x*"]\nkind = "number"\nlower = 0\nupper = 300\n'
+    ages, rest = text.partition("[columns.age]")[0], text.partition("[columns.gain]")[2]
+    path.write_text(f"{ages}{both}[columns.gain]{rest}")
+    assert [*config_of(path).columns] == ["x1", "x2", "gain", "loan", "seen", "y"]
+
+    own = '[columns.x2]\nkind = "number"\nlower = 0\nupper = 10\n'
+    path.write_text(f"{ages}{own}{both}[columns.gain]{rest}")
+    columns = config_of(path).read_columns()
+    assert (columns["x1"].upper, columns["x2"].upper) == (300, 10)
+
+    for pattern, words in (("z*", "matches no column"), ("*1", "both match the column 'x1'")):
+        path.write_text(f"{ages}{both}{both.replace('x*', pattern)}[columns.gain]{rest}")
+        with pytest.raises(InvalidInput, match=words):
+            config_of(path)
+
+
+def test_init_takes_bounds_for_many_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x1,x2,age\n" + "\n".join(f"{i / 7},{i / 9},{i}" for i in range(50)))
+    out = tmp_path / "t.toml"
+    options = ["--bounds", "x*=-4:4", "--bounds", "x2=0:1", "--out", str(out)]
+    assert run(["init", str(tmp_path / "t.csv"), "--target", "age", *options]) == 0
+    text = out.read_text()
+    assert re.search(r"\[columns.x1\][^\[]*lower = -4\s+upper = 4", text)
+    assert re.search(r"\[columns.x2\][^\[]*lower = 0\s+upper = 1\s", text)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_train_says_before_the_first_step_what_plan_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_file(tmp_path)
+    path.write_text(path.read_text().replace("epsilon = 3\n", "epsilon = 0.5\n"))
+    assert run(["plan", str(path)]) == 0
+    planned = " ".join(capsys.readouterr().out.split())
+    words = re.search(r"So the model learns little: noise takes away about \d+%", planned)
+    assert words is not None
+
+    monkeypatch.setattr(train, "run_to_end", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run(["train", str(path), "--out", str(tmp_path / "out")]) == 130
+    assert words[0] in " ".join(capsys.readouterr().err.split())

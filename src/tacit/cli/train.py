@@ -203,8 +203,10 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 
 
 def _announce(run: Run) -> None:
+    from tacit.plan.signal import Verdict
     from tacit.rounding import round_up
     from tacit.runs.recipe import reasons
+    from tacit.runs.weights import trained_weights
 
     plan, done = run.plan, run.session.steps_done
     console.print(
@@ -212,6 +214,10 @@ def _announce(run: Run) -> None:
         f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
         f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
     )
+    weights = trained_weights(run.config)
+    signal = None if weights is None else plan.signal(weights)
+    if signal is not None and signal.verdict is Verdict.LITTLE:  # a session warns if it cannot learn
+        note(signal.in_words())
     for line in reasons(run.config_text):
         console.print(line, markup=False)
     if plan.score_report is not None:
