@@ -145,7 +145,7 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
 def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> dict[str, str]:
     """Read a repeated option ``NAME=WHAT``, and return WHAT for each column.
 
-    A name with ``*`` stands for all columns that it matches and that are not named by themselves.
+    A name with ``*`` stands for all columns that it matches and that no other text names in full.
 
     Raises:
         InvalidInput: if a text has no "=", names a column that the table does not have, or repeats a column.

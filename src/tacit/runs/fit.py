@@ -62,8 +62,8 @@ def check_fit(config: Config, confirm: Confirm | None = None) -> None:
 def _check_unit(config: Config, confirm: Confirm | None) -> None:
     data, unit = config.data, config.privacy.unit
     path = Path(str(data.table or data.corpus))
-    stated = config.privacy.one_record_per_unit or config.ledger.one_record_per_unit
-    if data.user is not None or stated or not path.is_file():
+    one_row = config.privacy.one_record_per_unit or config.ledger.one_record_per_unit
+    if data.user is not None or one_row or not path.is_file():
         return
 
     dialect = config.read_dialect()
@@ -81,16 +81,17 @@ def _check_unit(config: Config, confirm: Confirm | None) -> None:
             )
         return
 
-    name = repeated_in_file(path, unit, kinds, dialect)
-    if name is None:
+    repeated = repeated_in_file(path, unit, kinds, dialect)
+    if repeated is None:
         return
     problem = (
-        f'[privacy] unit = "{unit}", and column {name!r} has repeated values: a {unit} seems to have several '
-        "rows, and each row would be protected separately."
+        f"{_FOR_YOU}\n\nThe unit is a {unit}, and column {repeated!r} has repeated values: a {unit} seems to "
+        "have several rows, and each row would be protected separately."
     )
-    if confirm is not None and confirm(f"{_FOR_YOU}\n\n{problem}", f"Is each row another {unit}?"):
+    if confirm is not None and confirm(problem, f"Is each row another {unit}?"):
         return
     raise PrivacyRefusal(
-        f'{problem} Set [data] user = "{name}" and rows_per_user, so that a record is a {unit} with all '
-        f"rows; {instead}"
+        f'[privacy] unit = "{unit}", and column {repeated!r} has repeated values: a {unit} seems to have '
+        f"several rows, and each row would be protected separately. Set [data] user = "
+        f'"{repeated}" and rows_per_user, so that a record is a {unit} with all rows; {instead}'
     )

@@ -336,11 +336,7 @@ def prepare_checked(
     progress: Progress = silent,
     confirm: Confirm | None = None,
 ) -> Run:
-    """Prepare the run of a checked configuration; see :func:`prepare`.
-
-    ``confirm`` asks the person who has the table about declarations that do not fit it; None if nobody can
-    be asked.
-    """
+    """Prepare the run of a checked configuration; see :func:`prepare` and :func:`check_fit`."""
     if ranks is None:
         check_one_process()
     together = Alone() if ranks is None else ranks
