@@ -235,8 +235,8 @@ def test_declarations_that_fit_ask_nothing(tmp_path: Path) -> None:
     def confirm(text: str, question: str) -> bool:
         raise AssertionError(text)
 
-    rare = {"loan": COLUMNS["loan"] | {"values": ["MORTGAGE", "RENT", "OWN"]}}
-    check_fit(config_of(run_file(tmp_path, **rare)), confirm)
+    rare = COLUMNS["loan"] | {"values": ["MORTGAGE", "RENT", "OWN"]}
+    check_fit(config_of(run_file(tmp_path, loan=rare)), confirm)
     check_fit(config_of(run_file(tmp_path, data=PEOPLE, records=400)), confirm)
 
 
