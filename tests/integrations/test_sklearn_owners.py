@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -92,3 +94,38 @@ def test_a_ledger_that_counts_by_person_takes_it(tmp_path: Path) -> None:
     assert ledger.status("visits").charges["SETTLED"] == 1
     with pytest.raises(PrivacyRefusal, match="counts by the column 'patient_id'"):
         classifier(ledger=url, dataset="visits", rows_per_user=None).fit(X, Y)
+
+
+FRAME = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "patient_id": OWNERS})
+COLUMNS: dict[str, Any] = {
+    "a": {"kind": "number", "lower": -4, "upper": 6}, "b": {"kind": "number", "lower": -4, "upper": 6},
+    "patient_id": {"kind": "text"},
+}  # fmt: skip
+by_row = partial(
+    PrivateClassifier, epsilon=4.0, delta=1e-4, unit="patient", adjacency="add-remove", records=500,
+    classes=[0, 1], columns=COLUMNS, steps=2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda frame: frame, pl.from_pandas, lambda frame: frame.to_dict("list")]
+)
+def test_a_column_of_patients_that_repeats_is_refused_if_a_row_is_a_patient(convert: Any) -> None:
+    data = convert(FRAME)
+    with pytest.raises(PrivacyRefusal, match="'patient_id' of X has repeated values") as refusal:
+        by_row().fit(data, Y)
+    assert "p1" not in str(refusal.value), "no value is shown"
+    with pytest.raises(PrivacyRefusal, match="'patient_id' of X has repeated values"):
+        PrivateRegressor(
+            epsilon=4.0, delta=1e-4, unit="patient", adjacency="zero-out", columns=COLUMNS,
+            target_bounds=(0, 1), steps=2,
+        ).fit(data, Y)  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [{"unit": "visit"}, {"one_record_per_unit": True}])
+def test_a_statement_about_the_rows_is_accepted(settings: dict[str, Any]) -> None:
+    assert by_row(**settings).fit(FRAME, Y).epsilon_ <= 4.0
+    once = FRAME.drop_duplicates("patient_id")
+    assert by_row().fit(once, Y[once.index]).epsilon_ <= 4.0
+    people = by_row(rows_per_user=2, records=150, delta=1e-3)
+    assert people.fit(FRAME, Y, owners=FRAME["patient_id"]).plan_.records == 150

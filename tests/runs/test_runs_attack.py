@@ -244,5 +244,25 @@ def test_bad_questions_are_refused(mine: Path, capsys: pytest.CaptureFixture[str
     assert tacit(["attack", str(mine / "nowhere")]) == 2
     assert tacit(["attack", str(mine), "--shadows", "5"]) == 2
     assert "even number" in capsys.readouterr().err
-    assert tacit(["attack", str(mine), "--shadows", "0", "--rate", "0.001"]) == 2
+    assert tacit(["attack", str(mine), "--shadows", "8", "--rate", "0.001"]) == 2
     assert "5000 non-members" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["attack", "--shadows", "5"],
+        ["attack", "--shadows", "2"],
+        ["attack", "--shadows=-2"],
+        ["attack", "--rate", "0"],
+        ["attack", "--rate", "1.5"],
+        ["attack", "--confidence", "0.3"],
+        ["audit", "--confidence", "1"],
+    ],
+)
+def test_numbers_are_refused_before_the_run_is_read(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run does not exist, and the error is about the number."""
+    assert tacit([options[0], str(tmp_path / "nowhere"), *options[1:]]) == 2
+    assert options[1].partition("=")[0] in capsys.readouterr().err

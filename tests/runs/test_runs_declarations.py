@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.cli import show, train
 from tacit.cli.app import run
-from tacit.runs.config import parse_config
+from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.runs.config import Config, parse_config
 from tacit.runs.declarations import doubts
+from tacit.runs.fit import check_fit
 
 ROWS = 2000
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -135,7 +138,7 @@ def test_train_writes_it_for_the_curator_alone_in_one_line_for_every_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = []
-    for name, upper in (("right", 120), ("wrong", 10)):
+    for name, upper in (("right", 120), ("wrong", 40)):
         folder = tmp_path / name
         folder.mkdir()
         wrong_or_right = run_file(folder, age=COLUMNS["age"] | {"upper": upper})
@@ -163,3 +166,149 @@ def test_identifiers_of_any_type_and_those_that_are_missing(tmp_path: Path) -> N
     said = " ".join(map(str, doubts(parse_config(text, "run.toml"))))
     assert "'list_id'" in said
     assert "'ward_id'" not in said
+
+
+def patient_file(folder: Path, privacy: str = "", unit: str = "patient", column: str = "patient_id") -> Path:
+    """A run file whose table has four rows for each value of ``column``."""
+    path = run_file(folder)
+    rows = (folder / "t.csv").read_text().replace("pid,patient_id", f"{column},other")
+    (folder / "t.csv").write_text(rows)
+    path.write_text(path.read_text().replace('unit = "woman"', f'unit = "{unit}"\n{privacy}'))
+    return path
+
+
+def config_of(path: Path) -> Config:
+    return parse_config(path.read_text(), str(path))
+
+
+@pytest.mark.parametrize("column", ["patient_id", "PatientID", "patient nr", "patient", "pid"])
+def test_a_unit_with_several_rows_is_refused(column: str, tmp_path: Path) -> None:
+    config = config_of(patient_file(tmp_path, column=column))
+    with pytest.raises(PrivacyRefusal, match=rf'"patient", and column {column!r} has repeated') as refusal:
+        check_fit(config)
+    assert "one_record_per_unit = true" in str(refusal.value)
+    assert f'user = "{column}"' in str(refusal.value)
+
+
+def test_a_unit_that_is_a_row_or_is_stated_to_be_one_is_not_refused(tmp_path: Path) -> None:
+    check_fit(config_of(patient_file(tmp_path, unit="visit")))
+    check_fit(config_of(patient_file(tmp_path, "one_record_per_unit = true")))
+    check_fit(config_of(patient_file(tmp_path, column="visit_id")))
+
+
+def test_train_stops_before_it_writes_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = patient_file(tmp_path)
+    assert run(["train", str(path), "--out", str(tmp_path / "out")]) == 1
+    assert "one_record_per_unit" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+NOWHERE: dict[str, dict[str, Any]] = {
+    "other capitals": {"loan": COLUMNS["loan"] | {"values": ["mortgage", "rent"]}},
+    "bounds off by 1,000": {"weight": {"kind": "number", "lower": 1000, "upper": 1300}},
+}
+
+
+@pytest.mark.parametrize("what", NOWHERE)
+def test_a_column_that_fits_nowhere_stops_a_run_without_a_terminal(what: str, tmp_path: Path) -> None:
+    config = config_of(run_file(tmp_path, **NOWHERE[what]))
+    with pytest.raises(InvalidInput, match="2,000 of 2,000"):
+        check_fit(config)
+
+
+@pytest.mark.parametrize("what", ["records", *NOWHERE])
+def test_a_person_in_a_terminal_decides(what: str, tmp_path: Path) -> None:
+    path = run_file(tmp_path, records=16_000) if what == "records" else run_file(tmp_path, **NOWHERE[what])
+    config, asked = config_of(path), []
+
+    def confirm(text: str, question: str) -> bool:
+        asked.append(text)
+        return len(asked) == 1
+
+    check_fit(config, confirm)
+    with pytest.raises(InvalidInput, match="Nothing was trained, written or charged"):
+        check_fit(config, confirm)
+    assert ("16,000, and 1,600" if what == "records" else "2,000 of 2,000") in asked[0]
+
+
+def test_declarations_that_fit_ask_nothing(tmp_path: Path) -> None:
+    def confirm(text: str, question: str) -> bool:
+        raise AssertionError(text)
+
+    rare = COLUMNS["loan"] | {"values": ["MORTGAGE", "RENT", "OWN"]}
+    check_fit(config_of(run_file(tmp_path, loan=rare)), confirm)
+    check_fit(config_of(run_file(tmp_path, data=PEOPLE, records=400)), confirm)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("no", 2), (None, 130)])
+@pytest.mark.usefixtures("no_pictures")
+def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
+    answer: str | None,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def reply(question: str, **_options: Any) -> str:
+        assert question.strip() == "Train all the same? [y/N] >"
+        if answer is None:
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(train, "can_ask", lambda *, no_input, as_json: not no_input and not as_json)
+    monkeypatch.setattr(show.messages, "input", reply)
+    path, out = run_file(tmp_path, **NOWHERE["bounds off by 1,000"]), tmp_path / "out"
+
+    assert run(["train", str(path), "--out", str(out)]) == code
+    assert "2,000 of 2,000 values are outside" in capsys.readouterr().err
+    released = [file for file in out.glob("*") if file.is_file()]
+    assert bool(released) == (code == 0)
+    assert not any(b"are outside" in file.read_bytes() for file in released)
+    assert run(["train", str(path), "--out", str(tmp_path / "other"), "--no-input"]) == 2
+
+
+def test_one_section_declares_the_columns_that_it_matches(tmp_path: Path) -> None:
+    path = run_file(tmp_path)
+    text = path.read_text()
+    rows = (tmp_path / "t.csv").read_text().replace("age,weight,gain", "x1,x2,gain", 1)
+    (tmp_path / "t.csv").write_text(rows)
+    both = '[columns."x*"]\nkind = "number"\nlower = 0\nupper = 300\n'
+    ages, rest = text.partition("[columns.age]")[0], text.partition("[columns.gain]")[2]
+    path.write_text(f"{ages}{both}[columns.gain]{rest}")
+    assert [*config_of(path).columns] == ["x1", "x2", "gain", "loan", "seen", "y"]
+
+    own = '[columns.x2]\nkind = "number"\nlower = 0\nupper = 10\n'
+    path.write_text(f"{ages}{own}{both}[columns.gain]{rest}")
+    columns = config_of(path).read_columns()
+    assert (columns["x1"].upper, columns["x2"].upper) == (300, 10)
+
+    for pattern, words in (("z*", "matches no column"), ("*1", "both match the column 'x1'")):
+        path.write_text(f"{ages}{both}{both.replace('x*', pattern)}[columns.gain]{rest}")
+        with pytest.raises(InvalidInput, match=words):
+            config_of(path)
+
+
+def test_init_takes_bounds_for_many_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x1,x2,age\n" + "\n".join(f"{i / 7},{i / 9},{i}" for i in range(50)))
+    out = tmp_path / "t.toml"
+    options = ["--bounds", "x*=-4:4", "--bounds", "x2=0:1", "--out", str(out)]
+    assert run(["init", str(tmp_path / "t.csv"), "--target", "age", *options]) == 0
+    text = out.read_text()
+    assert re.search(r"\[columns.x1\][^\[]*lower = -4\s+upper = 4", text)
+    assert re.search(r"\[columns.x2\][^\[]*lower = 0\s+upper = 1\s", text)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_train_says_before_the_first_step_what_plan_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_file(tmp_path)
+    path.write_text(path.read_text().replace("epsilon = 3\n", "epsilon = 0.5\n"))
+    assert run(["plan", str(path)]) == 0
+    planned = " ".join(capsys.readouterr().out.split())
+    words = re.search(r"So the model learns little: noise takes away about \d+%", planned)
+    assert words is not None
+
+    monkeypatch.setattr(train, "run_to_end", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run(["train", str(path), "--out", str(tmp_path / "out")]) == 130
+    assert words[0] in " ".join(capsys.readouterr().err.split())

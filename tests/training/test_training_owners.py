@@ -378,3 +378,28 @@ def test_the_plan_must_speak_of_people() -> None:
         session(data, the_plan=plan(unit="row"))
     with pytest.raises(InvalidInput, match="has 45 records and the data 12"):
         session(data, the_plan=plan(adjacency="replace-one", records=len(x), batch_size=len(x)))
+
+
+@pytest.mark.parametrize("kind", ["mapping", "frame"])
+def test_columns_that_name_a_unit_with_several_rows_are_refused(kind: str) -> None:
+    """Without UserRecords, a row is a record, and the plan promises a patient."""
+    x, numbers = torch.randn(60, 2), torch.arange(60) // 3
+    columns: Any = {"x": x, "patient_id": numbers}
+    if kind == "frame":
+        columns = pd.DataFrame({"a": x[:, 0].numpy(), "b": x[:, 1].numpy(), "patient_id": numbers.numpy()})
+
+    def begin(unit: str, data: Any) -> PrivateSession:
+        plan = Plan.with_noise(
+            noise_multiplier=1.0, steps=2, batch_size=10, records=60, clipping=1.0, delta=1e-4,
+            adjacency="add-remove", unit=unit,
+        )  # fmt: skip
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return PrivateSession(
+            model, optimizer, data, plan, loss=lambda model, **parts: model(parts["x"]).square().sum(1)
+        )
+
+    with pytest.raises(PrivacyRefusal, match="column 'patient_id' of the data has repeated values"):
+        begin("patient", columns)
+    assert begin("visit", columns).steps_done == 0
+    assert begin("patient", {"x": x, "patient_id": torch.arange(60)}).steps_done == 0

@@ -23,6 +23,19 @@ _FEWEST_FALSE_POSITIVES = 5  # a rate is meaningful only with this many expected
 _SWAPPED = 1e-6  # level of the test for swapped files, which must not reject an attack that is only useless
 
 
+def check_enough(
+    false_positive_rate: float, non_members: int, *, fewest: int = _FEWEST_FALSE_POSITIVES
+) -> None:
+    """Refuse a false-positive rate that needs more than this number of non-members."""
+    check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
+    if non_members < fewest / false_positive_rate * (1.0 - 1e-12):
+        raise InvalidInput(
+            f"a false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
+            f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are {non_members}. Give more "
+            "non-members, or choose a larger rate."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Roc:
     """The rates of every threshold.  A record is called a member if its score is at least ``thresholds[i]``.
@@ -154,13 +167,7 @@ class Scores:
 
     def check_enough(self, false_positive_rate: float, *, fewest: int = _FEWEST_FALSE_POSITIVES) -> None:
         """Refuse a false-positive rate that needs more non-members than there are."""
-        check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
-        if self.non_members.size < fewest / false_positive_rate * (1.0 - 1e-12):
-            raise InvalidInput(
-                f"a false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
-                f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are "
-                f"{self.non_members.size}. Give more non-members, or choose a larger rate."
-            )
+        check_enough(false_positive_rate, self.non_members.size, fewest=fewest)
 
     def check_not_constant(self) -> None:
         """Refuse scores that are all equal."""

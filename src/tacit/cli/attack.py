@@ -10,7 +10,7 @@ import typer
 
 from tacit.cli.options import AsJson, FinishedRun, option
 from tacit.cli.show import INTERRUPTED, Preparations, console, messages, print_json, show_line
-from tacit.errors import InvalidInput, check_real
+from tacit.errors import InvalidInput, check_integer, check_real
 
 
 def command(
@@ -40,9 +40,17 @@ def command(
 
     Example:  tacit attack runs/demo-1
     """
+    _check_numbers(shadows, confidence)
     rates = None if rate is None else (check_real("rate", rate, low=0.0, high=1.0, open_low=True),)
     data = findings_of(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
     return write_and_show(data, out or run / "private" / "attack", as_json=as_json)
+
+
+def _check_numbers(shadows: int, confidence: float) -> None:
+    """Check numbers of the command line at once, before torch is imported and the run is read."""
+    check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
+    if check_integer("shadows", shadows, low=0) == 2 or shadows % 2:
+        raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {shadows}. Take 16.")
 
 
 def findings_of(
@@ -53,7 +61,6 @@ def findings_of(
     from tacit.runs.finished import audit_findings, finished_files, open_run
     from tacit.runs.people import people_findings
 
-    check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     rng = np.random.default_rng()
     try:
         with Preparations() as progress:
@@ -125,6 +132,7 @@ def audit_command(
     """
     if quick and deep:
         raise InvalidInput("give one of --quick and --deep, or neither.")
+    _check_numbers(0, confidence)
     shadows, canaries = _QUICK if quick else _DEEP if deep else _USUAL
     data = findings_of(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
     return write_and_show(data, out or run / "private" / "audit", as_json=as_json)

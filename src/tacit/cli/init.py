@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, argument, given_options, option
-from tacit.cli.show import console, messages, plain_table, print_json, show_line
+from tacit.cli.options import (
+    Adjacency,
+    AsJson,
+    Delta,
+    Epsilon,
+    NoInput,
+    argument,
+    given_options,
+    option,
+)
+from tacit.cli.show import can_ask, console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
@@ -48,7 +56,11 @@ def command(
     epsilon: Epsilon = None,
     delta: Delta = None,
     bounds: Annotated[
-        _ByColumn, option("Bounds of a number or a date; may be repeated.", metavar="NAME=LOWER:UPPER")
+        _ByColumn,
+        option(
+            "Bounds of a number or a date; may be repeated. x*=-4:4 is for all columns that begin with x.",
+            metavar="NAME=LOWER:UPPER",
+        ),
     ] = None,
     usual_bounds: Annotated[
         bool,
@@ -99,9 +111,7 @@ def command(
         int | None, option("For a policy: the most rows that the table will ever have.")
     ] = None,
     note: Annotated[str | None, option("For a policy: who approved it, and why.")] = None,
-    no_input: Annotated[
-        bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")
-    ] = False,
+    no_input: NoInput = False,
     as_json: AsJson = False,
 ) -> int:
     """Write a run file for a table, with FILL IN for every public fact that is not stated.
@@ -169,7 +179,7 @@ def command(
         values=values or (),
         usual=usual_bounds,
     )
-    asks = not no_input and not as_json and sys.stdin.isatty() and messages.is_terminal
+    asks = can_ask(no_input=no_input, as_json=as_json)
     if asks:
         facts = _dialogue(table, sample, facts, policy=policy)
     text = policy_text(sample, facts) if policy else run_text(table, sample, facts)

@@ -23,6 +23,7 @@ def argument(about: str, **settings: Any) -> Any:
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
 FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
+NoInput = Annotated[bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")]
 Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
 Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
 Delta = Annotated[float | None, option("Probability that the promise fails, below 1 / records; no default.")]

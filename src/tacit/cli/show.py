@@ -53,6 +53,11 @@ def note(text: str) -> None:
     messages.print(f"note: {text}", soft_wrap=True)
 
 
+def can_ask(*, no_input: bool, as_json: bool) -> bool:
+    """Return whether a command may ask questions: it runs in a terminal, and no option forbids it."""
+    return not no_input and not as_json and sys.stdin.isatty() and messages.is_terminal
+
+
 def plain_table(*names: str, **settings: Any) -> Table:
     """Make a table without a frame."""
     return Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, **settings)
@@ -114,6 +119,17 @@ class Preparations(_Bar):
         if title not in self._tasks:
             self._tasks[title] = self._bar.add_task(escape(title), total=total)
         self._bar.update(self._tasks[title], completed=done)
+
+    def confirm(self, text: str, question: str) -> bool:
+        """Show a text, ask a question, and return whether the answer is yes; the bars wait."""
+        self._bar.stop()
+        messages.print(text)
+        try:
+            answer = messages.input(f"\n{question} [y/N] > ", markup=False)
+        except EOFError:
+            answer = ""
+        self._bar.start()
+        return answer.strip().casefold() in ("y", "yes")
 
 
 class TrainingBar(_Bar):

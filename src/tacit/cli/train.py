@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.options import AsJson, argument, option, words
+from tacit.cli.options import AsJson, NoInput, argument, option, words
 from tacit.cli.show import (
     INTERRUPTED,
     Preparations,
     TrainingBar,
+    can_ask,
     catching_interrupt,
     console,
     messages,
@@ -56,6 +57,7 @@ def command(
     data: Annotated[
         Path | None, option("With --continue: the path of the records, if it has changed.")
     ] = None,
+    no_input: NoInput = False,
     as_json: AsJson = False,
 ) -> int:
     """Train a model with differential privacy.
@@ -70,6 +72,10 @@ def command(
 
     A run by date, [privacy] sampling = "dates", ends with the last complete day. With --continue RUN and no
     configuration, the run in that folder trains on the next days, under the same statement.
+
+    If declared columns do not fit the table, or if a column such as patient_id repeats although the unit is a
+    patient, a terminal says so before the first step, and asks whether to go on. With --no-input, or without
+    a terminal, the run stops if a column fits nowhere, or if the unit may have several rows.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
@@ -99,7 +105,9 @@ def command(
         )
         again = words(context) if further else words(context, out=checked.folder, resume=True)
         title = (config or Path()).stem if further is None else further.name
-        return _train(checked, join(checked.config.run.device), again, title, as_json=as_json)
+        asks = can_ask(no_input=no_input, as_json=as_json)
+        ranks = join(checked.config.run.device)
+        return _train(checked, ranks, again, title, asks=asks, as_json=as_json)
 
 
 def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
@@ -114,13 +122,20 @@ def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerS
 
 
 def _train(
-    checked: CheckedRun, ranks: Ranks | None, again: Sequence[str], title: str, *, as_json: bool
+    checked: CheckedRun,
+    ranks: Ranks | None,
+    again: Sequence[str],
+    title: str,
+    *,
+    asks: bool,
+    as_json: bool,
 ) -> int:
     """Train in this process, together with ``ranks``, and return the exit code."""
     from tacit.runs.train import prepare_checked  # imports torch, so it comes after the checks
 
     with Preparations() as progress:
-        run = prepare_checked(checked, ranks=ranks, progress=progress)
+        confirm = progress.confirm if asks else None
+        run = prepare_checked(checked, ranks=ranks, progress=progress, confirm=confirm)
     if not as_json:
         _announce(run)
     outcome = run_to_end(run, again, title)
@@ -188,8 +203,10 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 
 
 def _announce(run: Run) -> None:
+    from tacit.plan.signal import Verdict
     from tacit.rounding import round_up
     from tacit.runs.recipe import reasons
+    from tacit.runs.weights import trained_weights
 
     plan, done = run.plan, run.session.steps_done
     console.print(
@@ -197,6 +214,10 @@ def _announce(run: Run) -> None:
         f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
         f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
     )
+    weights = trained_weights(run.config)
+    signal = None if weights is None else plan.signal(weights)
+    if signal is not None and signal.verdict is Verdict.LITTLE:  # a session warns if it cannot learn
+        note(signal.in_words())
     for line in reasons(run.config_text):
         console.print(line, markup=False)
     if plan.score_report is not None:

@@ -19,7 +19,8 @@ _PEOPLE = (
     "patient|person|user|customer|client|member|subject|employee|student|participant|respondent|patienten"
     "|personen|proband|probanden|kunde|kunden|mitglied|mitglieds|mitarbeiter|versicherte|versicherten"
 )
-_ONE_OF_PEOPLE = re.compile(rf"(?:.*_)?({_PEOPLE})_?(?:id|no|nr|num|number|nummer|key|code)|({_PEOPLE})")
+_NUMBER = "(?:id|no|nr|num|number|nummer|key|code)"
+_ONE_OF_PEOPLE = re.compile(rf"(?:.*_)?({_PEOPLE})_?{_NUMBER}|({_PEOPLE})")
 _PERSON = re.compile("[pu]?id|ssn|mrn")
 _IDENTIFIER = re.compile(r"(?:.*_)?(?:[pu]?id|uuid|guid|ssn|mrn)|(?:lfd_?)?nr")
 _COUNT = re.compile(
@@ -51,6 +52,31 @@ def person_in(name: str) -> str:
     match = _ONE_OF_PEOPLE.fullmatch(_words(name))
     other = "person" if _PERSON.fullmatch(_words(name)) else ""
     return (match[1] or match[2]) if match else other
+
+
+def identifies(name: str, unit: str, kind: str = "") -> bool:
+    """Return whether a column identifies the units of privacy: it is called as the unit, or as its number.
+
+    If the unit is a person, a column such as ``pid`` identifies it, too.
+
+    Args:
+        name: the name of the column.
+        unit: the word for the unit.
+        kind: the declared kind of the column; empty if it is not declared.
+
+    >>> [identifies(name, "patient") for name in ("PatientID", "patient_nr", "pid", "visit_id", "patients")]
+    [True, True, True, False, False]
+    >>> identifies("patient", "patient"), identifies("patient", "patient", "category")
+    (True, False)
+    >>> identifies("store_id", "store"), identifies("patient_id", "visit")
+    (True, False)
+    """
+    words, own = _words(name), _words(unit)
+    if words == own:
+        return own != "" and kind not in ("category", "boolean")
+    if own and re.fullmatch(rf"(?:.*_)?{re.escape(own)}_?{_NUMBER}", words):
+        return True
+    return person_in(name) == "person" and person_in(unit) == own
 
 
 def is_person(name: str) -> bool:

@@ -9,7 +9,7 @@ import csv
 import datetime as dt
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tacit.columns.column import Column, Fact
@@ -145,23 +145,40 @@ def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str
 def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> dict[str, str]:
     """Read a repeated option ``NAME=WHAT``, and return WHAT for each column.
 
+    A name with ``*`` stands for all columns that it matches and that no other text names in full.
+
     Raises:
         InvalidInput: if a text has no "=", names a column that the table does not have, or repeats a column.
 
     >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
     {'sex': 'category', 'a=b': 'date'}
+    >>> by_column("--bounds", ["x*=-4:4", "x2=0:1"], ["x1", "x2", "age"])
+    {'x1': '-4:4', 'x2': '0:1'}
     """
     facts: dict[str, str] = {}
+    by_pattern: dict[str, str] = {}
     for text in texts:
         names = [name for name in columns if text.startswith(f"{name}=")]
         name = max(names, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise InvalidInput(f"{option} must be NAME=WHAT, such as {_EXAMPLES[option]}; got {text!r}.")
-        check_column(option, name, columns)
-        if name in facts:
-            raise InvalidInput(f"{option} is given twice for the column {name!r}. Give it once.")
-        facts[name] = text[len(name) + 1 :].strip()
-    return facts
+        is_pattern = "*" in name and name not in columns
+        into = by_pattern if is_pattern else facts
+        for each in (is_pattern and matching(name, columns)) or [check_column(option, name, columns)]:
+            if each in into:
+                raise InvalidInput(f"{option} is given twice for the column {each!r}. Give it once.")
+            into[each] = text[len(name) + 1 :].strip()
+    return by_pattern | facts
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern, in which ``*`` stands for any characters.
+
+    >>> matching("x*", ["x1", "age", "x.2"])
+    ['x1', 'x.2']
+    """
+    form = ".*".join(map(re.escape, pattern.split("*")))
+    return [name for name in names if re.fullmatch(form, name, re.DOTALL)]
 
 
 _EXAMPLES = {

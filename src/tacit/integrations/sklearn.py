@@ -35,7 +35,7 @@ from tacit.integrations.sklearn_declared import (
     scaled,
 )
 from tacit.integrations.sklearn_fit import PrivateEstimator, cross_entropy, squared_error, train_model
-from tacit.integrations.sklearn_rows import Rows, checked, outputs_of, records_of
+from tacit.integrations.sklearn_rows import Rows, check_unit, checked, outputs_of, records_of
 from tacit.recipes import Recipe
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
@@ -67,6 +67,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         rows_per_user: for people with several rows, the number of rows per person that a step reads.  The
             step clips the mean gradient of these rows once.  Needs ``owners`` in fit; ``records`` and
             ``batch_size`` then count people.
+        one_record_per_unit: True states that no unit has two rows.  Needed if a column of X, such as
+            ``patient_id`` for the unit "patient", seems to identify the units and has repeated values.
         classes: the possible labels, (k,).  Needed, as reading them from ``y`` would leak.
         columns: the public facts about each column of a data frame, by column name: a
             :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They alone
@@ -146,8 +148,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Raises:
         BudgetExceeded: from fit, if the plan costs more than the ledger has left.
         InvalidInput: from fit, if a setting is missing or out of range, or values are not numbers.
-        PrivacyRefusal: from fit, if the plan cannot be accounted for, or contradicts the policy of the data
-            set in the ledger.
+        PrivacyRefusal: from fit, if the plan cannot be accounted for, contradicts the policy of the data set
+            in the ledger, or promises too much as a unit seems to have several rows.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -192,6 +194,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """
         classes = declared_classes(self.classes)
         by_class = class_weights(self.class_weight, classes)
+        check_unit(self, X, owners)
         inputs, labels = records_of(self, X, y, _labels)
         numbers = class_numbers(labels, classes)
         weights = sample_weights(sample_weight, self.max_sample_weight, len(numbers))
@@ -278,6 +281,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         ``owners`` see :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
+        check_unit(self, X, owners)
         inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
         weights = sample_weights(sample_weight, self.max_sample_weight, len(between))

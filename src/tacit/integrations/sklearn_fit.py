@@ -56,6 +56,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     adjacency: Adjacency | str
     records: int | None = None
     rows_per_user: int | None = None
+    one_record_per_unit: bool = False
     columns: Mapping[str, Column | Mapping[str, Any]] | None = None
     bounds: ArrayLike | Mapping[str, ArrayLike] | None = None
     max_sample_weight: float | None = None

@@ -19,6 +19,7 @@ from torch import Tensor
 from tacit.columns import Encoder
 from tacit.columns.column import parse_columns
 from tacit.columns.tables import names_of_frame
+from tacit.columns.units import has_column_names, repeated_in_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
 from tacit.integrations.sklearn_features import Given, is_additive, takes_given
@@ -29,6 +30,26 @@ from tacit.training.data.records import Data
 T = TypeVar("T")
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
+
+
+def check_unit(estimator: Estimator, X: object, owners: object) -> None:
+    """Refuse a data frame with a column that seems to identify the units and has repeated values.
+
+    Raises:
+        PrivacyRefusal: if neither ``owners`` nor ``one_record_per_unit`` says what a unit is.
+    """
+    if owners is not None or estimator.one_record_per_unit or not has_column_names(X):
+        return
+    columns = {} if estimator.columns is None else parse_columns(estimator.columns)
+    kinds = {name: column.kind for name, column in columns.items()}
+    name, unit = repeated_in_frame(X, estimator.unit, kinds), estimator.unit
+    if name is not None:
+        raise PrivacyRefusal(
+            f"unit={unit!r}, and column {name!r} of X has repeated values: a {unit} seems to have several "
+            "rows, and each row would be protected separately. Give rows_per_user to the estimator and "
+            f'owners=X["{name}"] to fit, so that a record is a {unit} with all rows; or, to protect single '
+            f'rows, unit="row"; or, if each row is another {unit}, one_record_per_unit=True.'
+        )
 
 
 def records_of(

@@ -39,6 +39,7 @@ from tacit.attacks.membership import (
     ranked_and_reported,
     without_each_group,
 )
+from tacit.attacks.scores import check_enough
 from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import PADDING, Alphabet
@@ -97,6 +98,8 @@ def attack_findings(
     """
     check_integer("shadows", shadows, low=0)
     resolved = default_rates(len(run.data.test.inputs))
+    for rate in rates or ():
+        check_enough(rate, len(run.data.test.inputs))
     plain = without_dp(run, progress)
     targets = {WITH_DP: run.model, WITHOUT_DP: plain}
     trained = {name: _shadows(run, name, shadows, rng, progress) for name in targets} if shadows else {}

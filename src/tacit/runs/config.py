@@ -15,6 +15,7 @@ from tacit.columns.sections import refuse_blanks
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.certificate.statements import check_card
 from tacit.runs.model_sections import LoraSection, ModelSection
+from tacit.runs.patterns import with_each_column
 from tacit.runs.recipe import with_recipe
 from tacit.runs.sections import (
     AuditSection,
@@ -43,7 +44,7 @@ _FREE = (
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until", "model.huggingface", "model.encoder",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
-    "privacy.test_baseline", "privacy.reference_score",
+    "privacy.test_baseline", "privacy.reference_score", "privacy.one_record_per_unit",
 )  # fmt: skip
 # Settings that accept several types, since pydantic reports one error for each type.
 _ALTERNATIVES = {"batch_size": 'a whole number, "full" or "auto"'}
@@ -298,7 +299,7 @@ def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
     """Parse the configuration in ``text``; errors name its ``origin``, such as the path of the file."""
     refuse_blanks(text, origin)
     try:
-        data = with_recipe(tomllib.loads(text), tune)
+        data = with_recipe(with_each_column(tomllib.loads(text)), tune)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,12 @@ _WIDE = 50  # bounds this many times wider than the range of nearly all values a
 _BINS = 1000
 _FEW = 30  # a doubt needs at least this many cells
 
+FIRST_ROWS = 50_000
+"""The number of rows, from the first one on, that a run compares with its declarations."""
+Degree: TypeAlias = Literal["remark", "wrong", "nowhere"]
+"""A remark; a declaration that is wrong for many cells; one that fits no cell."""
+_Problem: TypeAlias = tuple[str, Degree]
 
-_FIRST_ROWS = 50_000
 _HEAD = (
     "Confidential: this report comes from single records, without noise. It is only for the "
     "curator.\nMismatches between the declared columns and the first {rows:,} rows of the table (tacit "
@@ -49,6 +54,7 @@ class Doubt:
 
     column: str | None
     text: str
+    degree: Degree = "remark"
 
     def __str__(self) -> str:
         return self.text if self.column is None else f"column {self.column!r}: {self.text}"
@@ -58,7 +64,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     """Return the mismatches between the table of a run file and its declared columns and ``records``.
 
     Args:
-        rows: the number of rows to read, from the first one on; by default all.
+        rows: the number of rows to compare with the columns, from the first one on; by default all.
         trained: the number of training records, if it is known.
 
     Raises:
@@ -73,23 +79,29 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
     tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}
     people: dict[str, Counter[str]] = {
-        name: Counter() for name in (*declared, *identifiers, *owners) if not _has_few_values(encoder, name)
+        name: Counter()
+        for name in (*declared, *identifiers, *owners)
+        if name in owners or not _has_few_values(encoder, name)
     }
     count = 0
     for piece in pieces(path, list(dict.fromkeys([*declared, *people])), dialect):
-        for name, tally in tallies.items():
-            tally.add(piece[name])
+        if rows is None or count < rows:
+            for name, tally in tallies.items():
+                tally.add(piece[name])
+        elif trained is not None:
+            break  # the other rows matter only for their number
         for name, counts in people.items():
-            counts.update(word for word in words_of(piece[name]) if word is not None)
+            if rows is None or count < rows or name in owners:
+                counts.update(word for word in words_of(piece[name]) if word is not None)
         count += len(piece[declared[0]])
-        if rows is not None and count >= rows:
-            break
-    findings = [Doubt(name, problem) for name, tally in tallies.items() for problem in tally.doubts()]
+    findings = [Doubt(name, *problem) for name, tally in tallies.items() for problem in tally.doubts()]
     if not owners:
         findings += _repeated(people, count, encoder, config.privacy.unit)
-    if trained is None and rows is None:
-        units = len(people[owners[0]]) if len(owners) == 1 and config.data.draw == "users" else count
+    if trained is None:
+        units = count if len(owners) != 1 else _kept(people[owners[0]], config)
         trained = round(units * (1.0 - (config.data.test_fraction or 0.0)))
+    if config.data.date is not None:  # the rows so far are fewer than those of the whole stream
+        return findings
     return findings + _records(config.privacy.records, trained)
 
 
@@ -102,17 +114,25 @@ def about_declarations(config: Config, trained: int, owners: Owners | None) -> s
     """
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
-    findings = doubts(config, rows=_FIRST_ROWS, trained=units)
+    findings = doubts(config, rows=FIRST_ROWS, trained=units)
     lines = [f"* {doubt}" for doubt in findings] or ["No mismatch was found."]
-    return "\n".join([_HEAD.format(rows=_FIRST_ROWS), "", *lines, ""])
+    return "\n".join([_HEAD.format(rows=FIRST_ROWS), "", *lines, ""])
+
+
+def _kept(rows_of: Counter[str], config: Config) -> int:
+    """Return the number of people, or of their rows that a run keeps if it draws rows."""
+    if config.data.draw == "users":
+        return len(rows_of)
+    most = config.data.rows_per_user or 1
+    return sum(min(rows, most) for rows in rows_of.values())
 
 
 def _has_few_values(encoder: Encoder, name: str) -> bool:
     return name in encoder.columns and encoder.columns[name].kind not in ("integer", "text")
 
 
-def _records(records: int, trained: int | None) -> list[Doubt]:
-    if trained is None or records / 2 <= trained <= 2 * records:
+def _records(records: int, trained: int) -> list[Doubt]:
+    if records / 2 <= trained <= 2 * records:
         return []
     return [
         Doubt(
@@ -121,6 +141,7 @@ def _records(records: int, trained: int | None) -> list[Doubt]:
                 f"[privacy] records says {records:,}, and {trained:,} records train. Batches, steps and "
                 "delta follow from that number: set it to about how many train, from what is publicly known."
             ),
+            "wrong",
         )
     ]
 
@@ -160,6 +181,10 @@ def _tally(column: Column, dialect: Dialect) -> _Words | _Numbers:
     return (_Words if is_one_hot(column) else _Numbers)(column, dialect)
 
 
+def _degree(wrong: int, cells: int) -> Degree:
+    return "nowhere" if wrong == cells >= _FEW else "wrong"
+
+
 @dataclass
 class _Tally:
     column: Column
@@ -167,13 +192,14 @@ class _Tally:
     cells: int = 0
     missing: int = 0
 
-    def about_missing(self) -> Iterator[str]:
+    def about_missing(self) -> Iterator[_Problem]:
         if self.cells and self.missing == self.cells:
-            yield "every cell is missing."
+            yield "every cell is missing.", "wrong"
         elif self.missing and self.column.missing == "refuse":
             yield (
                 f"{self.missing:,} of {self.cells:,} cells are missing, which is refused. Declare missing, "
-                "or remove these rows."
+                "or remove these rows.",
+                "remark",
             )
 
 
@@ -197,21 +223,22 @@ class _Words(_Tally):
         self.in_other_case += sum(word.casefold() in folded for word in strange)
         self.occurrences.update(value for value in values if value in present)
 
-    def doubts(self) -> Iterator[str]:
+    def doubts(self) -> Iterator[_Problem]:
         yield from self.about_missing()
         present = self.cells - self.missing
         if self.other > _MANY * present:
             why = " Most of them differ only in capital letters: write the values as the table does."
+            cure = " Declare the other values that are publicly known."
+            if self.in_other_case > self.other / 2:
+                cure = why
             yield (
                 f'{self.other:,} of {present:,} cells are none of the declared values, and count as "other".'
-                + (
-                    why
-                    if self.in_other_case > self.other / 2
-                    else " Declare the other values that are publicly known."
-                )
+                + cure,
+                _degree(self.other, present),
             )
         elif present >= _FEW and (unseen := len(self.column.values or ()) - len(self.occurrences)):
-            yield f"{unseen:,} of the {len(self.column.values or ()):,} declared values do not occur."
+            values = len(self.column.values or ())
+            yield f"{unseen:,} of the {values:,} declared values do not occur.", "remark"
 
 
 @dataclass
@@ -241,25 +268,28 @@ class _Numbers(_Tally):
         if self.swapped is not None:
             self.swapped.add(cells)
 
-    def doubts(self) -> Iterator[str]:
+    def doubts(self) -> Iterator[_Problem]:
         yield from self.about_missing()
         readable = self.cells - self.missing - self.unreadable
         if self.unreadable:
-            yield f"{self.unreadable:,} cells cannot be read as the declared {self.column.kind}."
+            yield f"{self.unreadable:,} cells cannot be read as the declared {self.column.kind}.", "remark"
         if self.outside > _MANY * readable:
             yield (
                 f"{self.outside:,} of {readable:,} values are outside the declared bounds, and count as the "
-                "nearest bound. Are the bounds in the units of the table?"
+                "nearest bound. Are the bounds in the units of the table?",
+                _degree(self.outside, readable),
             )
         elif readable >= _FEW and self._is_narrow():
             yield (
                 f"nearly all values are in less than a {_WIDE}th of the declared range, so that they look "
-                "alike to the model. Are the bounds in the units of the table?"
+                "alike to the model. Are the bounds in the units of the table?",
+                "wrong",
             )
         if self.swapped is not None and self.swapped.is_likelier(self.outside):
             yield (
                 f'the cells can also be read as "{self.swapped.format}", and fit the bounds better then: '
-                "are day and month exchanged in format?"
+                "are day and month exchanged in format?",
+                "wrong",
             )
 
     def _is_narrow(self) -> bool:

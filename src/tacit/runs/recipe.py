@@ -29,6 +29,7 @@ from tacit.recipes import (
     lora_targets,
 )
 from tacit.runs.model_sections import LINEAR
+from tacit.runs.patterns import with_each_column
 
 _BYTES = 4  # per weight
 _AT_ONCE = 32  # records, if a body is trained; more records take memory and save no time on a CPU
@@ -69,7 +70,7 @@ def reasons(text: str) -> list[str]:
     Args:
         text: the text of the run file.
     """
-    run_file = tomllib.loads(text)
+    run_file = with_each_column(tomllib.loads(text))
     filled = with_recipe(run_file)
     model, privacy = filled["model"], filled["privacy"]
     if model.get("name") not in LINEAR or "table" not in filled["data"]:

@@ -195,12 +195,16 @@ class PrivacySection(Section):
     ``correlation`` is the kind of correlation between the noise of steps.  "banded" and "inverse" need the
     number of ``bands``, "blt" the number of ``buffers``.  A "tree" restarts every ``restart_every`` steps, by
     default never.
+
+    ``one_record_per_unit`` states that no unit has two training rows.  It is needed if a column, such as
+    ``patient_id`` for the unit "patient", seems to identify the units and has repeated values.
     """
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
     delta: float
     unit: str
+    one_record_per_unit: bool = False
     adjacency: Literal["add-remove", "replace-one", "zero-out"]
     records: int
     sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = "poisson"

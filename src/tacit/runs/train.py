@@ -72,6 +72,7 @@ from tacit.runs.evaluated import (
     write_evaluation,
 )
 from tacit.runs.finished import how_to_test
+from tacit.runs.fit import Confirm, check_fit
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
@@ -335,8 +336,9 @@ def prepare_checked(
     ranks: Ranks | None = None,
     generator: Generator | None = None,
     progress: Progress = silent,
+    confirm: Confirm | None = None,
 ) -> Run:
-    """Prepare the run of a checked configuration; see :func:`prepare`."""
+    """Prepare the run of a checked configuration; see :func:`prepare` and :func:`check_fit`."""
     if ranks is None:
         check_one_process()
     together = Alone() if ranks is None else ranks
@@ -353,6 +355,8 @@ def prepare_checked(
     )
     try:
         together.only_first(lambda: None if charges is None or resume else charges.check_fits())
+        if not resume or checked.continued:
+            together.only_first(lambda: check_fit(config, confirm))
         data, session = make_session(
             config,
             plan=plan,

@@ -27,7 +27,7 @@ from tacit.training.data.dated import DatedRecords, participants_of
 from tacit.training.data.prefetch import DrawnRecords, Prefetcher
 from tacit.training.data.records import Collate, Data, Records
 from tacit.training.data.structure import is_positional
-from tacit.training.data.users import UserRecords, check_unit, records_for
+from tacit.training.data.users import UserRecords, check_columns, check_unit, records_for
 from tacit.training.memory import PhysicalBatch, PhysicalSize
 from tacit.training.part import Part
 from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
@@ -113,6 +113,7 @@ class Run:
 
     def _take_data(self, arguments: Arguments) -> None:
         data, self.who = participants_of(arguments.data, self.plan)
+        check_columns(data, self.plan)
         floating = floating_type(self.model)
         self.of_data, self._items = records_for(data, self.plan, collate=arguments.collate, floating=floating)
         charges, self.records = arguments.charges, self.of_data  # until canaries are added

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
-from tacit.columns.tables import whole_table
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import (
     Kind,
@@ -73,7 +72,6 @@ class Table(Kind):
         from tacit.datasets import load_table
 
         section = config.data
-        _check_unit(config)
         text = None
         if section.text is not None:
             from tacit.runs.public_model import text_column  # imports transformers
@@ -174,31 +172,6 @@ def _tensor(inputs: Any) -> Tensor:
     import torch
 
     return torch.from_numpy(inputs)
-
-
-def _check_unit(config: Config) -> None:
-    """If each row is a record, refuse a unit that names a column with repeated values."""
-    section, unit = config.data, config.privacy.unit
-    if section.user is not None:
-        return
-    try:
-        cells = whole_table(Path(str(section.table)), [unit], config.read_dialect())[unit]
-    except InvalidInput:  # the unit is a word, not a column
-        return
-    repeated = len(cells) - len({str(cell) for cell in cells})
-    instead = 'or, to protect single rows, [privacy] unit = "row".'
-    if section.date is not None:
-        raise PrivacyRefusal(
-            f'[privacy] unit = "{unit}" is a column of this stream: the same {unit} may be in the next '
-            f'file. Set [data] user = "{unit}" and rows_per_user, and in [privacy] participations and '
-            f"separation, how often a {unit} takes part; {instead}"
-        )
-    if repeated:
-        raise PrivacyRefusal(
-            f'[privacy] unit = "{unit}" is a column with {repeated:,} repeated values: a {unit} has several '
-            f'rows, and each row would be protected separately. Set [data] user = "{unit}" and '
-            f"rows_per_user, so that a record is a {unit} with all rows; {instead}"
-        )
 
 
 def _shown(bound: Any) -> str:

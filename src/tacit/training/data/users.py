@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.columns.units import has_column_names, repeated_in_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.plan import Plan
@@ -327,3 +329,27 @@ def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | N
 
 
 _ROWS = ("row", "record", "example", "sample")
+
+
+def check_columns(data: Any, plan: Plan) -> None:
+    """Refuse a data frame or mapping with a column that seems to identify the units and has repeated values.
+
+    Data in :class:`UserRecords` are not checked: they name the unit of each row.
+    """
+    for part in data if isinstance(data, tuple) else (data,):
+        if not has_column_names(part):
+            continue
+        columns = part
+        if isinstance(part, Mapping):
+            columns = {
+                name: values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+                for name, values in part.items()
+            }
+        name, unit = repeated_in_frame(columns, plan.unit), plan.unit
+        if name is not None:
+            raise PrivacyRefusal(
+                f"the plan's unit is {unit!r}, and column {name!r} of the data has repeated values: a {unit} "
+                "seems to have several rows, and each row would be protected separately. Give the session "
+                f"UserRecords with that column as owners; or, to protect single rows, make the plan with "
+                f'unit="row"; or, if each row is another {unit}, leave the column out of the data.'
+            )
