@@ -67,7 +67,8 @@ def calibrate(
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more.
+        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more, or
+            if the goal needs more noise than can be accounted for.
         LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
             enough.  The message states this noise and its cost.
         InvalidInput: if no goal is given, or more than one.
@@ -103,10 +104,20 @@ def calibrate(
     }
     goal = goal_of(goals, relation, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
-    excess, near_excess, rough_excess = (
-        cache(lambda log_noise, figure=figure: goal.excess(figure(family(_noise(log_noise)))))
-        for figure in (goal.figure, goal.near, goal.rough)
-    )
+
+    def excess_of(figure: Callable[[Event], float]) -> Callable[[float], float]:
+        @cache
+        def at(log_noise: float) -> float:
+            try:
+                return goal.excess(figure(family(_noise(log_noise))))
+            except NoiseOutOfRange as problem:
+                if problem.too_small:
+                    raise
+                return -math.inf  # a trial with too much noise is private enough
+
+        return at
+
+    excess, near_excess, rough_excess = map(excess_of, (goal.figure, goal.near, goal.rough))
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
@@ -120,9 +131,11 @@ def calibrate(
         near = least if start is None else min(start, _HIGH)
         solution = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
         if solution > least:
-            if digits is None:
-                return _noise(solution)
-            return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, solution, digits)
+            noise = _noise(solution)
+            if digits is not None:
+                noise = _raised(lambda trial: excess(math.log(trial)) <= 0.0, solution, digits)
+            _check_priced(lambda: price_of(family(noise), relation, method), goal.says())
+            return noise
     limit = goal.says()
     raise LooseBudget(
         f"{limit.removeprefix('epsilon ')} is too loose: with the least noise that Tacit accounts for, "
@@ -132,6 +145,14 @@ def calibrate(
         argument="epsilon" if limit.startswith("epsilon") else None,
         fix="Lower `epsilon`, to 10 or less, or `delta`, or the risk; or give that noise multiplier itself.",
     )
+
+
+def _check_priced(price: Callable[[], object], goal: str) -> None:
+    """Refuse a result that counted as private enough only because its noise is out of range."""
+    try:
+        price()
+    except NoiseOutOfRange as problem:
+        raise BudgetExceeded(f"{goal} needs more noise than can be accounted for: {problem}") from problem
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
@@ -157,9 +178,9 @@ def _least_priced(price: Callable[[float], object]) -> float:
         try:
             price(log_noise)
         except NoiseOutOfRange as problem:
-            if log_noise == _HIGH or not problem.too_small:
+            if log_noise == _HIGH and problem.too_small:
                 raise
-            return True
+            return problem.too_small
         return False
 
     low, high = _LOW, _HIGH

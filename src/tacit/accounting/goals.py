@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from tacit.accounting.account import PrivacyCurve, account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
-from tacit.accounting.flatten import flatten
+from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import LeastPrice
+from tacit.accounting.price import BoundedPrice, LeastPrice
 from tacit.errors import InvalidInput, check_real
-from tacit.events import Adjacency, Event
+from tacit.events import (
+    Adjacency,
+    BallsInBins,
+    Compose,
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeat,
+)
 
 TOLERANCE = 8e-5  # relative, of the noise multiplier, if the goal is an epsilon
 FINE = 8e-7  # relative, of the noise multiplier, if the goal limits an attack
@@ -95,8 +104,31 @@ def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[
     return lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta)
 
 
+def _gaussians(steps: Steps, *, sampled: bool) -> Event:
+    """Replace mechanisms that take seconds by Gaussians that cost about as much.
+
+    Balls in bins cost about as much as Poisson samples if noise is large, as known bins if it is small."""
+    events = list[Event]()
+    for base, count in steps:
+        match base:
+            case DiscreteGaussian(scale, sensitivity):
+                events.append(Repeat(Gaussian(scale / sensitivity), count))
+            case BallsInBins(bins, inner) if sampled:
+                events.append(Repeat(PoissonSampled(1.0 / bins, inner), count * bins))
+            case BallsInBins(_, inner):
+                events.append(Repeat(inner, count))
+            case _:
+                events.append(Repeat(base, count))
+    return Compose(tuple(events))
+
+
 def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
     price, steps = price_of(event, adjacency, method), flatten(event)
+    if any(isinstance(base, BallsInBins | DiscreteGaussian) for base, _ in steps):
+        sampled, plain = (_gaussians(steps, sampled=sampled) for sampled in (True, False))
+        return min(_rough_best(event, adjacency, method, delta) for event in (sampled, plain))
+    if isinstance(price, BoundedPrice):
+        price = price.inner
     if isinstance(price, LeastPrice):
         if not isinstance(price.first, ContourPrice):
             return price.near(delta)
