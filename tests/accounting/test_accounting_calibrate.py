@@ -136,6 +136,23 @@ def test_the_least_noise_may_be_above_that_of_the_range() -> None:
     account(plan(refusal.value.noise), adjacency="replace-one")
 
 
+def test_a_loose_budget_is_lowered_to_10_only_from_above() -> None:
+    def plan(sigma: float) -> Event:
+        return PoissonSampled(1e-9, Gaussian(sigma))
+
+    for target, says in (
+        (0.1, r"'pld'\)\. Lower epsilon or delta"),
+        (50.0, r"nothing\. Lower epsilon, to 10 or"),
+    ):
+        with pytest.raises(LooseBudget, match=says):
+            calibrate(plan, epsilon=target, delta=1e-5, adjacency="add-remove")
+
+
+def test_an_infinite_epsilon_says_how_to_train_without_privacy() -> None:
+    with pytest.raises(InvalidInput, match="without privacy, take batches from a torch DataLoader"):
+        calibrate(dp_sgd, epsilon=math.inf, delta=1e-5, adjacency="add-remove")
+
+
 def test_calibrate_just_above_the_least_noise() -> None:
     target = epsilon(dp_sgd(0.10001, q=0.3, steps=100))
     sigma = calibrate(

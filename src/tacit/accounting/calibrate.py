@@ -22,6 +22,7 @@ from tacit.rounding import raised
 _MOST_STEPS = 10**9
 _FEWEST_DIGITS = 6  # of a noise multiplier: with fewer, rounding costs more than the search's tolerance
 _SECANTS = 6
+_LARGE = 10.0  # an epsilon above it promises little
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
@@ -137,13 +138,15 @@ def calibrate(
             _check_priced(lambda: price_of(family(noise), relation, method), goal.says())
             return noise
     limit = goal.says()
+    large = f", to {_LARGE:g} or less," if epsilon is not None and epsilon > _LARGE else ""
+    useless = ". Such a budget protects nothing" if large or epsilon is None else ""
     raise LooseBudget(
         f"{limit.removeprefix('epsilon ')} is too loose: with the least noise that Tacit accounts for, "
         f"multiplier {_noise(least):.4g}, this plan costs only {goal.says(excess(least), '.4g')} under "
-        f"{relation.value} (method {method!r}). Such a budget protects nothing",
+        f"{relation.value} (method {method!r}){useless}",
         raised(_noise(least), _FEWEST_DIGITS),
         argument="epsilon" if limit.startswith("epsilon") else None,
-        fix="Lower `epsilon`, to 10 or less, or `delta`, or the risk; or give that noise multiplier itself.",
+        fix=f"Lower `epsilon`{large} or `delta`, or the risk; or give that noise multiplier itself.",
     )
 
 

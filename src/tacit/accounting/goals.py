@@ -58,6 +58,21 @@ class Goal:
         return self.words.format(format(value, digits))
 
 
+def check_budget(epsilon: object) -> float:
+    """Check an epsilon that a run may cost; if it is infinite, say how to train without privacy.
+
+    >>> check_budget(3)
+    3.0
+    """
+    why = ""
+    if epsilon == math.inf:
+        why = (
+            "An infinite epsilon promises nothing. To train the same loop without privacy, take batches from "
+            "a torch DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()"
+        )
+    return check_real("epsilon", epsilon, low=0.0, open_low=True, why=why)
+
+
 def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
     """Make the goal from the arguments of :func:`tacit.accounting.calibrate`; None means not given."""
 
@@ -73,7 +88,7 @@ def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method:
             delta = goals["delta"]
             return Goal(
                 f"epsilon {{}} at delta {delta:g}",
-                check_real("epsilon", goals["epsilon"], low=0.0, open_low=True),
+                check_budget(goals["epsilon"]),
                 lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta),
                 lambda event: price_of(event, adjacency, method).near(delta),
                 rough_epsilon(delta, adjacency, method),

@@ -35,6 +35,7 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 BEST = "best"
 """The method that returns the least of all proven bounds."""
 _CANDIDATES = ("pld", "rdp", "optimal")  # one of these has the least bound; no other accountant proves less
+_OF_CLAIMS = ("pld", "optimal", "strong", "basic")
 _TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
 
 
@@ -54,9 +55,9 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _by(method: str, steps: Steps, adjacency: Adjacency) -> Price:
-    """Price ``steps`` by one accountant, and by their exact claim if their privacy loss is bounded."""
+    """Price ``steps`` by one accountant, and, if it composes pure claims, by their sum, which is exact."""
     price = METHODS[method](steps, adjacency)
-    claim = pure_claim(steps, adjacency)
+    claim = pure_claim(steps, adjacency) if method in _OF_CLAIMS else None
     return price if claim is None else BoundedPrice(price, *claim)
 
 

@@ -246,8 +246,7 @@ class LeastPrice(Price):
 
     @property
     def pure_epsilon(self) -> float | None:
-        known = [price.pure_epsilon for price in self.prices.values() if price.pure_epsilon is not None]
-        return min(known, default=None)
+        return self.first.pure_epsilon
 
     def best_method(self, delta: float) -> str:
         """Return the name of the accountant whose bound is ``epsilon(delta)``."""
@@ -256,7 +255,7 @@ class LeastPrice(Price):
     def _least(self, delta: float) -> tuple[float, str]:
         (name, first), *rest = self.prices.items()
         best = first.epsilon(delta), name
-        for name, price in [] if best[0] == 0.0 or first.is_tight(delta) else rest:
+        for name, price in [] if best[0] == 0.0 or delta == 0.0 or first.is_tight(delta) else rest:
             if (epsilon := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
                 best = epsilon, name
         return best
