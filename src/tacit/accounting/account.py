@@ -1,4 +1,4 @@
-"""The cost of an event as a privacy curve, which maps delta to epsilon and epsilon to delta.
+"""The cost of an event as a privacy curve, from delta to epsilon and back.  One long class, mostly examples.
 
 The curve also bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
 Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.

@@ -87,8 +87,8 @@ def pure_claim(steps: Steps, adjacency: Adjacency) -> tuple[Fraction, Fraction] 
             return None
         total += count * epsilon
     if sum(count for _, count in leaks) <= _FEW_LEAKS:
-        kept = math.prod(((1 - chance) ** count for chance, count in leaks), start=Fraction(1))
-        return total, 1 - kept
+        no_leak = math.prod(((1 - chance) ** count for chance, count in leaks), start=Fraction(1))
+        return total, 1 - no_leak
     log_kept = sum(count * math.log1p(-float(chance)) for chance, count in leaks if chance < 1)
     leaked = -math.expm1(log_kept) * _UP if all(chance < 1 for chance, _ in leaks) else 1.0
     return total, Fraction(min(1.0, leaked))

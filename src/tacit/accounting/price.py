@@ -1,4 +1,4 @@
-"""The interface of all accountants, and prices that combine others.
+"""The interface of all accountants, and prices that combine others.  Long: each price has all methods.
 
 Combined prices are the least of several prices, the price of a group, and the price of two releases.
 """

@@ -1,4 +1,4 @@
-"""The session, with which a user's own loop trains privately by one call per step.
+"""The session, with which a user's own loop trains privately by one call per step.  Long: its guarantee is.
 
 The session holds everything that the guarantee depends on (plan, records, key, position).  It gives the loop
 step tickets, which hold no data.  Neither records nor values before noise pass through the user's loop.
