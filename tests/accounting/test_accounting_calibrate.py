@@ -15,8 +15,17 @@ from tacit.accounting.closed_form.gaussian import gaussian_epsilon
 from tacit.accounting.pld import inversion
 from tacit.accounting.pld.contour import draw
 from tacit.accounting.scales import NoiseOutOfRange
-from tacit.errors import BudgetExceeded, InvalidInput
-from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+from tacit.errors import BudgetExceeded, InvalidInput, UnsupportedEvent
+from tacit.events import (
+    BallsInBins,
+    Compose,
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    Repeat,
+)
 
 
 def dp_sgd(sigma: float, q: float = 0.01, steps: int = 10_000) -> Event:
@@ -127,6 +136,23 @@ def test_the_least_noise_may_be_above_that_of_the_range() -> None:
     account(plan(refusal.value.noise), adjacency="replace-one")
 
 
+def test_a_loose_budget_is_lowered_to_10_only_from_above() -> None:
+    def plan(sigma: float) -> Event:
+        return PoissonSampled(1e-9, Gaussian(sigma))
+
+    for target, says in (
+        (0.1, r"'pld'\)\. Lower epsilon or delta"),
+        (50.0, r"nothing\. Lower epsilon, to 10 or"),
+    ):
+        with pytest.raises(LooseBudget, match=says):
+            calibrate(plan, epsilon=target, delta=1e-5, adjacency="add-remove")
+
+
+def test_an_infinite_epsilon_says_how_to_train_without_privacy() -> None:
+    with pytest.raises(InvalidInput, match="without privacy, take batches from a torch DataLoader"):
+        calibrate(dp_sgd, epsilon=math.inf, delta=1e-5, adjacency="add-remove")
+
+
 def test_calibrate_just_above_the_least_noise() -> None:
     target = epsilon(dp_sgd(0.10001, q=0.3, steps=100))
     sigma = calibrate(
@@ -134,6 +160,59 @@ def test_calibrate_just_above_the_least_noise() -> None:
     )
     assert 0.1 < sigma == pytest.approx(0.10001, rel=2e-4)
     assert epsilon(dp_sgd(sigma, q=0.3, steps=100)) <= target
+
+
+# --- trials with more noise than the accountant prices ---------------------------------------------------
+
+
+def test_calibrate_though_a_trial_has_more_noise_than_is_priced() -> None:
+    def plan(sigma: float) -> Event:
+        return Repeat(PoissonSampled(0.5, Gaussian(2e5 * sigma)), 8)
+
+    sigma = calibrate(plan, epsilon=1e-9, delta=1e-6, adjacency="add-remove")
+    assert 1e5 < 2e5 * sigma < 1e6
+    assert account(plan(sigma), adjacency="add-remove").epsilon(1e-6) <= 1e-9
+
+
+def test_too_many_outcomes_of_discrete_noise_are_too_much_noise() -> None:
+    """So Repeat(DiscreteGaussian(s), 16) is calibrated at epsilon 0.001, s = 9746, in some twenty seconds."""
+    with pytest.raises(NoiseOutOfRange, match="outcomes") as refusal:
+        account(Repeat(DiscreteGaussian(16_384.0), 16), adjacency="add-remove")
+    assert not refusal.value.too_small
+    with pytest.raises(UnsupportedEvent, match="outcomes") as unit:
+        account(Repeat(DiscreteGaussian(1e4, sensitivity=2**21), 16), adjacency="add-remove")
+    assert not isinstance(unit.value, NoiseOutOfRange)
+
+
+@pytest.mark.parametrize(("bins", "passes", "target"), [(100, 1, 1.0), (100, 1, 6.0), (10, 10, 0.1)])
+def test_calibrate_balls_in_bins(bins: int, passes: int, target: float) -> None:
+    def plan(sigma: float) -> Event:
+        return BallsInBins(bins, Gaussian(sigma), passes=passes)
+
+    sigma = calibrate(plan, epsilon=target, delta=1e-5, adjacency="add-remove")
+    assert epsilon(plan(sigma)) <= target < epsilon(plan(sigma * (1 - 1e-3)))
+
+
+def test_calibrate_balls_in_bins_in_few_trials() -> None:
+    family = mock.Mock(side_effect=lambda sigma: BallsInBins(100, Gaussian(sigma)))
+    module = importlib.import_module("tacit.accounting.goals")
+    with mock.patch.object(module, "account", wraps=account) as exact:
+        calibrate(family, epsilon=1.0, delta=1e-5, adjacency="add-remove")
+    assert exact.call_count <= 6
+    assert family.call_count <= 45
+
+
+def test_calibrate_says_that_a_goal_needs_more_noise_than_is_priced() -> None:
+    with pytest.raises(BudgetExceeded, match=r"needs more noise than can be accounted for.* up to 100"):
+        calibrate(lambda s: BallsInBins(10, Gaussian(s)), epsilon=1e-4, delta=1e-6, adjacency="add-remove")
+    with pytest.raises(BudgetExceeded, match="needs more noise than can be accounted for"):
+        calibrate(
+            lambda s: BallsInBins(10, Gaussian(s)),
+            epsilon=1e-4,
+            delta=1e-6,
+            adjacency="add-remove",
+            digits=6,
+        )
 
 
 def test_a_fixed_part_that_nobody_prices_is_refused_and_not_searched_around() -> None:

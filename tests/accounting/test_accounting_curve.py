@@ -21,7 +21,19 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.accounting.price import ErrorBudget, GroupPrice, Price, SumPrice
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import InvalidInput, UnsupportedEvent
-from tacit.events import Adjacency, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
+from tacit.events import (
+    Adjacency,
+    ApproximateDP,
+    Compose,
+    DiscreteLaplace,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    PoissonSampled,
+    Repeat,
+)
 
 RATES = np.concatenate([[0.0, 1e-9, 1e-5, 1e-3], np.linspace(0.01, 0.99, 99), [0.999, 1 - 1e-6, 1.0]])
 DP_SGD = Repeat(PoissonSampled(0.02, Gaussian(1.5)), 200)
@@ -303,11 +315,115 @@ def test_group_of_a_pure_mechanism_is_exact() -> None:
 def test_group_by_the_lemma() -> None:
     """Vadhan 2017, Lemma 2.2, written out; the sum of the deltas times powers of e^eps."""
     one = curve_of(Gaussian(2.0))
+    four = GroupPrice(one._price, 4)
     for each in (0.4, 1.1):
         steps = one.delta(each) * sum(math.exp(i * each) for i in range(4))
         if steps < 1.0:
-            assert one.group(4).delta(4 * each) == pytest.approx(min(steps, 4 * one.delta(0.0)), rel=1e-9)
-    assert one.group(4).delta(0.0) == pytest.approx(4 * one.delta(0.0), rel=1e-9)
+            assert four.delta(4 * each) == pytest.approx(min(steps, 4 * one.delta(0.0)), rel=1e-9)
+    assert four.delta(0.0) == pytest.approx(4 * one.delta(0.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_a_group_of_a_gaussian_costs_no_more_than_its_event(sigma: float) -> None:
+    """k records move the sum by k: mu grows k-fold, and delta(eps) is known."""
+    mu = 3.0 * math.sqrt(10.0) / sigma
+    group = curve_of(Repeat(Gaussian(sigma), 10)).group(3)
+    epsilon = group.epsilon(1e-6)
+    with mp.workdps(30):
+        delta = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+    assert float(delta) == pytest.approx(1e-6, rel=1e-6)
+    assert group.epsilon(1e-6) == curve_of(GroupPrivacy(Repeat(Gaussian(sigma), 10), 3)).epsilon(1e-6)
+
+
+def test_a_group_of_a_sampled_gaussian_costs_no_more_than_its_event() -> None:
+    event = Repeat(PoissonSampled(0.01, Gaussian(1.0)), 1000)
+    group, one = curve_of(event).group(3), GroupPrice(curve_of(event)._price, 3)
+    assert group.epsilon(1e-6) == curve_of(GroupPrivacy(event, 3)).epsilon(1e-6) < 0.9 * one.epsilon(1e-6)
+
+
+def test_a_group_of_many_claims_is_the_lesser_of_both_bounds() -> None:
+    """Composition, then the lemma, or the lemma, then composition: neither is always the lesser."""
+    curve = curve_of(Repeat(ApproximateDP(0.5, 1e-9), 50))
+    group = curve.group(4)
+    assert group.epsilon(1e-5) <= GroupPrice(curve._price, 4).epsilon(1e-5)
+    assert group.epsilon(1e-5) <= curve_of(GroupPrivacy(curve.event, 4)).epsilon(1e-5)
+
+
+# --- the largest privacy loss ----------------------------------------------------------------------------
+
+
+def laplace_overlap(scales: tuple[float, ...], epsilon: float) -> float:
+    """Compute E (1 - e^{eps - L})_+ of Laplace noises by sums over a fine grid of losses, which it splits."""
+    mesh = 2.0**-10
+    total, low = np.ones(1), 0.0
+    for scale in scales:
+        top = 1.0 / scale
+        cells = round(2 * top / mesh)
+        places = mesh * np.arange(cells + 1) - top
+        edges = np.concatenate([places[:1], (places[1:] + places[:-1]) / 2.0, places[-1:]])
+        masses = np.diff(np.exp(-(top - edges) / 2.0)) / 2.0  # density e^{-(top - l) / 2} / 4
+        masses[-1] += 0.5
+        masses[0] += math.exp(-top) / 2.0
+        total, low = np.convolve(total, masses), low - top
+    losses = low + mesh * np.arange(total.size)
+    return float(np.dot(total, np.maximum(-np.expm1(epsilon - losses), 0.0)))
+
+
+@pytest.mark.parametrize("method", ["pld", "best", "optimal", "basic", "strong"])
+@pytest.mark.parametrize(
+    ("events", "most"),
+    [
+        ((Laplace(1.0), Laplace(2.0)), 1.5),
+        ((Repeat(Laplace(1.0), 3), Repeat(Laplace(2.0), 2)), 4.0),
+        ((DiscreteLaplace(1.0), DiscreteLaplace(2.0)), 1.5),
+        ((ApproximateDP(0.1), ApproximateDP(0.2)), 0.3),
+        ((ExponentialMechanism(0.7), Laplace(2.0)), 1.2),
+    ],
+)
+def test_delta_is_0_at_the_largest_loss(method: str, events: tuple[Event, ...], most: float) -> None:
+    curve = curve_of(Compose(events), method=method)
+    assert curve.delta(most) == 0.0 < curve.delta(0.99 * most)
+    assert curve.delta(np.array([most, 2.0 * most])).tolist() == [0.0, 0.0]
+    assert curve.epsilon(0.0) == most
+    assert curve.epsilon(np.array([0.0, 1e-250])).tolist() == [most, pytest.approx(most)]
+    assert curve.group(3).epsilon(0.0) == pytest.approx(3.0 * most, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    "events", [(Laplace(1.0), Laplace(2.0)), (DiscreteLaplace(1.0), DiscreteLaplace(2.0))]
+)
+def test_delta_falls_up_to_the_largest_loss(events: tuple[Event, ...]) -> None:
+    curve = curve_of(Compose(events))
+    epsilons = [1.3, 1.4, 1.499, 1.5 - 1e-6, 1.5 - 1e-9, 1.5 - 1e-12, 1.5]
+    deltas = [curve.delta(epsilon) for epsilon in epsilons]
+    assert deltas == sorted(deltas, reverse=True)
+    if isinstance(events[0], Laplace):
+        assert deltas[0] == pytest.approx(laplace_overlap((1.0, 2.0), 1.3), rel=1e-3)
+        for epsilon, delta in zip(epsilons[2:], deltas[2:], strict=True):
+            truth = -math.expm1(epsilon - 1.5) / 4.0  # both losses are the largest ones
+            assert delta >= truth * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize("method", ["pld", "best", "optimal", "basic", "strong"])
+def test_claims_compose_exactly_at_their_largest_loss(method: str) -> None:
+    """Nothing leaks with probability .9 .8 = .72; then no loss is above 3."""
+    curve = curve_of(Compose((ApproximateDP(1.0, 0.1), ApproximateDP(2.0, 0.2))), method=method)
+    assert curve.epsilon(0.28) == 3.0
+    assert curve.delta(3.0) == curve.delta(3.5) == pytest.approx(0.28, rel=1e-15)
+    assert curve.delta(2.999) >= 0.28
+    many = curve_of(Repeat(ApproximateDP(0.1, 1e-6), 1000), method=method)
+    with mp.workdps(30):
+        truth = 1 - (1 - mp.mpf("1e-6")) ** 1000
+    assert truth <= many.delta(100.0) <= truth * (1.0 + 1e-8)
+    with pytest.raises(InvalidInput, match=r"\(0, 1\)"):
+        many.epsilon(0.0)
+
+
+def test_no_delta_is_a_negative_0() -> None:
+    for event in (Laplace(1.0), Compose((Laplace(1.0), Laplace(2.0))), PoissonSampled(0.1, Laplace(1.0))):
+        for epsilon in (-0.0, 1.0, 5.0):
+            assert math.copysign(1.0, curve_of(event).delta(epsilon)) == 1.0
+        assert not np.signbit(curve_of(event).delta(np.array([-0.0, 1.0, 5.0]))).any()
 
 
 def test_groups_of_groups_multiply_and_one_is_itself() -> None:

@@ -39,7 +39,7 @@ def test_reference_values(bins: int, sigma: float, epochs: int, delta: float, tr
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize(("sigma", "eps"), [(1.5, 0.7), (3.0, 0.3), (0.8, 2.5)])
+@pytest.mark.parametrize(("sigma", "eps"), [(1.5, 0.7), (3.0, 0.3), (0.8, 2.5), (0.5, 8.0), (0.3, 18.0)])
 def test_two_bins_in_one_epoch_by_quadrature(sigma: float, eps: float) -> None:
     """Given the one lognormal, what the other has to be is a threshold."""
     with mp.workdps(20):
@@ -83,7 +83,7 @@ def test_many_bins_by_plain_convolution() -> None:
     assert exact * (1 - 1e-5) <= upper <= lower * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("sigma", [0.8, 1.0, 2.0, 6.0])
+@pytest.mark.parametrize("sigma", [0.3, 0.5, 0.8, 1.0, 2.0, 6.0])
 def test_the_two_laws_of_one_lognormal_are_on_either_side_in_convex_order(sigma: float) -> None:
     """E (W - a)_+ on grid points and between them, where chords are farthest from the curve."""
     upper = balls_in_bins(1, sigma, remove=True, tail=1e-15)

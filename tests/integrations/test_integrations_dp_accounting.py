@@ -6,6 +6,7 @@ import importlib
 import math
 from typing import Any
 
+import attrs
 import dp_accounting
 import pytest
 from dp_accounting import dp_event
@@ -284,6 +285,43 @@ def test_bad_questions() -> None:
         google_epsilon(G, "neighbours", 1e-5)
     with pytest.raises(InvalidInput, match="delta must be"):
         google_epsilon(G, Adjacency.ADD_REMOVE, 0.0)
+
+
+@attrs.frozen
+class DiscreteGaussianDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    sigma: float
+    sensitivity: float = 1.0
+    dimension: int | None = None
+
+
+@attrs.frozen
+class EpsilonDeltaDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    epsilon: float
+    delta: float
+
+
+@attrs.frozen
+class ExponentialMechanismDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    epsilon: float
+
+
+def test_events_newer_than_dp_accounting_0_6_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the fields of dp_accounting's source of August 2026, where 0.6.0 has no such classes."""
+    for kind in (DiscreteGaussianDpEvent, EpsilonDeltaDpEvent, ExponentialMechanismDpEvent):
+        monkeypatch.setattr(dp_event, kind.__name__, kind, raising=False)
+    assert from_dp_accounting(EpsilonDeltaDpEvent(1.0, 1e-6)) == ApproximateDP(1.0, 1e-6)
+    assert from_dp_accounting(ExponentialMechanismDpEvent(0.5)) == ExponentialMechanism(0.5)
+    one = DiscreteGaussianDpEvent(3.0, sensitivity=2.0, dimension=1)
+    repeated = dp_event.SelfComposedDpEvent(one, 4)
+    assert from_dp_accounting(repeated) == Repeat(DiscreteGaussian(3.0, sensitivity=2), 4)
+    for refused in (
+        DiscreteGaussianDpEvent(3.0),
+        DiscreteGaussianDpEvent(3.0, dimension=2),
+        DiscreteGaussianDpEvent(3.0, sensitivity=1.5, dimension=1),
+        DiscreteGaussianDpEvent(0.0, dimension=1),
+    ):
+        with pytest.raises(UnsupportedEvent):
+            from_dp_accounting(refused)
 
 
 def test_without_dp_accounting_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

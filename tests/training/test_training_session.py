@@ -376,15 +376,19 @@ def test_a_turn_is_taken_once_and_in_order() -> None:
         run.step("batch")  # type: ignore[arg-type]
 
 
-def test_epochs_cover_the_plan() -> None:
+def test_epochs_cover_the_plan_and_have_a_length() -> None:
+    """A bar such as tqdm asks for the length."""
     run = session(the_plan=plan(steps=7))
-    sizes = []
+    sizes, lengths = [], [len(run.batches())]  # type: ignore[arg-type]
     while run.steps_done < 7:
-        before = run.steps_done
-        for batch in run.epoch():
+        before, epoch = run.steps_done, run.epoch()
+        lengths.append(len(epoch))  # type: ignore[arg-type]
+        for batch in epoch:
             run.step(batch)
         sizes.append(run.steps_done - before)
     assert sizes == [3, 3, 1]
+    assert lengths == [7, *sizes]
+    assert len(run.epoch()) == 0  # type: ignore[arg-type]
 
 
 def test_stray_gradients_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The cost of an event as a privacy curve, which maps delta to epsilon and epsilon to delta.
+"""The cost of an event as a privacy curve, from delta to epsilon and back.  One long class, mostly examples.
 
 The curve also bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
 Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, final
@@ -26,7 +27,7 @@ from tacit.errors import (
     check_probability,
     check_real,
 )
-from tacit.events import Adjacency, Compose, Event
+from tacit.events import Adjacency, Compose, Event, GroupPrivacy
 
 Numbers = TypeVar("Numbers", float, Array)  # one number, or an array of any shape
 
@@ -80,10 +81,24 @@ class PrivacyCurve:
     def epsilon(self, delta: Numbers) -> Numbers:
         """Return an upper bound on epsilon, in nats, for ``delta`` in (0, 1).
 
+        Delta may be 0 if the privacy loss has a known largest value, as with Laplace noise.
+
         Raises:
-            InvalidInput: if a delta is not in (0, 1).
+            InvalidInput: if a delta is not in this range.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Compose, Laplace
+        >>> account(Compose((Laplace(1.0), Laplace(2.0))), adjacency="add-remove").epsilon(0.0)
+        1.5
         """
-        return _answered(self._price.epsilon, self._price.epsilons, _check_delta, delta)
+        check = _check_delta if self._price.pure_epsilon is None else _check_delta_or_0
+        return _answered(self._price.epsilon, self._epsilons, check, delta)
+
+    def _epsilons(self, deltas: Array) -> Array:
+        epsilons = np.full(deltas.shape, self._price.pure_epsilon or 0.0)
+        some = deltas > 0.0
+        epsilons[some] = self._price.epsilons(deltas[some])
+        return epsilons
 
     def delta(self, epsilon: Numbers) -> Numbers:
         """Return an upper bound on delta, in [0, 1], for ``epsilon`` >= 0 in nats.
@@ -256,12 +271,13 @@ class PrivacyCurve:
     # --- further curves -----------------------------------------------------------------------------------
 
     def group(self, size: int) -> PrivacyCurve:
-        """Return the curve of a group of ``size`` records, from the curve of one record.
+        """Return the curve of a group of ``size`` records.
 
-        A mechanism that is (eps, delta)-DP for one record is (k eps, delta (exp(k eps) - 1) / (exp(eps) -
-        1))-DP for k records (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma 2.2).  This holds
-        for every mechanism, and is loose for most.  The lower bound of the curve is that of one record,
-        because a group contains at least one.
+        It is the lesser of two bounds.  The first is the curve of ``GroupPrivacy(event, size)``, if the
+        method accounts for it.  The second holds for every mechanism: if it is (eps, delta)-DP for one
+        record, it is (k eps, delta (exp(k eps) - 1) / (exp(eps) - 1))-DP for k records (Vadhan, "The
+        Complexity of Differential Privacy" 2017, Lemma 2.2).  The lower bound of the curve is that of one
+        record if only the second bound is known, because a group contains at least one.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].
@@ -274,8 +290,13 @@ class PrivacyCurve:
         count = check_integer("size", size, low=1, high=_MOST_RECORDS)
         if count == 1:
             return self
-        price = GroupPrice(self._price, count)
-        return PrivacyCurve(self.method, self.adjacency, self.event, price, self.records * count)
+        price: Price = GroupPrice(self._price, count)
+        records = self.records * count
+        if self.method in (*METHODS, BEST):  # not after ``compose`` of curves of two methods
+            with suppress(UnsupportedEvent):
+                together = price_of(GroupPrivacy(self.event, records), self.adjacency, self.method)
+                price = LeastPrice({self.method: together, "one record": price})
+        return PrivacyCurve(self.method, self.adjacency, self.event, price, records)
 
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
         """Return the curve of two releases about the same records; the second may depend on the first.
@@ -312,6 +333,10 @@ class PrivacyCurve:
 
 def _check_delta(delta: object) -> float:
     return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+
+
+def _check_delta_or_0(delta: object) -> float:
+    return check_real("delta", delta, low=0.0, high=1.0, open_high=True)
 
 
 def _check_epsilon(epsilon: object) -> float:
@@ -358,7 +383,7 @@ def _shaped(row: Array, like: Numbers, most: float) -> Numbers:
 def _within(row: Array, most: float) -> Array:
     if np.isnan(row).any():  # pragma: no cover - a defect of an accountant, never let through
         raise ArithmeticError("an accountant returned NaN; please report the event and the method.")
-    return np.clip(row, 0.0, most)
+    return np.clip(row, 0.0, most) + 0.0  # never -0.0
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:

@@ -40,6 +40,8 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
+_UP = 1.0 + 1e-9  # rounding goes towards more delta
+_FEW_LEAKS = 64  # so few deltas are multiplied exactly
 _LEAST_NOISE = 1e-4  # relative to the sensitivity: less noise has an epsilon above 1e4, or 1e8 at order 2
 
 
@@ -63,11 +65,33 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
     (Fraction(3, 10), Fraction(0, 1))
     """
     relation = Adjacency.parse(adjacency)
-    steps, leak = _without_leaks(event, relation)
+    steps, leaks = _without_leaks(flatten(event), relation)
+    leak = sum((count * chance for chance, count in leaks), Fraction(0))
     parts = [(_exactly_pure(base, relation), count) for base, count in steps]
     if any(epsilon is None for epsilon, _ in parts):
         return None
     return sum((count * epsilon for epsilon, count in parts if epsilon is not None), Fraction(0)), leak
+
+
+def pure_claim(steps: Steps, adjacency: Adjacency) -> tuple[Fraction, Fraction] | None:
+    """Compute the (epsilon, delta) of ``steps`` at the largest finite privacy loss; None if it is unbounded.
+
+    Epsilons add up.  No delta leaks with the product of the chances that each does not (Kairouz, Oh &
+    Viswanath 2015, 1311.0776, Theorem 3.3), so this delta is less than that of :func:`pure_cost`.
+    """
+    pure, leaks = _without_leaks(steps, adjacency)
+    total = Fraction(0)
+    for base, count in pure:
+        epsilon = _exactly_pure(base, adjacency)
+        if epsilon is None:
+            return None
+        total += count * epsilon
+    if sum(count for _, count in leaks) <= _FEW_LEAKS:
+        no_leak = math.prod(((1 - chance) ** count for chance, count in leaks), start=Fraction(1))
+        return total, 1 - no_leak
+    log_kept = sum(count * math.log1p(-float(chance)) for chance, count in leaks if chance < 1)
+    leaked = -math.expm1(log_kept) * _UP if all(chance < 1 for chance, _ in leaks) else 1.0
+    return total, Fraction(min(1.0, leaked))
 
 
 def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
@@ -81,7 +105,8 @@ def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
     0.125
     """
     relation = Adjacency.parse(adjacency)
-    steps, leak = _without_leaks(event, relation)
+    steps, leaks = _without_leaks(flatten(event), relation)
+    leak = sum((count * chance for chance, count in leaks), Fraction(0))
     return sum((count * _rho(base, relation) for base, count in steps), Fraction(0)), leak
 
 
@@ -120,7 +145,8 @@ def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str
     """
     relation = Adjacency.parse(adjacency)
     at = np.array([check_real("order", order, low=1.0, open_low=True) for order in orders])
-    steps, leak = _without_leaks(event, relation)
+    steps, leaks = _without_leaks(flatten(event), relation)
+    leak = sum((count * chance for chance, count in leaks), Fraction(0))
     for base, _ in steps:
         if not _reveals(base, relation):
             check_scale(base, "rdp")
@@ -148,11 +174,11 @@ def _reveals(base: Base, adjacency: Adjacency) -> bool:
     return pure is not None and pure > 1.0 / _LEAST_NOISE
 
 
-def _without_leaks(event: Event, adjacency: Adjacency) -> tuple[Steps, Fraction]:
-    """Return the mechanisms of ``event`` without deltas, in units of ``adjacency``, and their total delta."""
-    split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, flatten(event))]
-    leak = sum((count * chance for _, chance, count in split), Fraction(0))
-    return merged((part, count) for part, _, count in split), leak
+def _without_leaks(steps: Steps, adjacency: Adjacency) -> tuple[Steps, list[tuple[Fraction, int]]]:
+    """Return ``steps`` without deltas, in units of ``adjacency``, and each delta with its count."""
+    split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, steps)]
+    leaks = [(chance, count) for _, chance, count in split if chance > 0]
+    return merged((part, count) for part, _, count in split), leaks
 
 
 def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:

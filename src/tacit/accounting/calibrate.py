@@ -22,6 +22,7 @@ from tacit.rounding import raised
 _MOST_STEPS = 10**9
 _FEWEST_DIGITS = 6  # of a noise multiplier: with fewer, rounding costs more than the search's tolerance
 _SECANTS = 6
+_LARGE = 10.0  # an epsilon above it promises little
 _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
@@ -67,7 +68,8 @@ def calibrate(
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more.
+        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more, or
+            if the goal needs more noise than can be accounted for.
         LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
             enough.  The message states this noise and its cost.
         InvalidInput: if no goal is given, or more than one.
@@ -103,10 +105,20 @@ def calibrate(
     }
     goal = goal_of(goals, relation, method)
     least = _least_priced(lambda log_noise: price_of(family(_noise(log_noise)), relation, method))
-    excess, near_excess, rough_excess = (
-        cache(lambda log_noise, figure=figure: goal.excess(figure(family(_noise(log_noise)))))
-        for figure in (goal.figure, goal.near, goal.rough)
-    )
+
+    def excess_of(figure: Callable[[Event], float]) -> Callable[[float], float]:
+        @cache
+        def at(log_noise: float) -> float:
+            try:
+                return goal.excess(figure(family(_noise(log_noise))))
+            except NoiseOutOfRange as problem:
+                if problem.too_small:
+                    raise
+                return -math.inf  # a trial with too much noise is private enough
+
+        return at
+
+    excess, near_excess, rough_excess = map(excess_of, (goal.figure, goal.near, goal.rough))
     start = _start(rough_excess, least)
     if start == math.inf and excess(_HIGH) > 0.0:
         raise BudgetExceeded(
@@ -120,18 +132,30 @@ def calibrate(
         near = least if start is None else min(start, _HIGH)
         solution = _refine(excess, _secant(near_excess, near, least, goal.tolerance), least, goal.tolerance)
         if solution > least:
-            if digits is None:
-                return _noise(solution)
-            return _raised(lambda noise: goal.excess(goal.figure(family(noise))) <= 0.0, solution, digits)
+            noise = _noise(solution)
+            if digits is not None:
+                noise = _raised(lambda trial: excess(math.log(trial)) <= 0.0, solution, digits)
+            _check_priced(lambda: price_of(family(noise), relation, method), goal.says())
+            return noise
     limit = goal.says()
+    large = f", to {_LARGE:g} or less," if epsilon is not None and epsilon > _LARGE else ""
+    useless = ". Such a budget protects nothing" if large or epsilon is None else ""
     raise LooseBudget(
         f"{limit.removeprefix('epsilon ')} is too loose: with the least noise that Tacit accounts for, "
         f"multiplier {_noise(least):.4g}, this plan costs only {goal.says(excess(least), '.4g')} under "
-        f"{relation.value} (method {method!r}). Such a budget protects nothing",
+        f"{relation.value} (method {method!r}){useless}",
         raised(_noise(least), _FEWEST_DIGITS),
         argument="epsilon" if limit.startswith("epsilon") else None,
-        fix="Lower `epsilon`, to 10 or less, or `delta`, or the risk; or give that noise multiplier itself.",
+        fix=f"Lower `epsilon`{large} or `delta`, or the risk; or give that noise multiplier itself.",
     )
+
+
+def _check_priced(price: Callable[[], object], goal: str) -> None:
+    """Refuse a result that counted as private enough only because its noise is out of range."""
+    try:
+        price()
+    except NoiseOutOfRange as problem:
+        raise BudgetExceeded(f"{goal} needs more noise than can be accounted for: {problem}") from problem
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
@@ -157,9 +181,9 @@ def _least_priced(price: Callable[[float], object]) -> float:
         try:
             price(log_noise)
         except NoiseOutOfRange as problem:
-            if log_noise == _HIGH or not problem.too_small:
+            if log_noise == _HIGH and problem.too_small:
                 raise
-            return True
+            return problem.too_small
         return False
 
     low, high = _LOW, _HIGH

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from tacit.accounting.account import PrivacyCurve, account
 from tacit.accounting.closed_form.gaussian import GaussianPrice
 from tacit.accounting.closed_form.single import SinglePrice
-from tacit.accounting.flatten import flatten
+from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.methods import BEST, price_of
 from tacit.accounting.pld.accountant import estimate
 from tacit.accounting.pld.inversion import ContourPrice
 from tacit.accounting.pld.truncated import TruncatedPrice, uncut
-from tacit.accounting.price import LeastPrice
+from tacit.accounting.price import BoundedPrice, LeastPrice
 from tacit.errors import InvalidInput, check_real
-from tacit.events import Adjacency, Event
+from tacit.events import (
+    Adjacency,
+    BallsInBins,
+    Compose,
+    DiscreteGaussian,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeat,
+)
 
 TOLERANCE = 8e-5  # relative, of the noise multiplier, if the goal is an epsilon
 FINE = 8e-7  # relative, of the noise multiplier, if the goal limits an attack
@@ -49,6 +58,21 @@ class Goal:
         return self.words.format(format(value, digits))
 
 
+def check_budget(epsilon: object) -> float:
+    """Check an epsilon that a run may cost; if it is infinite, say how to train without privacy.
+
+    >>> check_budget(3)
+    3.0
+    """
+    why = ""
+    if epsilon == math.inf:
+        why = (
+            "An infinite epsilon promises nothing. To train the same loop without privacy, take batches from "
+            "a torch DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()"
+        )
+    return check_real("epsilon", epsilon, low=0.0, open_low=True, why=why)
+
+
 def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method: str) -> Goal:
     """Make the goal from the arguments of :func:`tacit.accounting.calibrate`; None means not given."""
 
@@ -64,7 +88,7 @@ def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method:
             delta = goals["delta"]
             return Goal(
                 f"epsilon {{}} at delta {delta:g}",
-                check_real("epsilon", goals["epsilon"], low=0.0, open_low=True),
+                check_budget(goals["epsilon"]),
                 lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta),
                 lambda event: price_of(event, adjacency, method).near(delta),
                 rough_epsilon(delta, adjacency, method),
@@ -95,8 +119,31 @@ def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[
     return lambda event: account(event, adjacency=adjacency, method=method).epsilon(delta)
 
 
+def _gaussians(steps: Steps, *, sampled: bool) -> Event:
+    """Replace mechanisms that take seconds by Gaussians that cost about as much.
+
+    Balls in bins cost about as much as Poisson samples if noise is large, as known bins if it is small."""
+    events = list[Event]()
+    for base, count in steps:
+        match base:
+            case DiscreteGaussian(scale, sensitivity):
+                events.append(Repeat(Gaussian(scale / sensitivity), count))
+            case BallsInBins(bins, inner) if sampled:
+                events.append(Repeat(PoissonSampled(1.0 / bins, inner), count * bins))
+            case BallsInBins(_, inner):
+                events.append(Repeat(inner, count))
+            case _:
+                events.append(Repeat(base, count))
+    return Compose(tuple(events))
+
+
 def _rough_best(event: Event, adjacency: Adjacency, method: str, delta: float) -> float:
     price, steps = price_of(event, adjacency, method), flatten(event)
+    if any(isinstance(base, BallsInBins | DiscreteGaussian) for base, _ in steps):
+        sampled, plain = (_gaussians(steps, sampled=sampled) for sampled in (True, False))
+        return min(_rough_best(event, adjacency, method, delta) for event in (sampled, plain))
+    if isinstance(price, BoundedPrice):
+        price = price.inner
     if isinstance(price, LeastPrice):
         if not isinstance(price.first, ContourPrice):
             return price.near(delta)

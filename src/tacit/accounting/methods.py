@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
+from tacit.accounting.additive import pure_claim
 from tacit.accounting.closed_form import gaussian
 from tacit.accounting.composition import theorems
 from tacit.accounting.flatten import Steps, flatten
 from tacit.accounting.pld import accountant as pld
-from tacit.accounting.price import LeastPrice, Price
+from tacit.accounting.price import BoundedPrice, LeastPrice, Price
 from tacit.accounting.renyi import moments, rdp, zcdp
 from tacit.accounting.scales import check_noise
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in
@@ -34,6 +35,7 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
 BEST = "best"
 """The method that returns the least of all proven bounds."""
 _CANDIDATES = ("pld", "rdp", "optimal")  # one of these has the least bound; no other accountant proves less
+_OF_CLAIMS = ("pld", "optimal", "strong", "basic")
 _TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
 
 
@@ -49,7 +51,14 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
     check_noise(steps, method)
     if not steps:  # nothing is released: exactly 0, whatever the method
         return gaussian.price(steps, adjacency)
-    return METHODS[method](steps, adjacency) if method != BEST else _best(steps, adjacency)
+    return _by(method, steps, adjacency) if method != BEST else _best(steps, adjacency)
+
+
+def _by(method: str, steps: Steps, adjacency: Adjacency) -> Price:
+    """Price ``steps`` by one accountant, and, if it composes pure claims, by their sum, which is exact."""
+    price = METHODS[method](steps, adjacency)
+    claim = pure_claim(steps, adjacency) if method in _OF_CLAIMS else None
+    return price if claim is None else BoundedPrice(price, *claim)
 
 
 def _best(steps: Steps, adjacency: Adjacency) -> Price:
@@ -61,7 +70,7 @@ def _best(steps: Steps, adjacency: Adjacency) -> Price:
         if name == "optimal" and "pld" in prices and not selects:
             break  # "pld" composes the same pairs, to four digits at least
         try:
-            prices[name] = METHODS[name](steps, adjacency)
+            prices[name] = _by(name, steps, adjacency)
         except UnsupportedEvent as refusal:
             refusals.append(refusal)
     if not prices:

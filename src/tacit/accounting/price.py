@@ -1,4 +1,4 @@
-"""The interface of all accountants, and prices that combine others.
+"""The interface of all accountants, and prices that combine others.  Long: each price has all methods.
 
 Combined prices are the least of several prices, the price of a group, and the price of two releases.
 """
@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -61,6 +62,11 @@ class Price(ABC):
     def delta(self, epsilon: float) -> float:
         """Return an upper bound on delta at ``epsilon``."""
 
+    @property
+    def pure_epsilon(self) -> float | None:
+        """Return an upper bound on epsilon at delta 0, or None if it is infinite or unknown."""
+        return None
+
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         """Return a lower and an upper bound on epsilon; the lower one is 0.0 if none is known."""
         return 0.0, self.epsilon(delta)
@@ -100,6 +106,82 @@ class Price(ABC):
         """Return the bracket at ``delta`` and the sources of its width."""
         lower, upper = self.epsilon_bounds(delta)
         return ErrorBudget(delta, lower, upper, {})
+
+
+@dataclass(frozen=True)
+class BoundedPrice(Price):
+    """The price of mechanisms with a largest privacy loss: ``inner``, and (``most``, ``leak``)-DP.
+
+    ``most`` and ``leak`` are exact.  Where an accountant rounds, they are less than what it proves.
+    """
+
+    inner: Price
+    most: Fraction
+    leak: Fraction
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        return _rounded_up(self.most) if self.leak == 0 else None
+
+    def epsilon(self, delta: float) -> float:
+        if _decimal(delta) < self.leak:
+            return self.inner.epsilon(delta)
+        most = _rounded_up(self.most)
+        return most if delta == 0.0 else min(most, self.inner.epsilon(delta))
+
+    def delta(self, epsilon: float) -> float:
+        if _decimal(epsilon) < self.most:
+            return self.inner.delta(epsilon)
+        return min(_rounded_up(self.leak), self.inner.delta(epsilon))
+
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        upper = self.epsilon(delta)
+        return min(self.inner.epsilon_bounds(delta)[0], upper), upper
+
+    def near(self, delta: float) -> float:
+        if _decimal(delta) < self.leak:
+            return self.inner.near(delta)
+        return min(_rounded_up(self.most), self.inner.near(delta))
+
+    def is_tight(self, delta: float) -> bool:
+        return self.inner.is_tight(delta)
+
+    def tight_delta(self, epsilon: float) -> float | None:
+        return None if self.inner.tight_delta(epsilon) is None else self.delta(epsilon)
+
+    def delta_bounds(self, epsilon: float) -> tuple[float, float]:
+        upper = self.delta(epsilon)
+        return min(self.inner.delta_bounds(epsilon)[0], upper), upper
+
+    def epsilons(self, deltas: Array) -> Array:
+        enough = np.array([_decimal(float(delta)) >= self.leak for delta in deltas], dtype=np.bool_)
+        least: Array = np.minimum(
+            self.inner.epsilons(deltas), np.where(enough, _rounded_up(self.most), math.inf)
+        )
+        return least
+
+    def deltas(self, epsilons: Array) -> Array:
+        enough = np.array([_decimal(float(epsilon)) >= self.most for epsilon in epsilons], dtype=np.bool_)
+        least: Array = np.minimum(
+            self.inner.deltas(epsilons), np.where(enough, _rounded_up(self.leak), math.inf)
+        )
+        return least
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        return self.inner.by_direction(delta)
+
+    def error_budget(self, delta: float) -> ErrorBudget:
+        return self.inner.error_budget(delta)
+
+
+def _decimal(number: float) -> Fraction:
+    """Return the exact decimal that a float prints as, as claims are meant."""
+    return Fraction(repr(number))
+
+
+def _rounded_up(number: Fraction) -> float:
+    value = float(number)
+    return value if _decimal(value) >= number else math.nextafter(value, math.inf)
 
 
 class ExactPrice(Price):
@@ -162,6 +244,10 @@ class LeastPrice(Price):
         """The price that is computed first.  If it is tight, it is the only one."""
         return next(iter(self.prices.values()))
 
+    @property
+    def pure_epsilon(self) -> float | None:
+        return self.first.pure_epsilon
+
     def best_method(self, delta: float) -> str:
         """Return the name of the accountant whose bound is ``epsilon(delta)``."""
         return self._least(delta)[1]
@@ -169,7 +255,7 @@ class LeastPrice(Price):
     def _least(self, delta: float) -> tuple[float, str]:
         (name, first), *rest = self.prices.items()
         best = first.epsilon(delta), name
-        for name, price in [] if best[0] == 0.0 or first.is_tight(delta) else rest:
+        for name, price in [] if best[0] == 0.0 or delta == 0.0 or first.is_tight(delta) else rest:
             if (epsilon := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
                 best = epsilon, name
         return best
@@ -228,6 +314,11 @@ class GroupPrice(Price):
     one: Price
     size: int
 
+    @property
+    def pure_epsilon(self) -> float | None:
+        each = self.one.pure_epsilon
+        return None if each is None else self.size * each * _UP
+
     def _delta(self, each: float) -> float:
         return self._grown(each, self.one.delta(each))
 
@@ -251,6 +342,8 @@ class GroupPrice(Price):
     def epsilon(self, delta: float) -> float:
         if self._delta(0.0) <= delta:
             return 0.0
+        if delta == 0.0:
+            return math.inf if self.pure_epsilon is None else self.pure_epsilon
         low, high = 0.0, max(1e-9, self.one.epsilon(delta))
         if not math.isfinite(high):
             return math.inf
@@ -276,6 +369,11 @@ class SumPrice(Price):
 
     first: Price
     second: Price
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        first, second = self.first.pure_epsilon, self.second.pure_epsilon
+        return None if first is None or second is None else (first + second) * _UP
 
     def epsilon(self, delta: float) -> float:
         first, second = (

@@ -1,4 +1,4 @@
-"""The session, with which a user's own loop trains privately by one call per step.
+"""The session, with which a user's own loop trains privately by one call per step.  Long: its guarantee is.
 
 The session holds everything that the guarantee depends on (plan, records, key, position).  It gives the loop
 step tickets, which hold no data.  Neither records nor values before noise pass through the user's loop.
@@ -23,6 +23,7 @@ step tickets, which hold no data.  Neither records nor values before noise pass 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +50,20 @@ from tacit.training.parts.progress import loss_std, noisy
 from tacit.training.ranks.processes import Ranks
 from tacit.training.run import Arguments, Run
 from tacit.training.step import StepReport, StepTicket
+
+
+@dataclass
+class _Tickets(Iterator[StepTicket]):
+    """Step tickets, and their number when they were asked for."""
+
+    tickets: Iterator[StepTicket]
+    length: int
+
+    def __next__(self) -> StepTicket:
+        return next(self.tickets)
+
+    def __len__(self) -> int:
+        return max(0, self.length)
 
 
 class PrivateSession:
@@ -237,7 +252,9 @@ class PrivateSession:
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """Yield the tickets of the steps that are left, to the end of the plan or of a stream's days so far.
+        """Return the tickets of the steps that are left, to the end of the plan or of a stream's days so far.
+
+        The result has a length, which bars such as tqdm show.
 
         With ``charges`` the tickets end when the ledger refuses the next chunk of steps.  :attr:`stopped`
         then gives the reason.
@@ -248,10 +265,13 @@ class PrivateSession:
         Raises:
             BudgetExceeded: the ledger refuses the first chunk.
         """
-        yield from self._tickets(self.steps_there, "private training", progress)
+        stop = self.steps_there
+        return _Tickets(self._tickets(stop, "private training", progress), stop - self._run.done)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """Yield the tickets of about one pass over the records, fewer at the end of the plan.
+        """Return the tickets of about one pass over the records, fewer at the end of the plan.
+
+        The result has a length, which bars such as ``tqdm(session.epoch(progress=False))`` show.
 
         Args:
             progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
@@ -259,7 +279,7 @@ class PrivateSession:
         each = self.plan.steps_per_epoch
         title = f"epoch {self._run.done // each + 1} of {-(-self.plan.steps // each)}"
         stop = min(self._run.done + each, self.steps_there)
-        yield from self._tickets(stop, title, progress, keep=True)
+        return _Tickets(self._tickets(stop, title, progress, keep=True), stop - self._run.done)
 
     def _tickets(self, stop: int, title: str, show: bool | None, keep: bool = False) -> Iterator[StepTicket]:
         visible = show if self._run.ranks.first else False

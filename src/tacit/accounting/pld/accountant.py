@@ -17,7 +17,7 @@ from tacit.accounting.flatten import Steps, flatten, in_units_of, merged, total_
 from tacit.accounting.pld.contour_saddle import Plain, Term
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.inversion import ContourPrice
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.pld.losses import check_loss
 from tacit.accounting.pld.pairs_selection import KnownCurve, selected
 from tacit.accounting.pld.saddle import FAINT, saddle_at_delta
 from tacit.accounting.pld.transform import Mixture
@@ -85,7 +85,7 @@ def _priced(units: Steps, adjacency: Adjacency) -> Price:
         return ContourPrice({way: terms for way, terms in ways.items() if terms}, counts, grid)
     for way in ways:
         for base, _ in whole:
-            loss_of(base, way, FAINT)  # raises for mechanisms without a pair
+            check_loss(base, way, FAINT)
     poisson = uncut(whole)
     return grid if poisson == whole else TruncatedPrice(whole, _priced(poisson, adjacency), grid)
 

@@ -22,7 +22,7 @@ Complex: TypeAlias = NDArray[np.complex128]
 _NOTHING = 70.0  # nats below 1: less than the rounding of a sum
 _THIN, _FEW = 16, 1 << 10  # points merged into one for Chernoff's bound, if there are more than _FEW
 _TILTS = 33  # tilts that are tried for Chernoff's bound
-_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the tilt that gives the end of the window
+_SHARES = (0.1, 0.35, 1.0)  # of the tilt that gives the end of the window
 _ROOM, _CHEAP = 1.3, 1 << 15  # the window is longer by this factor, so that little wraps around; 2 if cheap
 
 

@@ -244,7 +244,11 @@ class PldPrice(Price):
             # just below the largest loss a grid may be too coarse for a bound; a bit lower it is not
             upper = near.upper(epsilon)
             useless = upper >= 1.0 and epsilon > 0.9 * self._supremum(way)
-            return self._delta_of(0.9 * epsilon, way, end, negligible) if useless else min(1.0, upper)
+            if useless:
+                upper = self._delta_of(0.9 * epsilon, way, end, negligible)
+            # a finite loss exceeds epsilon by at most the distance to the largest one
+            finite = -math.expm1(epsilon - self._supremum(way))
+            return min(1.0, upper, (infinite + (1.0 - infinite) * finite) * (1.0 + _INFINITE_SLACK))
         return min(1.0, near.lower(epsilon + self._snapped(way)))
 
     def _snapped(self, way: Direction) -> float:

@@ -75,6 +75,15 @@ def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
     return _loss_of(base, direction, tail)
 
 
+def check_loss(base: Base, direction: Direction, tail: float) -> None:
+    """Refuse what :func:`loss_of` refuses, without the slow computation for balls in bins."""
+    match base:
+        case BallsInBins(_, Gaussian(sigma)):
+            _check_bins(base, sigma, direction)
+        case _:
+            loss_of(base, direction, tail)
+
+
 @lru_cache(maxsize=12)  # megabytes each
 def _loss_of_bins(base: BallsInBins, direction: Direction, tail: float) -> Loss:
     match base:
@@ -193,10 +202,13 @@ def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
 def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
     reach = scale * math.sqrt(-2.0 * math.log(tail)) if isinstance(base, DiscreteGaussian) else 0.0
     if shift + 2.0 * reach > _LARGEST_SHIFT:
-        raise UnsupportedEvent(
+        problem = (
             f"method 'pld' counts at most {_LARGEST_SHIFT} outcomes of discrete noise; {base!r} has more. "
             "Use method 'rdp', or round to a coarser unit."
         )
+        if shift > _LARGEST_SHIFT:
+            raise UnsupportedEvent(problem)
+        raise NoiseOutOfRange(problem, too_small=False)
     if shift / scale > 10.0 / LEAST_NOISE:
         raise NoiseOutOfRange(
             f"method 'pld' prices noise from a hundredth of the sensitivity upwards; got {base!r}, which "

@@ -37,8 +37,8 @@ from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.pairs_selection import NOTHING
 from tacit.accounting.price import Array
 
-LEAST_BIN_NOISE = 0.8
-"""With less noise, a lognormal is too wide for a linear grid; method ``rdp`` has a bound."""
+LEAST_BIN_NOISE = 0.3
+"""With less noise, a lognormal needs too many levels, and epsilon is above 10; method ``rdp`` has a bound."""
 
 _FINE = 1.0 / 60.0  # spacing of the grid relative to the spread of log W
 _MOST_POINTS = 1 << 19
@@ -46,7 +46,7 @@ _LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how many times fa
 _LEVELS = 12
 _UNDER, _STEPS = 1 << 15, 1 << 10  # lower bound: points of the first level; later steps from mean to start
 _SUM = 1 << 14  # points of the sum on a level of small W
-_LEAST_TAIL = 1e-66  # for a smaller one, the bound by the Gaussian without bins is good enough
+_LEAST_TAIL = 1e-39  # for a smaller one, the bound by the Gaussian without bins is good enough
 _COARSER = 1e4  # the tail cut off, relative to the one that pld requests: still 1e-5 of delta
 _DECADES = 3.0  # decades by which tails are rounded down, so that losses can be reused
 _LOWER_TAIL = 1e1  # the mass that the lower bound may leave out, relative to the upper bound
