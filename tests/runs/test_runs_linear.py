@@ -82,6 +82,16 @@ def evaluation(prepared: Run) -> Evaluation:
     return outcome.evaluation
 
 
+def test_a_run_predicts_a_rare_event_at_its_rate(folder: Path) -> None:
+    rows = pd.concat([pd.read_csv("rows.csv")] * 5)
+    rows["up"] = np.random.default_rng(1).random(len(rows)) < 0.03
+    rows.to_csv("rows.csv", index=False)
+    outcome = run(text("up", records=7500)).start()
+    assert outcome is not None
+    predicted = tacit.load(outcome.folder).predict_proba(rows.drop(columns=["y", "up"]))
+    assert predicted[:, 1].mean() == pytest.approx(rows["up"].mean(), rel=0.25)  # noise: 5 %; before: 0.02
+
+
 # --- what is filled in -----------------------------------------------------------------------------------
 
 
