@@ -34,10 +34,11 @@ EPSILONS = (1.0, 3.0, 8.0)
 KINDS = ("few", "many", "curved")
 GRID = [
     *((rows, columns) for rows in (1_000, 1_600, 4_000, 10_000) for columns in (5, 20, 100, 500)),
-    *((50_000, columns) for columns in (5, 20, 50, 100)),
+    *((50_000, columns) for columns in (5, 10, 20, 50)),
 ]
-HELD_OUT = [(2_500, 10), (2_500, 50), (2_500, 250), (6_000, 30), (6_000, 150), (20_000, 40), (20_000, 200)]
+HELD_OUT = [(2_500, 10), (2_500, 50), (2_500, 250), (6_000, 30), (6_000, 150), (20_000, 40)]
 _RUNS, _TEST = 3, 10_000
+_MOST_CURVED = 100  # with more columns, no parabolas
 
 
 def data(rows: int, columns: int, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -104,7 +105,7 @@ def table(shapes: list[tuple[int, int]], tries: Tries) -> list[dict[str, Any]]:
     """Return a row with both AUCs for each shape, kind and epsilon."""
     found = []
     for rows, columns in shapes:
-        for kind in KINDS:
+        for kind in KINDS if columns <= _MOST_CURVED else KINDS[:2]:
             scores: dict[str, list[list[float]]] = {}
             for model in ("linear", "additive"):
                 settings = {"rows": rows, "columns": columns, "kind": kind, "model": model}
