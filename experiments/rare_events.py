@@ -1,4 +1,4 @@
-"""How well the mean probability of the default classifier matches the rate of a rare class, on three tables.
+"""Mean probabilities of the default classifier, against the rate of a rare class, on three tables.
 
 ``python -m experiments.rare_events`` adds one line to ``searches/rare-events.jsonl`` for each fit and resumes
 after an interruption.  Adult's rare class is a capital gain of 10,000 dollars or more, learned from the other

@@ -116,8 +116,8 @@ _RATE_OF_CENTRED = 8.0  # the same for features of unit length and mean 0
 def additive_pays(records: int, epsilon: float, numbers: int) -> bool:
     """Return whether bins of the numeric columns should help a linear model more than they can hurt.
 
-    Bins hurt where effects are straight lines: ten times as many weights learn noise of privacy and of chance.
-    On a grid of 20 shapes their AUC was then lower by about (2.3 + 3 / epsilon) columns / records.  Bins pay
+    Bins hurt where effects are straight lines: ten times as many weights learn noise.
+    On 21 shapes their AUC was then lower by about (2.3 + 3 / epsilon) columns / records.  Bins pay
     if that is at most 0.01 (``experiments/which_model.py``).
 
     Args:

@@ -228,17 +228,17 @@ def flagged(scores: Array, positive: NDArray[np.bool_]) -> list[dict[str, Any]]:
         count = round(top * len(scores))
         if count < _FEWEST or not total:
             continue
-        chosen = scores >= np.partition(scores, -count)[-count]
-        found, records = int(positive[chosen].sum()), int(chosen.sum())
+        mask = scores >= np.partition(scores, -count)[-count]
+        hits, records = int(positive[mask].sum()), int(mask.sum())
         rows.append(
             {
                 "top": top,
                 "records": records,
-                "found": found,
-                "recall": found / total,
-                "recall_interval": share_interval(found, total),
-                "precision": found / records,
-                "precision_interval": share_interval(found, records),
+                "found": hits,
+                "recall": hits / total,
+                "recall_interval": share_interval(hits, total),
+                "precision": hits / records,
+                "precision_interval": share_interval(hits, records),
             }
         )
     return rows
