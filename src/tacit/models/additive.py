@@ -9,7 +9,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -241,7 +241,7 @@ class Calibrated(InPhases):
     def shares(self) -> Tensor:
         """Return the shares of the classes, (k,), according to the weights, or the least share for less."""
         shares = 1 / len(self.reach) + self.about_shares.weight.detach()[:, 0] / self.norm
-        return shares.clamp(self.least, 1.0)
+        return shares.clamp_min(self.least).clamp_max(1.0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (n, k) logits; in the first steps of training, logits of 0."""
@@ -289,7 +289,8 @@ class Calibrated(InPhases):
         """Return the layer, with the constants added to its bias."""
         layer = copy.deepcopy(self.layer)
         with torch.no_grad():
-            layer[-1].bias += self.reach * self.about_constants.weight[:, 0]
+            last: Any = layer[-1]
+            last.bias += self.reach * self.about_constants.weight[:, 0]
         return layer
 
 
