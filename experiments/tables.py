@@ -145,7 +145,8 @@ def without_privacy(split: Split) -> float:
     """Return the score of ridge or logistic regression on the same features."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    bins = additive_pays(len(split.train), 3.0)
+    numbers = sum(column.is_number for column in split.features.values())
+    bins = additive_pays(len(split.train), 3.0, numbers)
     x, y, t = split.x(split.train, bins=bins), split.y(split.train), split.x(split.test, bins=bins)
     if split.table.regression:
         return split.score(Ridge(1.0).fit(x, y).predict(t))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +13,9 @@ from torch import nn
 
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
-from tacit.recipes import Recipe, full_recipe, linear_recipe, lora_recipe, lora_targets
+from tacit.recipes import Recipe, additive_pays, full_recipe, linear_recipe, lora_recipe, lora_targets
 
+GRID = Path(__file__).parent.parent / "experiments/searches/which-model.jsonl"
 LORA, ALL = 37_634, 10_647_554  # weights of MiniLM at rank 4, and of all its layers
 
 
@@ -106,3 +110,24 @@ def test_targets_are_layers_of_the_type_as_transformers_builds_it(model_type: st
 def test_another_type_is_refused_with_what_to_write() -> None:
     with pytest.raises(InvalidInput, match=r"model_type 'mamba' has no known LoRA targets.*\[lora\] targets"):
         lora_targets("mamba")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "pays"), [(1600, 500, False), (1600, 100, False), (10_000, 5, True)]
+)
+def test_bins_of_many_columns_need_many_records(rows: int, columns: int, pays: bool) -> None:
+    assert additive_pays(rows, 3.0, columns) == pays
+
+
+def test_the_choice_of_bins_is_close_to_the_better_model_on_the_measured_grid() -> None:
+    """For straight effects; each AUC is the mean of three fits at epsilon 1, 3 and 8."""
+    measured: dict[tuple[int, int, str, float], dict[str, float]] = {}
+    for line in map(json.loads, GRID.read_text(encoding="utf-8").splitlines()):
+        rows, columns, kind, model = (line["settings"][key] for key in ("rows", "columns", "kind", "model"))
+        for place, epsilon in enumerate((1.0, 3.0, 8.0)):
+            auc = statistics.mean(line["scores"][3 * place : 3 * place + 3])
+            measured.setdefault((rows, columns, kind, epsilon), {})[model] = auc
+    assert len({(rows, columns) for rows, columns, *_ in measured}) >= 20
+    for (rows, columns, kind, epsilon), aucs in measured.items():
+        chosen = "additive" if additive_pays(rows, epsilon, columns) else "linear"
+        assert kind == "curved" or aucs[chosen] >= max(aucs.values()) - 0.012

@@ -142,3 +142,19 @@ def test_an_estimator_that_is_not_fitted_says_so() -> None:
 def test_importance_is_the_range_of_a_curve() -> None:
     curve = Curve("x0", "number", (0.0, 1.0, 1.0, 2.0), np.array([[0.0, 1], [2, 1], [-1, 1], [0, 3]]))
     assert curve.importance.tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(("columns", "additive"), [(2, True), (20, False)])
+def test_auto_takes_bins_where_records_are_enough_for_the_columns(columns: int, additive: bool) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.uniform(-1, 1, (1600, columns)), random.integers(0, 2, 1600)
+    settings: dict[str, Any] = {
+        "epsilon": 3.0, "delta": 1e-5, "unit": "row", "adjacency": "add-remove", "records": 1600, "steps": 1,
+        "classes": [0, 1],
+    }  # fmt: skip
+    names = [f"x{place}" for place in range(columns)]
+    number = Column(kind="number", lower=-1, upper=1)
+    by_bounds = PrivateClassifier(**settings, bounds=(-1, 1)).fit(x, y)
+    by_columns = PrivateClassifier(**settings, columns=dict.fromkeys(names, number))
+    by_columns.fit(pd.DataFrame(x, columns=names), y)
+    assert [by_bounds.additive_, by_columns.additive_] == [additive, additive]

@@ -16,7 +16,6 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from made import a_session, finish
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -27,12 +26,15 @@ from torch import nn
 from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning, TacitError
 from tacit.integrations import sklearn_features, sklearn_searches
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
+from tacit.losses import classification
 from tacit.models import Logistic
+from tacit.models.additive import Calibrated, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
 from tacit.recipes import linear_recipe
 from tacit.testing import seeded_generator
+from tacit.training import PrivateSession
 
 N = 200  # more than three pieces
 SECRET = "smith"
@@ -82,12 +84,17 @@ def test_fit_is_the_recipe_on_rows_of_unit_length(monkeypatch: pytest.MonkeyPatc
     plan = Plan.calibrate(
         **BASE, records=N, steps=recipe.steps, clipping=recipe.clipping_norm
     )  # fmt: skip
-    model = Logistic(64, 2)
+    training = Calibrated(Logistic(64, 2), 2)
+    training.for_plan(plan)
     data = torch.from_numpy(rows).float(), torch.from_numpy(Y)
-    session = a_session(
-        model, data, plan, lr=recipe.learning_rate, momentum=recipe.momentum, generator=seeded_generator(3)
+    optimizer = torch.optim.SGD(training.groups(), lr=recipe.learning_rate, momentum=recipe.momentum)
+    session = PrivateSession(
+        training, optimizer, data, plan, loss=classification(), generator=seeded_generator(3)
     )
-    finish(session)
+    for batch in session.batches():
+        training.begin_step(optimizer, session.steps_done, plan.steps)
+        session.step(batch)
+    model = released(training)
     assert found.plan_ == plan
     for mine, theirs in zip(found.model_.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)

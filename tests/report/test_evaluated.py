@@ -85,6 +85,16 @@ def test_a_model_that_ranks_a_rare_class_well_is_not_useless() -> None:
     assert "below 1 for the commonest class" in data["advice"][1]
 
 
+@pytest.mark.parametrize(("shift", "positives"), [(2.2, 13), (0.6, 30)])
+def test_few_records_of_a_rare_class_do_not_show_how_well_they_are_ranked(
+    shift: float, positives: int
+) -> None:
+    """13 are too few; with 30 the interval of an AUC of 0.65 reaches below 0.6."""
+    words = told(ranked(shift, positives))["verdict"]
+    assert "ranks the records well" not in words
+    assert f'better than chance, but {positives} test records of "yes" do not show how well: AUC' in words
+
+
 def test_where_the_first_class_is_rare_the_threshold_of_the_second_goes_up() -> None:
     data = told(of_matrix((0, 30), (0, 970)))
     assert data["advice"][0] == "another threshold, at no cost (tacit predict --threshold 0.9)"

@@ -15,6 +15,7 @@ from tacit.report.evaluated import evaluation_data, evaluation_page
 from tacit.report.figures import (
     calibration,
     f1_interval,
+    flagged,
     mean_of_shares,
     precision_interval,
     predicted_and_true,
@@ -78,14 +79,35 @@ def test_calibration_is_that_of_scikit_learn() -> None:
     chance = np.append(rng.beta(0.4, 1.2, 3000), [0.1, 0.2, 1.0, 0.0])
     happened = rng.random(len(chance)) < chance**2
     found = calibration(chance, happened)
-    share, mean = calibration_curve(happened, chance, n_bins=10)
-    assert [one["share"] for one in found["bins"]] == share.round(4).tolist()
-    assert [one["probability"] for one in found["bins"]] == mean.round(4).tolist()
+    share, mean = calibration_curve(happened, chance, n_bins=10, strategy="quantile")
+    assert [one["share"] for one in found["bins"]] == pytest.approx(share, rel=1e-3)
+    assert [one["probability"] for one in found["bins"]] == pytest.approx(mean, rel=1e-3)
+    assert (found["probability"], found["share"]) == pytest.approx((chance.mean(), happened.mean()), rel=1e-3)
     weights = np.array([one["records"] for one in found["bins"]]) / len(chance)
     assert found["error"] == pytest.approx(float(weights @ np.abs(share - mean)), abs=1e-4)
     few = calibration(np.array([0.05] * 9 + [0.95] * 4), np.array([False] * 13))
     assert [one["records"] for one in few["bins"]] == [9]
     assert (few["records_in_bins_left_out"], few["error"]) == (4, pytest.approx((0.45 + 3.8) / 13, abs=1e-4))
+
+
+def test_a_page_says_how_a_rare_event_is_predicted_and_what_a_threshold_finds() -> None:
+    """All probabilities are below a tenth: bins of equal width would show one point."""
+    scores, positive = drawn(5000, share=0.02)
+    log_odds = scores - 5.5
+    logits = np.stack([np.zeros_like(log_odds), log_odds], 1)
+    data = evaluation_data(evaluated(logits, positive.astype(np.int64)), classes=NAMES)
+    found = data["calibration"]
+    assert len(found["bins"]) == 10
+    assert found["share"] == pytest.approx(positive.mean(), rel=1e-3)
+    page = " ".join(evaluation_page(data, title="x").split())
+    predicted, observed = (f"{100 * found[key]:.3g} %" for key in ("probability", "share"))
+    assert f"predicted {predicted}, observed {observed} “{NAMES[1]}”" in page
+    order = np.argsort(-scores)
+    for one, count in zip(data["flagged"], (50, 250, 500), strict=True):
+        assert (one["records"], one["found"]) == (count, int(positive[order[:count]].sum()))
+        assert f"{one['found']:,} of {int(positive.sum()):,}" in page
+    tied = flagged(np.zeros(100), np.arange(100) < 7)
+    assert [(one["records"], one["found"]) for one in tied] == [(100, 7)] * 2
 
 
 def held(truth: float, ends: list[list[float]]) -> float:

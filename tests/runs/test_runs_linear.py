@@ -82,11 +82,21 @@ def evaluation(prepared: Run) -> Evaluation:
     return outcome.evaluation
 
 
+def test_a_run_predicts_a_rare_event_at_its_rate(folder: Path) -> None:
+    rows = pd.concat([pd.read_csv("rows.csv")] * 5)
+    rows["up"] = np.random.default_rng(1).random(len(rows)) < 0.03
+    rows.to_csv("rows.csv", index=False)
+    outcome = run(text("up", records=7500)).start()
+    assert outcome is not None
+    predicted = tacit.load(outcome.folder).predict_proba(rows.drop(columns=["y", "up"]))
+    assert predicted[:, 1].mean() == pytest.approx(rows["up"].mean(), rel=0.25)  # noise: 5 %; before: 0.02
+
+
 # --- what is filled in -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("records", "name", "bins"), [(290, "linear", None), (310, "additive", 10)])
-def test_auto_takes_bins_where_records_times_epsilon_are_enough(
+@pytest.mark.parametrize(("records", "name", "bins"), [(289, "linear", None), (290, "additive", 10)])
+def test_auto_takes_bins_where_records_are_enough_for_the_columns(
     records: int, name: str, bins: int | None
 ) -> None:
     config = parse_config(text(records=records), "run.toml")
@@ -145,7 +155,7 @@ def test_mistakes_are_named(old: str, new: str, words: str, folder: Path) -> Non
 def test_each_choice_is_said_with_its_reason() -> None:
     lines = reasons(text())
     assert len(lines) == 5
-    assert lines[0].startswith('[model] name = "additive": records times epsilon is 7,500')
+    assert lines[0].startswith('[model] name = "additive": at least 230 + 300 / epsilon records')
     said = text(name="linear") + "\n[optimizer]\nlearning_rate = 0.5\n\n[training]\nsteps = 7\n"
     assert [line.partition(" =")[0] for line in reasons(said)] == [
         "[training] batch_size", "[privacy] clipping_norm",

@@ -1,4 +1,4 @@
-"""Linear models of tables: bins, the spread of a target, and the effect of a record on each step."""
+"""Linear models of tables: bins, a target's spread, rare classes, and the effect of a record on each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.columns import Column, Encoder
-from tacit.models.additive import Binned, StandardLinear, standard_loss
+from tacit.integrations.sklearn import PrivateClassifier
+from tacit.losses import classification
+from tacit.models import Logistic
+from tacit.models.additive import Binned, Calibrated, StandardLinear, released, standard_loss
 from tacit.plan import Plan
 from tacit.recipes import BINS, linear_recipe
 from tacit.testing import seeded_generator
@@ -99,6 +102,60 @@ def test_the_gradient_of_a_record_is_what_is_promised(phase: int, outputs: int) 
         parts = torch.autograd.grad(model(x, target).sum(), [*model.parameters()])
         if phase < 2:
             assert torch.cat([part.flatten() for part in parts]).norm() <= 0.7 + 1e-6
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_gradient_of_a_classified_record_is_what_is_promised(phase: int, classes: int) -> None:
+    """While shares and constants are learned, no record makes the gradient longer than C."""
+    torch.manual_seed(0)
+    model = Calibrated(Logistic(4, classes), classes)
+    model.for_plan(a_plan(0.7))
+    last: Any = model.layer[-1]
+    with torch.no_grad():
+        model.about_shares.weight.copy_(torch.rand(classes, 1) * 0.7 - 0.35)
+        model.about_constants.weight.normal_()
+        last.weight.normal_(std=20)  # probabilities close to 0 and 1
+    optimizer = torch.optim.SGD(model.groups(), lr=0.1)
+    model.begin_step(optimizer, {0: 0, 1: 50, 2: 99}[phase], 100)
+    active = {0: 2, 1: (0, 1), 2: 3}[phase]
+    for x in torch.rand(50, 1, 4) * 2 - 1:
+        for target in range(classes):
+            loss = classification()(model, x, torch.tensor([target])).sum()
+            found = torch.autograd.grad(loss, [*model.parameters()])
+            still = [part for place, part in enumerate(found) if place not in np.atleast_1d(active)]
+            assert not any(part.any() for part in still)
+            if phase != 1:
+                assert found[active].norm() <= 0.7 + 1e-6  # type: ignore[call-overload]
+    x = torch.rand(6, 4)
+    torch.testing.assert_close(released(model)(x), model.eval()(x))
+
+
+def rare(n: int, rate: float) -> tuple[Any, Any]:
+    """Return rows of five numbers in [-1, 1], and whether a rare event happened."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-1, 1, (n, 5))
+    return x, (random.uniform(size=n) < rate * np.exp(x[:, 0] - 0.7 * x[:, 1]) / 1.27).astype(int)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_rare_event_is_predicted_at_its_rate(epsilon: float) -> None:
+    """At epsilon 1 the noise is 6 % of the rate; a false alarm is a 4 sigma event."""
+    x, y = rare(15_000, 0.02)
+    model = PrivateClassifier(
+        epsilon=epsilon, delta=1e-5, unit="row", adjacency="add-remove", records=15_000, classes=[0, 1],
+        bounds=(-1, 1),
+    ).fit(x, y)  # fmt: skip
+    ratio = float(model.predict_proba(x)[:, 1].mean() / y.mean())
+    assert ratio == pytest.approx(1.0, abs=0.25 if epsilon == 1.0 else 0.1)  # without the last steps: 0.3
+
+
+def test_few_steps_all_train_the_layer() -> None:
+    model = Calibrated(Logistic(2, 2), 2)
+    optimizer = torch.optim.SGD(model.groups(), lr=0.5)
+    for step in range(9):
+        model.begin_step(optimizer, step, 9)
+        assert float(model.phase) == 1
 
 
 def test_planted_bug_the_mean_by_another_clipping_norm_is_found() -> None:

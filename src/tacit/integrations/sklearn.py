@@ -97,8 +97,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             (:func:`tacit.training.least_squares_session`), which has no hidden layers and needs no steps.
         model: the kind of model if there are no hidden layers.  "additive" gives each number ten bins in
             addition to its value, so that the model is a sum of one curve for each column.  "linear" has no
-            bins.  "auto" uses bins if records times epsilon is 1,500 or more, but never with ``normalise``
-            or ``features``.
+            bins.  "auto" uses bins if there are at least 230 + 300 / epsilon records for each numeric column,
+            but never with ``normalise`` or ``features``.
         hidden: widths of the hidden layers; the default () is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: the bound on the norm of one record's gradient.

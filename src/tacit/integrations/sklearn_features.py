@@ -41,11 +41,12 @@ def takes_given(estimator: Estimator) -> bool:
     return estimator.features is not None and estimator.bounds is None and estimator.columns is None
 
 
-def is_additive(estimator: Estimator, rows: int) -> bool:
+def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
     """Return whether numbers get bins, so that the model is a sum of one curve for each column.
 
     Args:
         rows: the number of rows of X. It is used only if ``records`` is not declared; then it is public.
+        numbers: the number of numeric columns, which would get bins.
 
     Raises:
         InvalidInput: if ``model`` is unknown, or is "additive" and another setting excludes that.
@@ -66,7 +67,9 @@ def is_additive(estimator: Estimator, rows: int) -> bool:
     if model != "auto":
         return model == "additive"
     records = rows if estimator.records is None else estimator.records
-    return not against and additive_pays(max(1, records), estimator.epsilon)  # an empty X is refused later
+    return not against and additive_pays(
+        max(1, records), estimator.epsilon, numbers
+    )  # an empty X is refused later
 
 
 @dataclass(frozen=True)

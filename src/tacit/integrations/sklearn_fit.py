@@ -25,7 +25,7 @@ from tacit.integrations.sklearn_rows import Rows
 from tacit.integrations.sklearn_searches import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
-from tacit.models.additive import Binned, StandardLinear, standard_loss
+from tacit.models.additive import Binned, Calibrated, InPhases, StandardLinear, released, standard_loss
 from tacit.models.curves import Curve
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
@@ -175,15 +175,17 @@ def train_model(
             network = _model(settings, features, outputs, generator)
             rate, momentum = _rates(settings, plan.records, longest)
             groups: Any = network.parameters()
-            if isinstance(network, StandardLinear):
+            if isinstance(network, InPhases):
                 network.for_plan(plan)
-                groups, loss = network.groups(), standard_loss
+                groups = network.groups()
+            if isinstance(network, StandardLinear):
+                loss = standard_loss
             optimizer = torch.optim.SGD(groups, lr=rate, momentum=momentum)
             session = PrivateSession(
                 network, optimizer, records, plan, loss=_weighted(loss) if weighted else loss, **common
             )
         _take_steps(session, verbose=settings.verbose)
-        model = solve_least_squares(session) if least_squares else session.model
+        model = solve_least_squares(session) if least_squares else released(session.model)
         statement = _statement(session, settings, columns, model, weighted=weighted)
     settings.model_ = model if isinstance(front, nn.Identity) else nn.Sequential(front, model)
     settings.plan_, settings.statement_, settings.epsilon_ = plan, statement, statement.epsilon
@@ -193,7 +195,7 @@ def _take_steps(session: PrivateSession, *, verbose: bool) -> None:
     model: Any = session.model
 
     def begin_step() -> bool:
-        if isinstance(model, StandardLinear):
+        if isinstance(model, InPhases):
             model.begin_step(session.optimizer, session.steps_done, session.plan.steps)
         return False
 
@@ -316,7 +318,7 @@ def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Ge
     if not hidden and settings._classes == 1:
         return StandardLinear(columns, outputs, normalise=settings.normalise)
     if not hidden:
-        return Logistic(columns, outputs, normalise=settings.normalise)
+        return Calibrated(Logistic(columns, outputs, normalise=settings.normalise), outputs)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

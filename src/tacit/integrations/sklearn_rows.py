@@ -70,8 +70,9 @@ def records_of(
     Raises:
         InvalidInput: if X or y contradicts the declarations.
     """
-    estimator.additive_ = is_additive(estimator, np.asarray(y, dtype=object).size)
-    estimator.encoder_ = _encoder(estimator)
+    rows = np.asarray(y, dtype=object).size
+    estimator.additive_ = is_additive(estimator, rows, 0)
+    estimator.encoder_ = _encoder(estimator, rows)
     if takes_given(estimator):
         records = Given(estimator, X)
         return records, _targets(estimator, records, y, check_targets)
@@ -81,6 +82,7 @@ def records_of(
             X,
             y,
         )
+        estimator.additive_ = is_additive(estimator, rows, values.shape[1])
         return _by_bounds(estimator, values), targets
     inputs = _by_columns(estimator.encoder_, X)
     if not len(inputs):
@@ -208,8 +210,8 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
 # --- frames ----------------------------------------------------------------------------------------------
 
 
-def _encoder(estimator: Estimator) -> Encoder | None:
-    """Return the encoder of the declared columns; None if X is an array with bounds."""
+def _encoder(estimator: Estimator, rows: int) -> Encoder | None:
+    """Return the encoder of the declared columns, and set ``additive_``; None for bounds."""
     if estimator.columns is None:
         return None
     if estimator.bounds is not None:
@@ -218,9 +220,10 @@ def _encoder(estimator: Estimator) -> Encoder | None:
             'columns={"age": Column(kind="number", lower=0, upper=120)}. Leave bounds out.'
         )
     columns = parse_columns(estimator.columns)
-    if estimator.additive_:
-        columns = {name: column.with_bins(BINS) for name, column in columns.items()}
-    return Encoder(columns)
+    with_bins = {name: column.with_bins(BINS) for name, column in columns.items()}
+    numbers = sum(with_bins[name] != columns[name] for name in columns)
+    estimator.additive_ = is_additive(estimator, rows, numbers)
+    return Encoder(with_bins if estimator.additive_ else columns)
 
 
 def _by_columns(encoder: Encoder, X: object) -> Tensor:

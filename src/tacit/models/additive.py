@@ -1,12 +1,15 @@
-"""Linear models for tables, with binned columns, and with targets that are first standardized privately.
+"""Linear models for tables: with binned columns, privately standardized targets, and calibrated classes.
 
-Letters: n records; d columns; f inputs; k targets.
+Letters: n records; d columns; f inputs; k targets or classes.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,8 @@ from tacit.errors import check_integer
 from tacit.models.networks import Logistic
 
 _SHARE = 1 / 11  # share of the steps that learn mean and spread; averages of the others get 5 % more noise
+_SHARE_OF_SHARES, _SHARE_OF_CONSTANTS = 0.02, 0.13  # of a classifier's steps
+_FEWEST = 10  # with fewer steps, all train the layer
 _OF_DISTANCE = 1.5  # spread / mean distance: 1.25 for a normal distribution, more for long tails
 _LEAST_SPREAD = 0.003  # for targets in [-1, 1]
 
@@ -57,13 +62,49 @@ class Planned(Protocol):
     def gradient_noise_multiplier(self) -> float: ...
 
 
-class StandardLinear(nn.Module):
+class InPhases(nn.Module, ABC):
+    """A model of which a step trains one part: the part is decided by the step's number."""
+
+    phase: Tensor
+
+    @abstractmethod
+    def for_plan(self, plan: Planned) -> None:
+        """Read public facts from a plan."""
+
+    @abstractmethod
+    def groups(self) -> list[dict[str, object]]:
+        """Return the parameter groups from which to make the optimizer, each with its ``phase``."""
+
+    @abstractmethod
+    def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
+        """Return the phase of a step, and the learning rate of each phase that has its own."""
+
+    def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
+        """Decide what a step trains.
+
+        Args:
+            optimizer: the run's optimizer, made from :meth:`groups`.  The learning rates of groups that do
+                not train in this step are set to 0.
+            step: the step's number, from 0.
+            steps: the number of steps of the run.
+        """
+        phase, rates = self.part_of(step, steps)
+        self.phase.fill_(float(phase))
+        for group in optimizer.param_groups:
+            usual = group.setdefault("usual", (group["lr"], group.get("momentum", 0.0)))
+            rate, momentum = (rates[group["phase"]], 0.0) if group["phase"] in rates else usual
+            group["lr"] = rate if group["phase"] == phase else 0.0
+            if "momentum" in group:
+                group["momentum"] = momentum if group["phase"] == phase else 0.0
+
+
+class StandardLinear(InPhases):
     """A linear model of targets in [-1, 1] that first learns their mean and spread, then its weights.
 
     Bounds of a target that are chosen without the data are wide.  The errors of a model are then far smaller
     than a clipping norm that fits the bounds, and noise in proportion to that norm is wasteful.  Therefore
     the first steps release only the mean of y and the mean distance from it.  The other steps train on
-    (y - mean) / spread.  :meth:`begin_step` decides which step does what.
+    (y - mean) / spread.  :meth:`InPhases.begin_step` decides which step does what.
 
     Args:
         inputs: f, the number of inputs.
@@ -84,7 +125,6 @@ class StandardLinear(nn.Module):
     (torch.Size([2, 1]), tensor([0.5000, 0.5000]))
     """
 
-    phase: Tensor
     scale: Tensor
     least: Tensor
 
@@ -127,27 +167,14 @@ class StandardLinear(nn.Module):
         losses: Tensor = torch.where(self.phase == 2, error, 0.5 + begun - begun.detach())
         return losses
 
-    def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Decide whether a step releases the mean, releases the spread, or trains the linear layer.
-
-        Args:
-            optimizer: the run's optimizer, made from :meth:`groups`.  The learning rates of groups that do
-                not train in this step are set to 0.
-            step: the step's number, from 0.
-            steps: the number of steps of the run.
-        """
+    def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
+        """Return the phase of a step, 0 for the mean, 1 for the spread, 2 for the linear layer, and rates."""
         mean, spread = _steps_of(steps)
         phase = 0 if step < mean else 1 if step < mean + spread else 2
-        self.phase.fill_(float(phase))
-        for group in optimizer.param_groups:
-            usual = group.setdefault("usual", (group["lr"], group.get("momentum", 0.0)))
-            rate, momentum = {0: (1 / mean, 0.0), 1: (1 / spread, 0.0), 2: usual}[group["phase"]]
-            group["lr"] = rate if group["phase"] == phase else 0.0
-            if "momentum" in group:
-                group["momentum"] = momentum if group["phase"] == phase else 0.0
+        return phase, {0: 1 / mean, 1: 1 / spread}
 
     def groups(self) -> list[dict[str, object]]:
-        """Return the parameter groups from which to make the optimizer, as :meth:`begin_step` needs them."""
+        """Return the optimizer's parameter groups, as :meth:`InPhases.begin_step` needs them."""
         return [
             {"params": list(self.layer.parameters()), "phase": 2},
             {"params": list(self.about_mean.parameters()), "phase": 0, "weight_decay": 0.0},
@@ -159,6 +186,125 @@ def _steps_of(steps: int) -> tuple[int, int]:
     """Return how many of a run's steps release the mean, and how many release the spread."""
     both = max(2, round(steps * _SHARE))
     return both - both // 2, both // 2
+
+
+class Calibrated(InPhases):
+    """A linear classifier in training, whose mean probabilities are brought to the shares of the classes.
+
+    Clipping shortens the gradients of a rare class more than those of a common one, because the model is
+    more wrong about its records.  So a model of clipped gradients gives a rare class too small a probability.
+    A wider clipping norm cures that, but its noise makes the ranking of the records worse.  Therefore the
+    first steps release the shares of the classes, and the last steps train only the constants of the logits,
+    whose gradients have a known length and need no clipping.  With fewer than ten steps, all train the layer.
+
+    Args:
+        layer: the model, (n, ...) to (n, k) logits, whose last module is a linear layer with a bias.
+        classes: k, the number of classes.
+
+    **Guarantee**
+
+    * In the first steps the gradient of a record's cross-entropy is C (1/k - y) for its one-hot class y, and
+      in the last steps it is r (p - y) for the model's probabilities p and factors r, of which the squares
+      of the largest two add up to C².  Its norm is at most C.  In the other steps it is that of the layer.
+      All these gradients are clipped, released and accounted for as usual.
+
+    >>> model = Calibrated(Logistic(3, 2), 2)
+    >>> model(torch.ones(1, 3)).detach(), model.released()
+    (tensor([[0., 0.]]), Logistic(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=3, out_features=2, bias=True)
+    ))
+    """
+
+    norm: Tensor
+    least: Tensor
+    reach: Tensor
+
+    def __init__(self, layer: nn.Sequential, classes: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.about_shares = nn.Linear(1, classes, bias=False)  # C times share - 1/k
+        self.about_constants = nn.Linear(1, classes, bias=False)  # the logits' constants, divided by reach
+        nn.init.zeros_(self.about_shares.weight)
+        nn.init.zeros_(self.about_constants.weight)
+        self.register_buffer("phase", torch.ones(()))  # 0 for the shares, 1 for the layer, 2 for constants
+        self.register_buffer("norm", torch.ones(()))
+        self.register_buffer("least", torch.zeros(()))
+        self.register_buffer("reach", torch.ones(classes))
+
+    def for_plan(self, plan: Planned) -> None:
+        """Read public facts from a plan: its clipping norm, and the least share that exceeds its noise."""
+        self.norm.fill_(plan.clipping.norm)
+        records_of_noise = max(2.0, plan.gradient_noise_multiplier)
+        self.least.fill_(min(2 * records_of_noise / plan.expected_batch_size, 1 / len(self.reach)))
+
+    def shares(self) -> Tensor:
+        """Return the shares of the classes, (k,), according to the weights, or the least share for less."""
+        shares = 1 / len(self.reach) + self.about_shares.weight.detach()[:, 0] / self.norm
+        return shares.clamp_min(self.least).clamp_max(1.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (n, k) logits; in the first steps of training, logits of 0."""
+        logits = self.layer(inputs)
+        one = torch.ones_like(logits[:, :1])
+        constants = self.reach * self.about_constants(one)
+        if not self.training:
+            return torch.as_tensor(logits + constants)
+        shares = self.norm * self.about_shares(one)
+        of_layer_or_constants = torch.where(
+            self.phase == 1, logits + constants.detach(), logits.detach() + constants
+        )
+        return torch.where(self.phase == 0, shares - shares.detach(), of_layer_or_constants)
+
+    def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
+        """Return the phase of a step, 0 for the shares, 1 for the layer, 2 for the constants, and rates.
+
+        A step of the last phase is Newton's for a model that gives all records the same probabilities, where
+        the second derivative by a constant is the share of its class.  The
+        second half of them are shorter, and so average.
+        """
+        first, last = _steps_of_classes(steps)
+        phase = 0 if step < first else 1 if step < steps - last else 2
+        if phase < 2:
+            return phase, {0: 1 / max(1, first), 2: 0.0}
+        shares = self.shares()
+        steepness = (shares.min() / shares).sqrt()
+        longest = steepness.topk(2).values.square().sum()
+        self.reach.copy_(self.norm * steepness / longest.sqrt())
+        newton = longest / (self.norm.square() * shares.min())
+        averaged = (
+            step - (steps - last) - last // 2
+        )  # the first half of these steps moves by the whole distance
+        return phase, {0: 0.0, 2: min(1.0, 2 / max(1, averaged + 2)) * float(newton)}
+
+    def groups(self) -> list[dict[str, object]]:
+        """Return the optimizer's parameter groups, as :meth:`InPhases.begin_step` needs them."""
+        return [
+            {"params": list(self.layer.parameters()), "phase": 1},
+            {"params": list(self.about_shares.parameters()), "phase": 0, "weight_decay": 0.0},
+            {"params": list(self.about_constants.parameters()), "phase": 2, "weight_decay": 0.0},
+        ]
+
+    def released(self) -> nn.Module:
+        """Return the layer, with the constants added to its bias."""
+        layer = copy.deepcopy(self.layer)
+        with torch.no_grad():
+            last: Any = layer[-1]
+            last.bias += self.reach * self.about_constants.weight[:, 0]
+        return layer
+
+
+def released(model: nn.Module) -> nn.Module:
+    """Return the model to release and to evaluate, of a model in training."""
+    return model.released() if isinstance(model, Calibrated) else model
+
+
+def _steps_of_classes(steps: int) -> tuple[int, int]:
+    """Return how many of a run's steps release the shares of classes, and how many train the constants."""
+    if steps < _FEWEST:
+        return 0, 0
+    first = math.ceil(steps * _SHARE_OF_SHARES)
+    return first, math.ceil(steps * _SHARE_OF_CONSTANTS)
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

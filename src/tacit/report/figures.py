@@ -33,6 +33,7 @@ CONFIDENCE = 0.95
 _POINTS = 200  # points of a curve
 _FEWEST = 5  # the fewest records in a bin, in a cell or between two points
 _BINS = 10  # bins of probabilities
+_TOPS = (0.01, 0.05, 0.1)  # shares of the records that a user may flag
 _MOST_CURVES = 10  # with more classes, there are no curves of one class against the others
 _MOST_CELLS = 20  # along each axis
 _DIGITS = 4
@@ -169,11 +170,11 @@ def _apart(later: int, before: int, counts: Array) -> float:
 
 
 def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, Any]:
-    """Compare predicted probabilities with frequencies in ten bins, by the expected calibration error.
+    """Compare predicted probabilities with frequencies, over all records and in ten bins of as many records.
 
-    This error is the mean distance between the share and the mean probability of a bin. The bins are weighted
-    by their numbers of records (Guo, Pleiss, Sun & Weinberger 2017, 1706.04599, equation 3). The error counts
-    all records, even those in bins that the result leaves out.
+    The expected calibration error is the mean distance between the share and the mean probability of a bin.
+    The bins are weighted by their numbers of records (Guo, Pleiss, Sun & Weinberger 2017, 1706.04599,
+    equation 3). The error counts all records, even those in bins that the result leaves out.
 
     Args:
         probabilities: (n,) in [0, 1].
@@ -182,28 +183,65 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
     >>> data = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
     >>> data["error"], [(one["probability"], one["share"]) for one in data["bins"]]
     (0.3, [(0.25, 0.25), (0.85, 0.25)])
+    >>> data["probability"], data["share"]
+    (0.55, 0.25)
     """
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
-    place = np.searchsorted(edges[1:-1], probabilities)
-    records = np.bincount(place, minlength=_BINS)
-    sums = np.bincount(place, weights=probabilities, minlength=_BINS)
-    hits = np.bincount(place, weights=happened, minlength=_BINS)
+    edges = np.unique(np.quantile(probabilities, np.linspace(0.0, 1.0, _BINS + 1)[1:-1]))
+    place = np.searchsorted(edges, probabilities)
+    records = np.bincount(place, minlength=len(edges) + 1)
+    sums = np.bincount(place, weights=probabilities, minlength=len(records))
+    hits = np.bincount(place, weights=happened, minlength=len(records))
     return {
         "error": round(float(np.abs(sums - hits).sum() / len(place)), _DIGITS),
+        "probability": float(f"{probabilities.mean():.4g}"),
+        "share": float(f"{happened.mean():.4g}"),
+        "interval": share_interval(int(happened.sum()), len(place)),
         "bins": [
             {
-                "low": round(float(edges[b]), 2),
-                "high": round(float(edges[b + 1]), 2),
                 "records": int(records[b]),
-                "probability": round(float(sums[b] / records[b]), _DIGITS),
-                "share": round(float(hits[b] / records[b]), _DIGITS),
+                "probability": float(f"{sums[b] / records[b]:.4g}"),
+                "share": float(f"{hits[b] / records[b]:.4g}"),
                 "interval": share_interval(int(hits[b]), int(records[b])),
             }
-            for b in range(_BINS)
+            for b in range(len(records))
             if records[b] >= _FEWEST
         ],
         "records_in_bins_left_out": int(records[records < _FEWEST].sum()),
     }
+
+
+def flagged(scores: Array, positive: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """Count the positive records among the top 1, 5 and 10 % of the scores.
+
+    Records with the same score as the last one count too. A share of fewer than five records is left out.
+
+    Args:
+        scores: (n,), finite. A higher score means that a record is more likely positive.
+        positive: (n,), whether each record is positive.
+
+    >>> top = flagged(np.arange(100.0), np.arange(100) % 10 == 9)
+    >>> [(one["top"], one["records"], one["found"], one["recall"]) for one in top]
+    [(0.05, 5, 1, 0.1), (0.1, 10, 1, 0.1)]
+    """
+    total, rows = int(positive.sum()), []
+    for top in _TOPS:
+        count = round(top * len(scores))
+        if count < _FEWEST or not total:
+            continue
+        mask = scores >= np.partition(scores, -count)[-count]
+        hits, records = int(positive[mask].sum()), int(mask.sum())
+        rows.append(
+            {
+                "top": top,
+                "records": records,
+                "found": hits,
+                "recall": hits / total,
+                "recall_interval": share_interval(hits, total),
+                "precision": hits / records,
+                "precision_interval": share_interval(hits, records),
+            }
+        )
+    return rows
 
 
 def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
@@ -280,6 +318,7 @@ def class_figures(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any
     if count == 2:
         data["curves"] = _curves(logits[:, 1:] - logits[:, :1], truth[:, None] == 1, names[1:])
         happened, chance = truth == 1, shares[:, 1]
+        data["flagged"] = flagged(logits[:, 1] - logits[:, 0], happened)
     else:
         if count <= _MOST_CURVES:
             rest = [log_rest(logits, number) for number in range(count)]

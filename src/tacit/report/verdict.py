@@ -9,9 +9,11 @@ from typing import Any
 
 from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
-from tacit.training.ranking import auc_deviation
+from tacit.training.ranking import auc_deviation, auc_spread
 
+_BOTH_SIDES = 1.96  # standard deviations; a 95 % interval has them on each side
 _CHANCE = 1.645  # standard deviations; one in twenty useless models gains more than this by chance
+_FEWEST_RARE = 30  # with fewer records of the rare class, no verdict says how well they are ranked
 _RANKS = 0.6  # from this AUC on, another threshold is worth a try
 _LEAST_LOSS = 0.05  # a useful text model reduces a constant distribution's loss by at least this share
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
@@ -154,16 +156,22 @@ def _auc_gain(evaluation: Evaluation) -> _Gain | None:
 
 
 def _by_ranking(evaluation: Evaluation, names: Sequence[str]) -> str:
-    """Describe a model that ranks records well but rarely gives a rare class a probability above one half."""
+    """Describe a model that ranks records but rarely gives a rare class a probability above one half."""
     share = evaluation.records[1] / sum(evaluation.records)
     has_precision = evaluation.average_precision is not None
     precision = (
         f", average precision {evaluation.average_precision:.3f} against {share:.3f}" if has_precision else ""
     )
-    rare = names[int(evaluation.records[1] < evaluation.records[0])]
+    fewer = int(evaluation.records[1] < evaluation.records[0])
+    rare, count = names[fewer], evaluation.records[fewer]
+    spread = auc_spread(evaluation.auc or 0.5, *evaluation.records)
+    surely = count >= _FEWEST_RARE and (evaluation.auc or 0.5) - _BOTH_SIDES * spread >= _RANKS
+    quality = f'better than chance, but {count} test records of "{rare}" do not show how well'
+    if surely:
+        quality = "well"
     return (
-        f"The model ranks the records well: AUC {evaluation.auc:.3f} against 0.5{precision} of a constant "
-        f"answer. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
+        f"The model ranks the records {quality}: AUC {evaluation.auc:.3f} against 0.5{precision} of a "
+        f"constant answer. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
         f'"{rare}" is rare and seldom has a probability above one half.'
     )
 

@@ -44,7 +44,7 @@ from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, t
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import PADDING, Alphabet
 from tacit.errors import InvalidInput, check_integer
-from tacit.models.additive import StandardLinear
+from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
@@ -249,7 +249,7 @@ def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
     for batch in session.batches():
         begin_step(config, session.model, session.optimizer, session.steps_done, run.plan.steps)
         session.step(batch)
-    return session.current_model
+    return released(session.current_model)
 
 
 def _scaled(plan: Plan, records: int) -> Plan:

@@ -12,14 +12,14 @@ from tacit.datasets import Dataset
 from tacit.datasets.documents import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger
-from tacit.models.additive import StandardLinear
+from tacit.models.additive import InPhases
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
-from tacit.runs.model import check_shapes, device_of, new_model, new_optimizer, training_loss
+from tacit.runs.model import check_shapes, device_of, in_training, new_model, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.augmentation import FlipAndCrop
@@ -125,8 +125,8 @@ def session_on(
     """Make a session with the configuration's model and settings on ``records``, else on ``data.train``."""
     noise = _generator(generator, charges)
     together = Alone() if ranks is None else ranks
-    model = together.each(lambda: new_model(config, data, noise))
-    if isinstance(model, StandardLinear):
+    model = together.each(lambda: in_training(config, data, new_model(config, data, noise)))
+    if isinstance(model, InPhases):
         model.for_plan(plan)
     session = PrivateSession(
         model,

@@ -17,7 +17,7 @@ from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
 from tacit.losses import classification, masked, multilabel
-from tacit.models.additive import StandardLinear, standard_loss
+from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
@@ -61,13 +61,29 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
     return model.to(device_of(config.run.device))
 
 
+def is_calibrated(config: Config, data: Dataset) -> bool:
+    """Return whether the run's last steps bring the mean probabilities to the shares of the classes.
+
+    Averaged weights and other optimizers than SGD would not take these steps as they are meant.
+    """
+    plain_steps = config.optimizer.name == "sgd" and config.training.ema_decay is None
+    return config.model.name in LINEAR and bool(data.classes) and plain_steps
+
+
+def in_training(config: Config, data: Dataset, model: nn.Module) -> nn.Module:
+    """Return the module that the session trains; :func:`tacit.models.additive.released` is its inverse."""
+    if isinstance(model, nn.Sequential) and is_calibrated(config, data):
+        return Calibrated(model, len(data.classes)).to(next(model.parameters()).device)
+    return model
+
+
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """Make the configuration's optimizer for the weights of ``model``."""
     section = config.optimizer
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
         settings["momentum"] = section.momentum
-    if isinstance(model, StandardLinear):
+    if isinstance(model, InPhases):
         return _OPTIMIZERS[section.name](model.groups(), **settings)
     parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     rate = section.head_learning_rate
@@ -95,7 +111,7 @@ def begin_step(
         steps: the number of steps of the run.
     """
     section = config.optimizer
-    if isinstance(model, StandardLinear):
+    if isinstance(model, InPhases):
         model.begin_step(optimizer, step, steps)
     elif section.falling:
         share = min(1.0, 2.0 * (1.0 - step / steps))

@@ -75,15 +75,12 @@ def reasons(text: str) -> list[str]:
     model, privacy = filled["model"], filled["privacy"]
     if model.get("name") not in LINEAR or "table" not in filled["data"]:
         return []
-    usual = "" if "epsilon" in privacy else f", at a usual epsilon of {_USUAL:g},"
-    signal = privacy["records"] * privacy.get("epsilon", _USUAL)
-    bins = (
-        "1,500 or more, so bins for numbers pay off"
-        if model["name"] == "additive"
-        else "below 1,500, where bins for numbers would add more noise than they explain"
-    )
+    usual = "" if "epsilon" in privacy else f", at a usual epsilon of {_USUAL:g}"
+    bins = "fewer than 230 + 300 / epsilon records for each number: bins could cost more than they explain"
+    if model["name"] == "additive":
+        bins = "at least 230 + 300 / epsilon records for each number, so bins for numbers pay off"
     values = {
-        "model name": (model["name"], f"records times epsilon{usual} is {signal:,.0f}, {bins}"),
+        "model name": (model["name"], f"{bins}{usual}"),
         "training steps": (filled["training"].get("steps"), "more steps did not help on twenty tables"),
         "training batch_size": (
             filled["training"].get("batch_size"),
@@ -110,19 +107,23 @@ def reasons(text: str) -> list[str]:
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
     """Fill in the settings of a linear model of a table by its recipe, with bins for numbers if they help."""
     name, target = run_file["model"]["name"], run_file["data"].get("target")
-    if name == "auto":
-        name = "additive" if additive_pays(records, epsilon) else "linear"
     columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
     with suppress(InvalidInput, PrivacyRefusal):  # a later check reports it
         declared = parse_columns(columns)
         encoder = Encoder(declared, target)
+        wide = {key: column.with_bins(BINS) for key, column in declared.items()}
+        wide = {key: column for key, column in wide.items() if key not in encoder.target_names}
+        if name == "auto":
+            numbers = sum(column != declared[key] for key, column in wide.items())
+            name = "additive" if additive_pays(records, epsilon, numbers) else "linear"
         if name == "additive":
-            wide = {key: column.with_bins(BINS) for key, column in declared.items()}
-            declared |= {key: column for key, column in wide.items() if key not in encoder.target_names}
+            declared |= wide
             encoder = Encoder(declared, target)
         classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
         recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
         columns = {key: column.to_data() for key, column in declared.items()}
+    if name == "auto":  # the columns are wrong
+        name = "linear"
     training = _training(recipe, _section(run_file, "training"))
     if "date" in run_file["data"] or run_file["privacy"].get("sampling", "poisson") not in (
         "poisson",

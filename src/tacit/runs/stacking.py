@@ -25,7 +25,7 @@ from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.config import Config
-from tacit.runs.model import new_model
+from tacit.runs.model import is_calibrated, new_model
 from tacit.sampling import FullBatch
 
 _MOST = 8  # models that are trained at the same time; an interruption loses them
@@ -97,6 +97,7 @@ def at_once(config: Config, data: Dataset, plan: Plan, pool: TensorPair, *, priv
         and optimizer.weight_decay == 0.0
         and config.training.ema_decay is None
         and not config.training.class_weights
+        and not (private and is_calibrated(config, data))
         and not (private and not _private_fits(plan, len(pool.inputs)))
     )
     if network is None or not fits:

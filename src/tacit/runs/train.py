@@ -34,6 +34,7 @@ from tacit.attacks.memorisation import Canary
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
 from tacit.files import remove_leftovers, write_atomically
+from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
@@ -225,7 +226,7 @@ class Run:
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
-        model = session.current_model
+        model = released(session.current_model)
         about = self.result.stated(model)
         notes = (*self.config.notes, *about.pop("notes"))
         statement = make_statement(

@@ -39,6 +39,18 @@ def auc_deviation(negatives: int, positives: int) -> float:
     return math.sqrt((negatives + positives + 1) / (12 * negatives * positives))
 
 
+def auc_spread(auc: float, negatives: int, positives: int) -> float:
+    """Compute the standard deviation of an AUC over other records (Hanley and McNeil 1982, Radiology 143(1)).
+
+    >>> round(auc_spread(0.5, 50, 50), 3), round(auc_spread(0.8, 900, 13), 3)
+    (0.058, 0.074)
+    """
+    both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc) + (positives - 1) * (both_positive - auc**2)
+    variance += (negatives - 1) * (both_negative - auc**2)
+    return math.sqrt(variance / (positives * negatives))
+
+
 def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
     """Compute the mean precision over all thresholds, weighted by the recall that each of them adds.
 

@@ -83,22 +83,25 @@ def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any
 
 
 def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
-    """Draw shares with intervals against probabilities, and bars for the number of records in each bin."""
+    """Draw shares with intervals against probabilities, on axes that end where the bins end."""
     name = "the answer" if of_class is None else _quoted(of_class)
     happened = "the share that is right" if of_class is None else f"share of {name}"
     axes = _rates(f"probability that the model gives {name}", happened, "Calibration")
     axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="perfect calibration")
-    bins, most = calibration["bins"], max((one["records"] for one in calibration["bins"]), default=1)
-    for number, one in enumerate(bins):
-        label: dict[str, Any] = {} if number else {"label": "test records in a bin"}
-        height = 0.2 * one["records"] / most
-        axes.bar(one["low"], height, one["high"] - one["low"], align="edge", color=PALE, alpha=0.45, **label)
-    x, y = ([one[key] for one in bins] for key in ("probability", "share"))
-    ends = np.array([one["interval"] for one in bins]).reshape(-1, 2).T
+    x, y = ([one[key] for one in calibration["bins"]] for key in ("probability", "share"))
+    ends = np.array([one["interval"] for one in calibration["bins"]]).reshape(-1, 2).T
     axes.errorbar(
-        x, y, np.abs(ends - y), color=BLUE, marker="o", capsize=3, label="the model, with 95 % intervals"
+        x,
+        y,
+        np.abs(ends - y),
+        color=BLUE,
+        marker="o",
+        capsize=3,
+        label="a bin of records, with 95 % interval",
     )
-    axes.legend(loc="upper left")
+    largest = min(1.0, 1.1 * max([*x, *ends[1]], default=1.0))
+    axes.set(xlim=(0.0, largest), ylim=(0.0, 1.02 * largest))
+    axes.legend(loc="best")
     return axes
 
 
