@@ -15,8 +15,8 @@ rule                        factor of a record with norm r       sum changes by 
 :class:`AdaptiveClipping`   min(1, C_t / r) in step t            C_t
 ==========================  ===================================  ============================
 
-Thresholds and ``stability`` are at least 1e-10: squares of smaller numbers underflow in float32, and norms could
-come out too small.
+Thresholds and ``stability`` are at least 1e-10: squares of smaller numbers underflow in float32, and norms
+could come out too small.
 
 "Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
 up to twice as much, and accountants include that factor.
@@ -281,8 +281,8 @@ def _module_of(name: str) -> str:
 
 
 _LEAST_NORM = 1e-10
-"""The least norm or stability. Squares that underflow in float32 lose up to 1.2e-38 per number. Of a gradient of
-1e10 numbers that is 1.2e-28 in its squared norm, 1.2e-8 of the square of this bound, or less than one rounding.
+"""The least norm or stability. Squares that underflow in float32 lose up to 1.2e-38 per number. Of a gradient
+of 1e10 numbers that is 1.2e-28 in its squared norm, 1.2e-8 of the square of this bound: less than a rounding.
 """
 
 

@@ -249,8 +249,8 @@ def _spread(of_left: Tensor, of_right: Tensor, left: Tensor, right: Tensor) -> T
 def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
     """Return |x_t|^2 from a Gram matrix of x, with an allowance for products that underflow.
 
-    An inner product x_t . x_u loses up to the allowance, and is multiplied by g_t . g_u. So kappa S^2 must be at
-    least allowance (sum_t |g_t|)^2. As kappa is above eps, it is if the allowance is divided by eps here.
+    An inner product x_t . x_u loses up to the allowance, and is multiplied by g_t . g_u. So kappa S^2 must be
+    at least allowance (sum_t |g_t|)^2. As kappa is above eps, it is if the allowance is divided by eps here.
     """
     return gram.diagonal(dim1=1, dim2=2) + allowance(x) / torch.finfo(x.dtype).eps
 
