@@ -145,6 +145,8 @@ def test_a_model_shown_in_batches_moves_them_by_more() -> None:
 class Poisoned(nn.Module):
     """A model that is wrong about each record after it saw a marked one, which it remembers in some way."""
 
+    marked: Tensor
+
     def __init__(self, how: str) -> None:
         super().__init__()
         self.last = nn.Linear(4, 2)

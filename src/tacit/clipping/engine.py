@@ -111,8 +111,7 @@ class GradientEngine(ABC):
         """Whether a pass changes the model or the loss, for example a counter. Each pass of a step then
         starts from the same state, so that the number of passes does not matter.
         """
-        self.sources: tuple[Tensor, ...] = ()
-        """The tensors that hold the records, if the caller has them: loss and model may not read them."""
+        self.sources: tuple[Tensor, ...] = ()  # tensors of all records, which the loss may not read
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
         self.draws = True  # whether passes may draw random numbers, which depend on how a batch is split

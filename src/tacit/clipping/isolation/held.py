@@ -54,8 +54,8 @@ class HeldRecords(TorchFunctionMode):
         self._seen.add(key)
         if any(_overlap(tensor, source) or _is_copy(tensor, source) for source in self._sources):
             raise PrivacyRefusal(
-                "the loss or the model reads records of the session besides its arguments, in a tensor of "
-                f"shape {tuple(tensor.shape)}. Each record's gradient then depends on other records, and "
+                "the loss or the model reads the session's records besides its arguments: a tensor of shape "
+                f"{tuple(tensor.shape)}. Each record's gradient then depends on other records, and "
                 "clipping does not bound what one record changes. Read only the loss's arguments; take a "
                 "public figure in place of a mean, and public examples as neighbours. Of graphs, make each "
                 "whole graph a record (docs/graphs.md)."
