@@ -108,9 +108,7 @@ class GradientEngine(ABC):
         self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether a pass changes the model or the loss, for example a counter. Each pass of a step then
-        starts from the same state, so that the number of passes does not matter.
-        """
+        """Whether a pass changes model or loss, like a counter. Each pass then starts from the same state."""
         self.sources: tuple[Tensor, ...] = ()  # tensors of all records, which the loss may not read
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
