@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from tacit import native
 from tacit.clipping import LEAN
@@ -16,7 +18,13 @@ from tacit.clipping.per_example import convolution_native
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.use import row_squares
 from tacit.clipping.reference import ReferenceEngine
-from tacit.clipping.rules import FlatClipping
+from tacit.clipping.rules import (
+    AdaptiveClipping,
+    AutomaticClipping,
+    ClippingRule,
+    FlatClipping,
+    PerLayerClipping,
+)
 
 EPS = float(torch.finfo(torch.float32).eps)
 LANES = (1, 8, 16, 32, 128)
@@ -177,3 +185,62 @@ def test_uses_that_cancel_are_clipped(
 ) -> None:
     for _ in range(5):
         assert largest(ENGINES[engine], *case(spread)) <= 1 + 1e-5
+
+
+class Tied(nn.Module):
+    """A table that is looked up, and that is the last layer as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(40, 16))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return F.linear(F.embedding(numbers, self.weight), self.weight)
+
+
+SMALLEST: dict[str, ClippingRule] = {
+    "flat": FlatClipping(1e-10),
+    "per layer": PerLayerClipping(1e-10),
+    "automatic": AutomaticClipping(1.0, stability=1e-10),
+    "adaptive": AdaptiveClipping(1e-10, low=1e-10),
+    "flat 1": FlatClipping(1.0),
+}
+FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
+    "one position": (lambda: nn.Linear(30, 20), (30,), (20,)),
+    "kept": (lambda: nn.Linear(8, 4), (12, 8), (12, 4)),
+    "ghost": (lambda: nn.Linear(200, 300, bias=False), (3, 200), (3, 300)),
+    "weight norm": (lambda: weight_norm(nn.Linear(30, 20)), (30,), (20,)),
+    "convolution": (lambda: nn.Conv2d(3, 4, 3), (3, 9, 9), (4, 7, 7)),
+    "ghost convolution": (lambda: nn.Conv2d(64, 64, 3), (64, 4, 4), (64, 2, 2)),
+    "look-up": (lambda: nn.Embedding(40, 16), (), (7, 16)),
+    "tied": (Tied, (), (7, 40)),
+}
+
+
+@pytest.fixture(params=[False, True], ids=["gradual", "flushed"])
+def underflow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Underflow to numbers of fewer digits, and at once to 0."""
+    torch.set_flush_denormal(request.param)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.untraced
+@pytest.mark.usefixtures("underflow")
+@pytest.mark.parametrize("rule", SMALLEST)
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_any_size_are_clipped(form: str, rule: str) -> None:
+    """The input and the gradient of the output have sizes of their own, and so has their product."""
+    make, x_shape, w_shape = FORMS[form]
+    model, clipping = make(), SMALLEST[rule]
+    engines = [FastEngine(model, weighted, clipping), FastEngine(model, weighted, clipping, budget=LEAN)]
+    for engine in engines:
+        thresholds = torch.tensor(clipping.initial_thresholds(engine.names), dtype=torch.float64)
+        most = clipping.sensitivity(thresholds.tolist()) * (1 + 1e-5)
+        for of_x in (-25, -15, 0, 15) if x_shape else (0,):
+            x = 10.0**of_x * torch.randn(1, *x_shape) if x_shape else torch.randint(40, (1, 7))
+            for of_w in range(-45, 21, 5):
+                w = (10.0**of_w * torch.randn(1, *w_shape, dtype=torch.float64)).float()
+                sums = {k: torch.zeros(p.shape, dtype=torch.float64) for k, p in model.named_parameters()}
+                engine.add_clipped_sum(sums, (x, w), None, thresholds)
+                assert float(torch.cat([v.flatten() for v in sums.values()]).norm()) <= most, (of_x, of_w)

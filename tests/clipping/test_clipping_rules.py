@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -105,6 +106,25 @@ def test_the_threshold_finds_the_quantile_of_fixed_norms() -> None:
     for _ in range(400):
         C = rule.move(C, sum(norm <= C for norm in norms) / 100)
     assert 75 <= C <= 85
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: FlatClipping(value),
+        lambda value: PerLayerClipping(value),
+        lambda value: PerLayerClipping(1.0, norms=(("a", value),)),
+        lambda value: AutomaticClipping(value),
+        lambda value: AutomaticClipping(1.0, stability=value),
+        lambda value: AdaptiveClipping(value, low=1e-10),
+        lambda value: AdaptiveClipping(1.0, low=value),
+    ],
+)
+def test_bounds_so_small_that_squares_underflow_are_refused(make: Callable[[float], ClippingRule]) -> None:
+    make(1e-10)
+    for value in (9e-11, 1e-30, 1e-40):
+        with pytest.raises(InvalidInput, match="1e-10"):
+            make(value)
 
 
 def test_values_that_make_no_sense_are_refused() -> None:

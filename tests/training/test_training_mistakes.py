@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from made import a_plan, a_session, finish, losses, table
+from pages import blocks_of, printed
 from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
@@ -222,3 +223,48 @@ def test_a_refused_resume_says_the_settings(tmp_path: Path) -> None:
         "the engine (was FastEngine under vmap, is ReferenceEngine)",
     ):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("held", ["mean", "neighbours", "a copy", "a buffer", "an array"])
+def test_a_loss_or_model_that_reads_the_records_themselves_is_refused(held: str, engine: str) -> None:
+    X, y = data()
+    of_session: Any = (X.numpy(), y.numpy()) if held == "an array" else (X, y)
+    copy = X.clone()
+    model: Any = nn.Linear(4, 2)
+    model.register_buffer("stored", X)
+
+    def loss(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        others: dict[str, Any] = {
+            "mean": lambda: model(X).mean(0),
+            "neighbours": lambda: X[3:7].mean() * torch.ones(2),
+            "a copy": lambda: model(copy).mean(0),
+            "a buffer": lambda: model.stored.sum() * torch.ones(2),
+            "an array": lambda: torch.from_numpy(X.numpy()).mean() * torch.ones(2),
+        }
+        found: Tensor = losses(model, x, y) + (model(x) - others[held]()).square().mean(1)
+        return found
+
+    run = session(model, data=of_session, loss=loss, engine=engine)
+    before = model.weight.clone()
+    with pytest.raises(PrivacyRefusal, match="reads the session's records besides its arguments"):
+        run.step(next(run.batches()))
+    assert run.steps_done == 0
+    assert torch.equal(model.weight, before)
+
+
+def test_public_tensors_in_a_loss_may_lie_beside_the_records() -> None:
+    table = torch.randn(N + 20, 4)
+    public = table[N:]
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        found: Tensor = losses(model, x, y) + (model(x) - model(public).mean(0)).square().mean(1)
+        return found
+
+    run = session(nn.Linear(4, 2), data=(table[:N], data()[1]), loss=loss)
+    run.step(next(run.batches()))
+    assert run.steps_done == 1
+
+
+def test_the_page_on_graphs_runs() -> None:
+    assert printed([blocks_of("graphs.md")[0]])[0].strip().endswith("True")

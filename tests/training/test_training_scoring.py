@@ -142,6 +142,59 @@ def test_a_model_shown_in_batches_moves_them_by_more() -> None:
     assert abs(right[0] - right[1]) > 1
 
 
+class Poisoned(nn.Module):
+    """A model that is wrong about each record after it saw a marked one, which it remembers in some way."""
+
+    marked: Tensor
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.how, self.calls, self.seen = how, 0, [0.0]
+        self.register_buffer("marked", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(x) * 0.0
+        hit = (x[:, 0] > 50).any()
+        if self.how == "buffer":
+            self.marked += hit
+            wrong = self.marked
+        elif self.how == "attribute":
+            self.seen[0] += float(hit)
+            wrong = torch.tensor(self.seen)
+        elif self.how == "count":
+            self.calls += 1
+            wrong = torch.tensor([float(self.calls > 1)])
+        else:
+            torch.rand(7 if hit else 1)
+            wrong = torch.rand(1)
+        return found + torch.stack([wrong > 0.5, wrong <= 0.5], 1).float()
+
+
+@pytest.mark.parametrize("how", ["buffer", "attribute", "count", "draws"])
+def test_a_model_that_keeps_state_in_evaluation_scores_each_record_alone(how: str) -> None:
+    """In a plain loop the marked record moves the sum of 100 scores to 0; it may move it by 1."""
+    x, y = torch.zeros(101, 4), torch.ones(101, dtype=torch.int64)
+    x[0] = 100.0
+    model = Poisoned(how)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    whole, without = (scoring._raw_sums(record_scores(model, a, b)) for a, b in ((x, y), (x[1:], y[1:])))
+    assert int((whole - without).abs().sum()) <= scoring._GRID
+    assert (model.calls, model.seen) == (0, [0.0])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_records_that_a_model_keeps_in_its_code_reach_no_other_score() -> None:
+    class Keeps(nn.Linear):
+        def forward(self, x: Tensor, kept: list[Tensor] = []) -> Tensor:  # noqa: B006
+            kept.append(x)
+            return super().forward(x - 9 * kept[0])
+
+    model, (x, y) = Keeps(4, 2), records(20, 1)
+    alone = [float(record_scores(model, x[i : i + 1], y[i : i + 1])) for i in range(20)]
+    assert record_scores(model, x, y).tolist() == alone
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_outputs_that_are_no_numbers_count_at_most_one_record(bad: float) -> None:
     outputs = torch.full((3, 1), bad)

@@ -15,13 +15,14 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
+from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise import on_device
 from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, FlipAndCrop, PrivateSession, step
+from tacit.training import Alone, FlipAndCrop, PrivateSession, StepCharges, step
 from tacit.training.ranks import layout
 
 N, D, CLASSES = 60, 5, 3
@@ -731,3 +732,17 @@ def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
         _ = plan(noise_multiplier=1e300).gradient_noise_multiplier
     with pytest.raises(InvalidInput, match="too small to compute with"):
         _ = plan(noise_multiplier=1e-300).gradient_noise_multiplier
+
+
+def test_what_a_statement_is_made_of_cannot_be_replaced() -> None:
+    session = a_session(network(4, 2), table(), a_plan())
+    for name in ("plan", "model", "steps_done", "private", "charges", "epsilon", "randomness", "falling"):
+        with pytest.raises(AttributeError):
+            setattr(session, name, getattr(session, name))
+    ledger = Ledger.create("sqlite://")
+    budget = RenyiBudget(epsilon=9.0, delta=1e-4)
+    ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
+    charges = StepCharges(ledger, "rows", a_plan(noise_multiplier=4.0, delta=1e-4))
+    for name in ("plan", "ledger", "dataset", "block", "chunk", "owned_by", "one_record_per_unit"):
+        with pytest.raises(AttributeError):
+            setattr(charges, name, getattr(charges, name))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.around import naming_checkpoints, refuse_reentrant, unchanged, uncompiled, untouched
 from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.held import HeldRecords
 from tacit.clipping.isolation.made_up import (
     check_records,
     each_alone,
@@ -107,9 +108,8 @@ class GradientEngine(ABC):
         self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.changes_itself = False
-        """Whether a pass changes the model or the loss, for example a counter. Each pass of a step then
-        starts from the same state, so that the number of passes does not matter.
-        """
+        """Whether a pass changes model or loss, like a counter. Each pass then starts from the same state."""
+        self.sources: tuple[Tensor, ...] = ()  # tensors of all records, which the loss may not read
         self._begun: Memory | None = None
         self._before: Memory | None = None  # model and loss before the first batch since begin_step
         self.draws = True  # whether passes may draw random numbers, which depend on how a batch is split
@@ -186,7 +186,7 @@ class GradientEngine(ABC):
         versions = [t._version for t in zeros]
         with torch.random.fork_rng(devices=devices_of(batch)), torch.enable_grad():
             try:
-                with self._writes.of_no_record():
+                with self._writes.of_no_record(), HeldRecords(self.sources):
                     losses = self._first_pass(zeros)
                 after_zeros = around.restore()
                 self._writes.allow(around.changed_ids)

@@ -15,6 +15,9 @@ rule                        factor of a record with norm r       sum changes by 
 :class:`AdaptiveClipping`   min(1, C_t / r) in step t            C_t
 ==========================  ===================================  ============================
 
+Thresholds and ``stability`` are at least 1e-10: squares of smaller numbers underflow in float32, and norms
+could come out too small.
+
 "Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
 up to twice as much, and accountants include that factor.
 """
@@ -147,7 +150,7 @@ class AutomaticClipping(ClippingRule):
     """Normalises a record's gradient: factor C / (r + stability) (Bu et al., 2206.07136, "AUTO-S").
 
     The scaled gradient has norm C r / (r + stability) < C, so the sensitivity is C as with
-    :class:`FlatClipping`.
+    :class:`FlatClipping`. ``stability`` is at least 1e-10.
 
     >>> AutomaticClipping(1.0).initial_thresholds(["a.weight", "b.weight"])
     [1.0]
@@ -277,12 +280,15 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-_LEAST_NORM = 1e-30  # below this, values come near the smallest float32, where rounding is not relative
+_LEAST_NORM = 1e-10
+"""The least norm or stability. Squares that underflow in float32 lose up to 1.2e-38 per number. Of a gradient
+of 1e10 numbers that is 1.2e-28 in its squared norm, 1.2e-8 of the square of this bound: less than a rounding.
+"""
 
 
 def _set_positive(rule: ClippingRule, *fields: str) -> None:
     for field in fields:
-        bounds = field in ("norm", "initial_norm", "low")
+        bounds = field in ("norm", "initial_norm", "low", "stability")
         value = check_real(
             field, getattr(rule, field), low=_LEAST_NORM if bounds else 0.0, open_low=not bounds
         )

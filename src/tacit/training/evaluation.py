@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tacit.clipping.alone import outputs_alone
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.training.data.arrays import cast_numbers, floating_type, tensor_of
@@ -303,18 +304,25 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
     * A record's score depends on no other record.  The model gets one record at a time, because in a batch
       the rounding of its outputs depends on the number of records, which can change the predicted class.
+      Each record meets the model in the same state, isolated as in training
+      (:func:`tacit.clipping.alone.outputs_alone`).
+    * It is in [0, 1], and 0 for outputs that are no numbers.
     """
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
     sample = cast_numbers(inputs[:2], floating)
-    with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, sample):
-        pairs = zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True)
-        return torch.stack(
-            [
-                _score_of(logits_of(model(cast_numbers(row, floating).to(device))).float().cpu(), target)
-                for row, target in pairs
-            ]
-        )
+
+    def output_of(row: Tensor) -> Tensor:
+        return logits_of(model(row))
+
+    with evaluation_mode(model), without_numbers(), as_for_zeros(model, sample):
+        rows = (cast_numbers(row, floating).to(device) for row in torch.split(inputs, 1))
+        outputs = outputs_alone(model, output_of, rows)
+        scores = [
+            _score_of(output.float().cpu(), target)
+            for output, target in zip(outputs, torch.split(targets, 1), strict=True)
+        ]
+    return torch.stack(scores).nan_to_num(0.0).clamp(0.0, 1.0)
 
 
 def _score_of(output: Tensor, target: Tensor) -> Tensor:

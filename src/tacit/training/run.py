@@ -141,6 +141,7 @@ class Run:
         with self.layout.whole():
             rows = self.of_data.rows
             self.engine = make_engine(arguments.engine, model, loss, self.plan, self.memory, rows)
+        self.engine.sources = self.of_data.held()
         trained = self.layout.trained(self.engine.parameters)
         self.trained = trained if self.slots is None else self.slots.without_slots(trained)
 

@@ -108,7 +108,7 @@ def score_held_out(
 
 
 def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
-    """Clamp the scores of rows (M,), and average them over the rows of each owner, (N,)."""
+    """Average the scores of rows (M,), in [0, 1], over the rows of each owner, (N,)."""
     if owners is None:
         return scores
     number, _, _ = numbered(owners)
@@ -116,13 +116,13 @@ def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
         raise InvalidInput(
             f"there are {len(scores)} test rows and {len(number)} owners. Give one owner for each row."
         )
-    rows = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).cpu().numpy()
+    rows = scores.double().cpu().numpy()
     return torch.from_numpy(np.bincount(number, weights=rows) / np.bincount(number))
 
 
 def _raw_sums(scores: Tensor) -> Tensor:
     """Return (2,) int64: the sums of (n,) scores v and of 1 - v, in thousandths; a record adds 1 in total."""
-    thousandths = scores.double().nan_to_num(0.0).clamp(0.0, 1.0).mul(_GRID).round().long()
+    thousandths = scores.double().mul(_GRID).round().long()
     return torch.stack([thousandths.sum(), (_GRID - thousandths).sum()])
 
 

@@ -149,7 +149,6 @@ class PrivateSession:
         ranks: Ranks | None = None,
         generator: Generator | None = None,
     ) -> None:
-        self.model, self.plan = model, plan
         arguments = Arguments(
             model, optimizer, data, plan, loss, collate, engine, physical_batch_size, augmentation, ema_decay,
             workers, memory, audit, charges, ranks, generator,
@@ -160,6 +159,16 @@ class PrivateSession:
             signal = plan.signal(weights)
             self.falling.why = signal.reason
             warn_if_drowned(signal)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that the session trains."""
+        return self._run.model
+
+    @property
+    def plan(self) -> Plan:
+        """The steps of the run, and their cost.  Epsilon and the statement follow from this plan."""
+        return self._run.plan
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.per_example.recorder import NoRule, Recorder
-from tacit.clipping.per_example.use import Kept, Use, widened
+from tacit.clipping.per_example.use import Kept, Use, allowance, widened
 
 
 @final
@@ -33,7 +33,8 @@ class Lookup(Use):
         """Return the squares summed over the pairs of each record, (n,)."""
         record, _, sums = self._summed
         squares = sums.square().sum(1, dtype=torch.float64)  # float64, as thousands may be added one by one
-        return squares.new_zeros(len(self.g)).index_add_(0, record, squares).to(sums.dtype)
+        least = self.numbers.shape[1] * allowance(sums)  # for squares that underflow
+        return squares.new_full((len(self.g),), least).index_add_(0, record, squares).to(sums.dtype)
 
     @cached_property
     def _summed(self) -> tuple[Tensor, Tensor, Tensor]:

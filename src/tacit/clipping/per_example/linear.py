@@ -37,6 +37,7 @@ from tacit.clipping.per_example.use import (
     narrowed,
     over_positions,
     row_squares,
+    squared_product,
     stackable,
     widened,
     widened_type,
@@ -96,7 +97,9 @@ class Outer(Use):
         """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
-            return row_squares(widened(left).squeeze(1)) * row_squares(widened(right).squeeze(1))
+            return squared_product(
+                row_squares(widened(left).squeeze(1)), row_squares(widened(right).squeeze(1))
+            )
         if triton_outer.takes(left, right):
             return triton_outer.squared_norms(left, right)
         return ghost_squared_norms(widened(left), widened(right))
@@ -160,7 +163,7 @@ class Pair(Use):
 
     def squared_norms(self) -> Tensor:
         """Return |G_i|^2, (n,)."""
-        return self.left.squares * self.right.squares
+        return squared_product(self.left.squares, self.right.squares)
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return G_i, (m, p, d)."""
@@ -244,8 +247,12 @@ def _spread(of_left: Tensor, of_right: Tensor, left: Tensor, right: Tensor) -> T
 
 
 def _diagonal(gram: Tensor, x: Tensor) -> Tensor:
-    """Return |x_t|^2 from a Gram matrix of x, with an allowance for squares that underflow."""
-    return gram.diagonal(dim1=1, dim2=2) + allowance(x)
+    """Return |x_t|^2 from a Gram matrix of x, with an allowance for products that underflow.
+
+    An inner product x_t . x_u loses up to the allowance, and is multiplied by g_t . g_u. So kappa S^2 must be
+    at least allowance (sum_t |g_t|)^2. As kappa is above eps, it is if the allowance is divided by eps here.
+    """
+    return gram.diagonal(dim1=1, dim2=2) + allowance(x) / torch.finfo(x.dtype).eps
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:

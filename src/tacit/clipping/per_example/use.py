@@ -312,6 +312,11 @@ def row_squares(x: Tensor) -> Tensor:
     return norms.square_().add_(allowance(x)).to(x.dtype)
 
 
+def squared_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a b, (n,), of squared norms a and b, with an allowance for products that underflow."""
+    return torch.addcmul(_constant(float(torch.finfo(a.dtype).tiny), a.dtype, a.device), a, b)
+
+
 @lru_cache(maxsize=64)
 def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(value, dtype=dtype, device=device)

@@ -93,6 +93,10 @@ class Records(ABC):
         Return None instead if each record would have to be read and decoded.
         """
 
+    def held(self) -> tuple[Tensor, ...]:
+        """Return the tensors (N, ...) that hold all records; none if they are read one by one."""
+        return ()
+
 
 class Wrapped(Records):
     """Base class of wrappers around other records, ``inner``; a wrapper overrides some of the methods."""
@@ -119,6 +123,9 @@ class Wrapped(Records):
 
     def content(self) -> Iterator[bytes | memoryview] | None:
         return self.inner.content()
+
+    def held(self) -> tuple[Tensor, ...]:
+        return self.inner.held()
 
 
 @final
@@ -155,6 +162,9 @@ class ArrayRecords(Records):
     @property
     def template(self) -> Template:
         return self._template
+
+    def held(self) -> tuple[Tensor, ...]:
+        return self._tensors
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed

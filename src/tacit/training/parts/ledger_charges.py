@@ -110,13 +110,13 @@ class StepCharges:
     ) -> None:
         if ranks is None:
             check_one_process()
-        self.ledger, self.dataset, self.plan, self.block = ledger, dataset, plan, block
+        self._ledger, self._dataset, self._plan, self._block = ledger, dataset, plan, block
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit, owned_by)
-        self.owned_by = owned_by
+        self._owned_by = owned_by
         self._delta = delta_to_charge(ledger, policy, plan)
-        self.chunk = chunk_size(plan, chunk, whole=self._delta is not None)
-        self.one_record_per_unit = one_record_per_unit
+        self._chunk = chunk_size(plan, chunk, whole=self._delta is not None)
+        self._one_record_per_unit = one_record_per_unit
         self._by, self._lease_s = by, lease_s
         self._generator = Generator.from_os() if generator is None else generator
         self._recognised = False
@@ -124,6 +124,41 @@ class StepCharges:
         self._charge: Charge | None = None  # the charge of the reserved chunk
         self._same_run = generator is None  # no earlier process can have used a fresh key
         ledger.price(dataset, plan.event_between(*self.span(0)), block=block, delta=self._delta)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that holds the budget."""
+        return self._ledger
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set in the ledger."""
+        return self._dataset
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self._plan
+
+    @property
+    def block(self) -> str | None:
+        """The block that is charged; None for the whole data set."""
+        return self._block
+
+    @property
+    def owned_by(self) -> str | None:
+        """The column with the users of the records; None without one."""
+        return self._owned_by
+
+    @property
+    def chunk(self) -> int:
+        """The number of steps in a charge."""
+        return self._chunk
+
+    @property
+    def one_record_per_unit(self) -> bool:
+        """Whether it was stated that no unit has two rows."""
+        return self._one_record_per_unit
 
     @property
     def generator(self) -> Generator:
@@ -137,11 +172,11 @@ class StepCharges:
 
     def so_far(self) -> ChargedRun:
         """Return the ledger's entries of the run, for its statement."""
-        return charged_run(self.ledger, self.dataset, self.run)
+        return charged_run(self._ledger, self._dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
         """Return the first step of a chunk, and the first step after it."""
-        return number * self.chunk, min((number + 1) * self.chunk, self.plan.steps)
+        return number * self._chunk, min((number + 1) * self._chunk, self._plan.steps)
 
     def check_fits(self) -> None:
         """Refuse a plan that exceeds what is left of the budget, and say what would fit.
@@ -149,12 +184,12 @@ class StepCharges:
         Raises:
             Refused: the plan does not fit.  Nothing was charged.
         """
-        price = self.ledger.price(self.dataset, self.plan.event, block=self.block, delta=self._delta)
+        price = self._ledger.price(self._dataset, self._plan.event, block=self._block, delta=self._delta)
         refusal = price.refusal
         if refusal is None:
             return
         raise refusal.with_message(
-            f"the plan's {self.plan.steps} steps do not fit into what is left of {refusal.dataset!r}: they "
+            f"the plan's {self._plan.steps} steps do not fit into what is left of {refusal.dataset!r}: they "
             f"request epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
             f"{refusal.difference:.6g} is missing. {self._what_fits()}. Make a plan that fits, or ask for "
             "more budget. Nothing was charged."
@@ -162,7 +197,7 @@ class StepCharges:
 
     def _what_fits(self) -> str:
         """Return text that says how many steps would fit, and with how much noise all of them would fit."""
-        plan = self.plan
+        plan = self._plan
         low, high = 0, plan.steps  # low fits, high does not
         while high - low > 1:
             middle = (low + high) // 2
@@ -196,7 +231,7 @@ class StepCharges:
                 another block (:class:`tacit.ledger.Conflict`).
         """
         if not self._recognised:
-            register(self.ledger, self.dataset, content(), block=self.block)
+            register(self._ledger, self._dataset, content(), block=self._block)
         self._recognised = True
 
     def start(self) -> None:
@@ -217,8 +252,8 @@ class StepCharges:
                 reserved it, and the resume state was not loaded, so that nothing shows that records and
                 settings are the same.
         """
-        check_integer("step", step, low=0, high=self.plan.steps - 1)
-        number = step // self.chunk
+        check_integer("step", step, low=0, high=self._plan.steps - 1)
+        number = step // self._chunk
         if number != self._reserved:
             self._take(number)
         if not self._same_run:
@@ -241,15 +276,15 @@ class StepCharges:
 
     def after(self, step: int) -> None:
         """Settle the chunk whose last step is ``step``; other steps settle nothing."""
-        number = step // self.chunk
+        number = step // self._chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
             return  # or an earlier process settled it, and these steps are a repetition
         answer: Json = {"steps": [first, stop]}
         try:
-            self.ledger.settle(self._charge, answer)
+            self._ledger.settle(self._charge, answer)
         except LeaseLost:  # the chunk was counted as lost because the steps took long
-            self.ledger.settle(self._resume(number), answer)
+            self._ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
         """Return the first result of ``release``, stored in the ledger; later calls do not run it again.
@@ -267,29 +302,29 @@ class StepCharges:
                 "first step. Take the steps of the plan first."
             )
         key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
-        charge = self.ledger.reserve(
-            self.dataset,
+        charge = self._ledger.reserve(
+            self._dataset,
             Compose(()),
             key=key,
             by=self._by,
             label=f"training run {self.run}: {what}, paid for with its first steps{self._column_of_owners()}",
             request={"kind": what, "run": self.run},
-            block=self.block,
+            block=self._block,
             lease_s=self._lease_s,
             token=token,
         )
         if charge.token is None:
-            charge = self.ledger.resume(self.dataset, key, token, lease_s=self._lease_s)
-        return charge.answer if charge.state == "SETTLED" else self.ledger.settle(charge, release()).answer
+            charge = self._ledger.resume(self._dataset, key, token, lease_s=self._lease_s)
+        return charge.answer if charge.state == "SETTLED" else self._ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
         """Return plain values for the resume state: the ledger and data set that the run is charged to."""
         return {
-            "ledger": self.ledger.uuid,
-            "dataset": self.dataset,
-            "block": self.block,
-            "chunk": self.chunk,
-            "one_record_per_unit": self.one_record_per_unit,
+            "ledger": self._ledger.uuid,
+            "dataset": self._dataset,
+            "block": self._block,
+            "chunk": self._chunk,
+            "one_record_per_unit": self._one_record_per_unit,
             **self._owned(),
         }
 
@@ -303,7 +338,7 @@ class StepCharges:
             InvalidInput: plan or generator differ from those of the charges.
             PrivacyRefusal: the plan has a preparation, and nothing is charged for it yet.
         """
-        if plan != self.plan:
+        if plan != self._plan:
             raise InvalidInput(
                 "the charges were made for another plan. Make StepCharges with the session's plan."
             )
@@ -334,24 +369,24 @@ class StepCharges:
         self._generator, self._same_run = generator, True
 
     def _fits(self, event: Event) -> bool:
-        return self.ledger.price(self.dataset, event, block=self.block, delta=self._delta).fits
+        return self._ledger.price(self._dataset, event, block=self._block, delta=self._delta).fits
 
     def charged(self) -> bool:
         """Return whether this process or an earlier one of the run has reserved its first chunk."""
         key = self._key(0)
-        history = self.ledger.history(self.dataset)
+        history = self._ledger.history(self._dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)
 
     def _reserve(self, number: int) -> Charge:
         first, stop = self.span(number)
-        return self.ledger.reserve(
-            self.dataset,
-            self.plan.event_between(first, stop),
+        return self._ledger.reserve(
+            self._dataset,
+            self._plan.event_between(first, stop),
             key=self._key(number),
             by=self._by,
             label=self._label(first, stop),
             request=self._request(number),
-            block=self.block,
+            block=self._block,
             delta=self._delta,
             lease_s=self._lease_s,
             token=self._token(number),
@@ -359,7 +394,7 @@ class StepCharges:
 
     def _resume(self, number: int) -> Charge:
         key, token = self._key(number), self._token(number)
-        return self.ledger.resume(self.dataset, key, token, lease_s=self._lease_s)
+        return self._ledger.resume(self._dataset, key, token, lease_s=self._lease_s)
 
     def _key(self, number: int) -> str:
         first, stop = self.span(number)
@@ -374,16 +409,16 @@ class StepCharges:
 
     def _label(self, first: int, stop: int) -> str:
         """Return a public description of a charge for the ledger's history."""
-        word = f", one record per {self.plan.unit} as stated" if self.one_record_per_unit else ""
+        word = f", one record per {self._plan.unit} as stated" if self._one_record_per_unit else ""
         word += self._column_of_owners()
-        extra = "preparation and " if first == 0 and self.plan.preparation else ""
-        extra += "score and " if first == 0 and self.plan.score_report is not None else ""
+        extra = "preparation and " if first == 0 and self._plan.preparation else ""
+        extra += "score and " if first == 0 and self._plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
-        return f"training run {self.run}: {extra}steps {first} to {stop - 1} of {self.plan.steps}{word}{key}"
+        return f"training run {self.run}: {extra}steps {first} to {stop - 1} of {self._plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
         """Return the public facts of a charge for the ledger; a repeated request has the same facts."""
-        plan = self.plan
+        plan = self._plan
         return {
             "kind": "training",
             "run": self.run,
@@ -396,17 +431,17 @@ class StepCharges:
             "records": plan.records,
             "preparation": number == 0 and bool(plan.preparation),
             **_score_of_request(plan, number),
-            "one_record_per_unit": self.one_record_per_unit,
+            "one_record_per_unit": self._one_record_per_unit,
             **self._owned(),
             "private": self._generator.secure,
         }
 
     def _column_of_owners(self) -> str:
-        return "" if self.owned_by is None else f", {OWNED_BY} {self.owned_by!r}"
+        return "" if self._owned_by is None else f", {OWNED_BY} {self._owned_by!r}"
 
     def _owned(self) -> dict[str, Json]:
         """Return the column of users, if any; without one, facts equal those of earlier versions of Tacit."""
-        return {} if self.owned_by is None else {"owned_by": self.owned_by}
+        return {} if self._owned_by is None else {"owned_by": self._owned_by}
 
 
 def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
