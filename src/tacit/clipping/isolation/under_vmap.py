@@ -37,6 +37,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
@@ -44,6 +45,7 @@ from tacit.clipping.isolation.draws import Group, alike
 from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.isolation.reasons import (
     CHANGED,
+    MODE,
     OWN_SEED,
     STALE,
     UNSEEN,
@@ -112,6 +114,7 @@ class Pass(TorchFunctionMode):
         self.drawn_at_once = False
         """Whether a rule drew random numbers for the records of this pass alone."""
         self.group, self._rules, self._make_use, self._in_backward = group, rules, make_use, False
+        self._modes: int = torch._C._len_torch_dispatch_stack()
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
         self._read: dict[int, int | None] = {}
         """The versions of sources at the time when they were combined with records."""
@@ -122,8 +125,15 @@ class Pass(TorchFunctionMode):
             raise self.failed
         if torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
+        self._refuse_modes()
         if isinstance(losses, Tensor):
             self._status(losses)
+
+    def _refuse_modes(self) -> None:
+        """Refuse a dispatch mode that the loss entered: below vmap, it sees the tensors of all records."""
+        if torch._C._len_torch_dispatch_stack() != self._modes:
+            mode = _get_current_dispatch_mode_stack()[-1]
+            raise UnsupportedModel(MODE.format(type(mode).__name__))
 
     def begin(self, rows: tuple[Tensor, ...]) -> None:
         """Begin with the batched rows of a record, within ``vmap``."""
@@ -165,6 +175,7 @@ class Pass(TorchFunctionMode):
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
+        self._refuse_modes()
         sourced, batched = self._contents(args, kwargs)
         formatted = batched and kwargs.pop("memory_format", None) is not None  # has no effect on values
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
