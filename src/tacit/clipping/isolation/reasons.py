@@ -34,6 +34,12 @@ MODE = (
     "records, and could carry a value of one into later steps. Take the step outside of it, and use it on "
     "a plain pass over public or synthetic records."
 )
+OF_WEIGHT = (
+    "user code in the backward pass of a weight that is computed from parameters (a hook, or a "
+    "torch.autograd.Function in Python): it would see the gradients of several records, and may compute "
+    "others for the norm than for the sum. Use torch's own operations: W + (quantised(W) - W).detach() "
+    "passes the gradient straight through, and a factor of the gradient can stand in the loss."
+)
 OTHERS_TRAINABLE = "the trainable parameters changed since private training began"
 GRADUALLY = (
     "A session trains the parameters that are trainable when it is made. Restore requires_grad, for example "

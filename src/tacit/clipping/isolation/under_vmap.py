@@ -46,6 +46,7 @@ from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.isolation.reasons import (
     CHANGED,
     MODE,
+    OF_WEIGHT,
     OWN_SEED,
     STALE,
     UNSEEN,
@@ -98,8 +99,6 @@ class Pass(TorchFunctionMode):
         self.uses: dict[int, list[Any]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
         """An input of every rule, so that the rule's output requires a gradient; it gets none itself."""
-        self.hooked = False
-        """Whether a tensor computed from parameters has a hook."""
         self.level: int | None = None
         """The vmap level of the records, once ``vmap`` has begun."""
         self.seeds = {torch.initial_seed()}
@@ -171,6 +170,8 @@ class Pass(TorchFunctionMode):
             return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
         if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
             raise NotCarried("Python reads the graph of what is computed from records")
+        if of is Tensor.grad_fn and value is not None and self.owns(args[0]):
+            raise UnsupportedModel(OF_WEIGHT)  # a hook on a node of the graph could follow
         return value
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -311,7 +312,7 @@ class Pass(TorchFunctionMode):
         if func is Tensor.register_hook:
             if args[0].is_leaf:
                 raise NotCarried("the model puts a hook on a parameter")
-            self.hooked = True
+            raise UnsupportedModel(OF_WEIGHT)
         with saved_tensors_hooks(_as_it_is, _as_it_is):  # this graph outlives a surrounding checkpoint
             result = func(*args, **kwargs)
         for tensor in tree_leaves(result):

@@ -1,4 +1,4 @@
-"""Modes of torch: one that sees the operations of a step sees all records, so the step is refused."""
+"""User code that would see several records is refused: modes of torch, and the backward pass of a weight."""
 
 from __future__ import annotations
 
@@ -56,12 +56,15 @@ def left_on(model: nn.Module, x: Tensor) -> Tensor:
     return result
 
 
-def step(make: type[Any], loss: Callable[[nn.Module, Tensor], Tensor]) -> None:
+def step(
+    make: type[Any], loss: Callable[[nn.Module, Tensor], Tensor], model: nn.Module | None = None
+) -> GradientEngine:
     torch.manual_seed(0)
-    model = nn.Linear(3, 2)
+    model = nn.Linear(3, 2) if model is None else model
     engine: GradientEngine = make(model, loss, FlatClipping(1.0))
     sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     engine.add_clipped_sum(sums, (torch.full((5, 3), DATA),), None, torch.tensor([1.0]))
+    return engine
 
 
 @pytest.mark.parametrize("make", [FastEngine, ReferenceEngine])
@@ -88,3 +91,75 @@ def test_a_loss_that_enters_a_dispatch_mode_is_refused(loss: Callable[[nn.Module
 def test_a_default_device_is_no_such_mode() -> None:
     with torch.device("cpu"):
         step(FastEngine, losses)
+
+
+class Quantised(torch.autograd.Function):
+    """Rounds a weight; its backward pass is random, so norm and sum would come from different gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(w: Tensor) -> Tensor:
+        return w.round()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * (1 + 1e5 * torch.randint(2, ()))
+
+
+def hooked(w: Tensor) -> Tensor:
+    changed = w * 1.0
+    changed.register_hook(lambda g: g * (1 + 1e5 * torch.randint(2, ())))  # type: ignore[no-untyped-call]
+    return changed
+
+
+def hooked_before(w: Tensor) -> Tensor:
+    changed = w * 1.0
+    assert changed.grad_fn is not None
+    changed.grad_fn.register_prehook(lambda gradients: (gradients[0] / gradients[0].abs().max(),))
+    return changed
+
+
+def hooked_after(w: Tensor) -> Tensor:
+    changed = w * 1.0
+    assert changed.grad_fn is not None
+    changed.grad_fn.register_hook(lambda inputs, _: (inputs[0] * (1 + 1e5 * torch.randint(2, ())), None))
+    return changed
+
+
+def straight_through(w: Tensor) -> Tensor:
+    return w + (w.round() - w).detach()
+
+
+class Derived(nn.Linear):
+    """A layer whose weight is computed from its parameter."""
+
+    def __init__(self, of: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(3, 2)
+        self.of = of
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return nn.functional.linear(input, self.of(self.weight), self.bias)
+
+
+OF_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a random Function": lambda w: Quantised.apply(w),  # type: ignore[no-untyped-call, no-any-return]
+    "a hook": hooked,
+    "a hook before a node": hooked_before,
+    "a hook after a node": hooked_after,
+}
+
+
+@pytest.mark.parametrize("of", OF_WEIGHTS.values(), ids=OF_WEIGHTS)
+def test_code_in_the_backward_pass_of_a_weight_is_refused(of: Callable[[Tensor], Tensor]) -> None:
+    """Such code ran twice, for the norm and for the sum: one record moved the sum by 1e5 C."""
+    with pytest.raises(UnsupportedModel, match="user code in the backward pass of a weight"):
+        step(FastEngine, losses, Derived(of))
+
+
+def test_a_gradient_that_passes_straight_through_is_fast() -> None:
+    assert step(FastEngine, losses, Derived(straight_through)).route == "fast"
