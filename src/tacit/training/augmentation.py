@@ -75,16 +75,16 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
     def one(record: Tensor, numbers: Tensor) -> Tensor:
         run.begin((record, numbers))
         with run:
-            made = augmentation.views(record[None], numbers[None])
-        run.returns(made)
-        if not isinstance(made, Tensor) or len(made) != views:
+            result = augmentation.views(record[None], numbers[None])
+        run.returns(result)
+        if not isinstance(result, Tensor) or len(result) != views:
             raise InvalidInput(f"{name}.views must return a tensor of n*K views, record after record.")
-        return made
+        return result
 
     name = type(augmentation).__name__
     try:
         with only_torch_draws():
-            made: Tensor = vmap(one)(inputs, uniforms.to(inputs.device, non_blocking=True))
+            results: Tensor = vmap(one)(inputs, uniforms.to(inputs.device, non_blocking=True))
     except (TacitError, torch.OutOfMemoryError):
         raise
     except (NotCarried, FirstRead, RuntimeError) as reason:
@@ -95,7 +95,7 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
             "record and its uniform numbers, but no if on their values, no item(), and no random numbers of "
             "its own. Use torch.where in place of if, or do this in the Dataset."
         ) from None
-    return made.flatten(0, 1)
+    return results.flatten(0, 1)
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
@@ -109,9 +109,9 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     (records,) = made_up((inputs,), 1)
     numbers = torch.rand(len(records), views, augmentation.draws, generator=torch.Generator().manual_seed(0))
     uniforms = numbers.to(inputs.device)
-    alone = views_of(augmentation, records, uniforms)
-    together = augmentation.views(records, uniforms)
-    if alone.shape != together.shape or not torch.allclose(alone, together, rtol=1e-4, atol=1e-4):
+    of_each = views_of(augmentation, records, uniforms)
+    of_batch = augmentation.views(records, uniforms)
+    if of_each.shape != of_batch.shape or not torch.allclose(of_each, of_batch, rtol=1e-4, atol=1e-4):
         raise UnsupportedModel(
             f"{type(augmentation).__name__} makes views of a record from other records. The views change "
             "when other records of the batch change, as with mixup, cutmix and division by the largest value "
