@@ -253,14 +253,6 @@ def cube(w: Tensor) -> Tensor:
     return w**3
 
 
-def looked_at(w: Tensor) -> Tensor:
-    """w^3, with a hook that takes one gradient at a time."""
-    result = w**3
-    if result.requires_grad:
-        result.register_hook(lambda g: torch.from_numpy(g.detach().cpu().numpy()).to(g.device))  # type: ignore[no-untyped-call]
-    return result
-
-
 class Derived(nn.Module):
     """Two weights made of one parameter, and each of one more; the first parameter is used as it is, too."""
 
@@ -414,7 +406,6 @@ CASES = {
     ),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), images(4)),
     "two derived": Case(lambda: Derived(cube), images(4)),
-    "derived one by one": Case(lambda: Derived(looked_at), images(4)),
     "bare": Case(Bare, images(3, 4)),
     "penalty": Case(
         call(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), images(5)

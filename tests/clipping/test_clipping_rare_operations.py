@@ -52,12 +52,6 @@ def by_window(w: Tensor, h: Tensor) -> Tensor:
     )
 
 
-def hooked(weight: Tensor) -> Tensor:
-    if weight.requires_grad:
-        weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]
-    return weight
-
-
 def in_turns(w: Tensor, h: Tensor) -> Tensor:
     h = h.clone()
     h += w
@@ -112,8 +106,6 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
     "repeated along positions": (lambda w, h: h + w.repeat(1, 5, 1), (1, 1, 4)),
     "a part": (lambda w, h: h * w[1:], (5,)),
     "in another type": (lambda w, h: h.type_as(w) * w.to(h, copy=True) + w, (4,)),
-    "a hook on a view": (lambda w, h: h @ hooked(w.t()), (3, 4)),
-    "a hook on a view of a view": (lambda w, h: h @ hooked(w.view(2, 6)).view(4, 3), (4, 3)),
     "chosen": (lambda w, h: torch.where(h > 0.2, h, w) + w.where(h > 0.3, h.sin()), (5, 1)),
     "hidden by rows": (lambda w, h: h + torch.where(h[:, :1] > 0, w, -0.5), (1, 5, 4)),
     "filled": (lambda w, h: h * w.masked_fill(h > 0.1, 0.7), (5, 4)),

@@ -376,17 +376,10 @@ def written(m: Any, x: Tensor) -> Tensor:
     return hidden
 
 
-def hooked(m: Any, x: Tensor) -> Tensor:
-    weight = m.out.weight * 2
-    weight.register_hook(lambda g: g * 3)
-    return x @ weight.T  # type: ignore[no-any-return]
-
-
 ODD: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "generators": (lambda m, x: torch.cat([*map(m.out, (row[None] for row in x))]), "fast"),
     "in place": (lambda m, x: m.out(x).add_(1).mul_(2), "fast"),
     "the batch in place": (lambda m, x: m.out(x.mul_(2)), "fast"),
-    "a hook on a weight": (hooked, "fast"),
     "lent by functional_call": (
         lambda m, x: torch.func.functional_call(m.out, {"weight": m.out.weight * 2}, (x,)),
         "fast",

@@ -126,23 +126,9 @@ class OfOne(nn.Module):
         return F.linear(x, torch._weight_norm(self.v, self.v[:, :1], 0))
 
 
-class Hooked(nn.Module):
-    """A hook on the weight that changes its gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = normed(nn.Linear(7, 3, bias=False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.layer.weight
-        weight.register_hook(lambda g: 3 * g)
-        return F.linear(x, weight)
-
-
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "twice": Twice,
     "of one": OfOne,
-    "hooked": Hooked,
     "over columns": lambda: nn.Sequential(normed(nn.Linear(7, 3), dim=1)),
     "over all": lambda: nn.Sequential(normed(nn.Linear(7, 3), dim=cast(int, None))),
 }

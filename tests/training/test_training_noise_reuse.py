@@ -18,12 +18,11 @@ from made import a_plan, a_session, losses, network
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from tacit.errors import PrivacyRefusal, UnsupportedModel
+from tacit.errors import PrivacyRefusal
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate
-from tacit.training.augmentation import Augmentation, FlipAndCrop, check_by_record
 from tacit.training.parts import released as noise_reuse
 
 N = 60
@@ -260,43 +259,6 @@ def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None
     run(Items()).load(tmp_path / "state")
     with pytest.raises(PrivacyRefusal, match="These differ: the records"):
         run(Items(changed=N // 2 + 1)).load(tmp_path / "state")  # of 32, one at least is another
-
-
-class MixUp(Augmentation):
-    """Makes each view half of the neighbour."""
-
-    @property
-    def draws(self) -> int:
-        return 1
-
-    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        return (inputs + inputs.roll(1, 0)).repeat_interleave(uniforms.shape[1], 0)
-
-
-@pytest.mark.parametrize("augmentation", [MixUp(), FlipAndCrop(1)], ids=["mixup", "crop"])
-def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
-    plan = a_plan(noise_multiplier=2.0, batch_size=30, steps=1, views=2)
-    x = torch.randn(N, 1, 4, 4)
-    net = nn.Sequential(nn.Flatten(), network(16, 3))
-    run = a_session(net, (x, data()[1]), plan, augmentation=augmentation, generator=None)
-    if isinstance(augmentation, FlipAndCrop):
-        run.step(next(run.batches()))
-    else:
-        with pytest.raises(UnsupportedModel, match="MixUp makes views of a record from other records"):
-            run.step(next(run.batches()))
-
-
-class SameDevice(FlipAndCrop):
-    """Notes whether pictures and uniform numbers are on one device; its views are on the meta device."""
-
-    def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        assert uniforms.device == inputs.device
-        return torch.zeros(len(inputs) * uniforms.shape[1])
-
-
-def test_records_on_a_device_are_checked_with_uniform_numbers_there() -> None:
-    """The numbers used to be on the CPU, so the first step on records on a GPU failed with torch's error."""
-    check_by_record(SameDevice(), torch.zeros(3, 1, 4, 4, device="meta"), 2)
 
 
 AWAKE = """

@@ -8,8 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from tacit.clipping.isolation.modules import Survey
+from tacit.clipping.isolation.reasons import MODE
 from tacit.clipping.isolation.state import same, version_of
 from tacit.errors import UnsupportedModel
 
@@ -55,6 +59,18 @@ def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
         ) from refusal
     if refusal is not None:
         raise refusal
+
+
+def refuse_modes() -> None:
+    """Refuse a step under a mode of torch: it would see the operations on the tensors of all records.
+
+    A default device is such a mode too, but it looks at no tensor.
+    """
+    functions: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [*functions, *_get_current_dispatch_mode_stack()]
+    foreign = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
+    if foreign:
+        raise UnsupportedModel(MODE.format(foreign[0]))
 
 
 _BUFFERS = (

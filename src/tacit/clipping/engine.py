@@ -19,7 +19,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.around import naming_checkpoints, refuse_reentrant, unchanged, uncompiled, untouched
+from tacit.clipping.around import (
+    naming_checkpoints,
+    refuse_modes,
+    refuse_reentrant,
+    unchanged,
+    uncompiled,
+    untouched,
+)
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.held import HeldRecords
 from tacit.clipping.isolation.made_up import (
@@ -134,6 +141,7 @@ class GradientEngine(ABC):
         numbers, such as noise. The mapping may create a buffer when its name is first looked up. That is when
         its sum is ready and the memory for earlier names is freed, or never if nothing is added.
         """
+        refuse_modes()
         n = self._check_call(accumulator, batch, mask, thresholds)
         thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
         present = None if mask is None or mask.all() else mask.to(thresholds.device)

@@ -22,7 +22,6 @@ from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: igno
 from torch.func import vmap
 
 from tacit.clipping.around import full_precision
-from tacit.clipping.captured import Call, CapturedPasses, SumsApart
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.draws import Group, whole_batch
@@ -37,13 +36,13 @@ from tacit.clipping.per_example.registry import RULES
 from tacit.clipping.per_example.together import Several
 from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
-from tacit.clipping.summing import SummingEngine
+from tacit.clipping.summing import SummingEngine, SumsApart
 from tacit.errors import TacitError, UnsupportedModel, of_device
 
 _Results: TypeAlias = tuple[Tensor, ...]
 """Tensors with the same number of rows for each record of a batch, in the order of the records."""
 _NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
-_BY_RECORD, _READS, _PADDED = "record by record", "groups of records", "padded"
+_BY_RECORD, _READS = "record by record", "groups of records"
 
 
 @final
@@ -70,22 +69,11 @@ class FastEngine(SummingEngine):
         self._group: Group | None = None  # the records of a pass, if Python reads values
         self.draws = False  # until a pass draws
         self._added = False  # whether a pass has begun to add to the sum
-        self._present: Tensor | None = None  # (n,) bool, which records of a padded pass are real
-        self._captured = CapturedPasses(self, self._run_padded, self._add_sums)
-        if self._captured.device is not None:
-            self.measured[_PADDED] = 1
 
     @property
     def route(self) -> str:
-        """The route: ``"fast"``, with the state of CUDA graphs if any, or the reason for the record loop."""
-        if self._why_slow is not None:
-            return f"{_BY_RECORD}: {self._why_slow}"
-        return f"fast, {self._captured.route}" if self._pads else "fast"
-
-    @property
-    def _pads(self) -> bool:
-        """Whether batches are padded to a few sizes, as in runs that began with CUDA graphs turned on."""
-        return bool(self.measured.get(_PADDED)) and not self._may_change()
+        """The route: ``"fast"``, or the reason for the record loop."""
+        return "fast" if self._why_slow is None else f"{_BY_RECORD}: {self._why_slow}"
 
     def _use_record_loop(self, reason: BaseException) -> None:
         """Use the record loop from now on, also after a resume, so that dropout draws the same numbers."""
@@ -280,9 +268,9 @@ class FastEngine(SummingEngine):
             parts.append((members, self._by_read_values(own, go, group.part(members))))
         return _join_groups(parts)
 
-    def _open(self, n: int, *, seed: bool = True) -> Pass:
+    def _open(self, n: int) -> Pass:
         """Return a pass of n records; seed the generators with a number that no model sets by chance."""
-        if self._group is None and seed:
+        if self._group is None:
             begin_at(int(torch.randint(2**62, ())), self._devices)
         return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget, group=self._group)
 
@@ -299,24 +287,11 @@ class FastEngine(SummingEngine):
         The sums of groups go to ``apart`` first: a later group may fail under vmap, and then the record loop
         must compute the whole batch.
         """
-        if self._pads:
-            self.draws = True  # a replayed graph does not show whether it draws
-            seed = int(torch.randint(2**62, ()))
-            return self._captured.take(accumulator, batch, thresholds, scale, seed)
         run, begun = self._open(len(batch[0]) // self.views), states_of(self._devices)
         try:
             return self._add_of(run, batch, apart if self._reads else accumulator, thresholds, scale)
         finally:
             self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
-
-    def _run_padded(self, call: Call, sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Add the sum of a padded pass without seeding generators; return (N, G) norms and (N,) losses."""
-        self._present = call.present
-        try:
-            run = self._open(len(call.present), seed=False)
-            return self._add_of(run, call.batch, sums, call.thresholds, call.scale)
-        finally:
-            self._present = None
 
     def _add_of(
         self,
@@ -334,13 +309,6 @@ class FastEngine(SummingEngine):
                 return self._add_from(run, sums, run.n, thresholds, scale), losses
         finally:
             run.clear()
-
-    def _norms(
-        self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
-    ) -> Tensor:
-        """Return the (n, G) norms; those of padding are infinite, so that padding adds nothing."""
-        norms, present = super()._norms(gradients, several, n, thresholds), self._present
-        return norms if present is None else norms.where(present[:, None], torch.inf)
 
     def _means(self, losses: Tensor) -> Tensor:
         """Return the (n,) mean losses of records from the (n, K) losses of rows."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,20 @@ class SummingEngine(GradientEngine):
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()
+
+
+@final
+class SumsApart(dict[str, Tensor]):
+    """Sums by parameter name, in ``dtype``: zeros at the first look-up."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        super().__init__()
+        self._parameters = parameters
+        self._dtype = dtype
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = torch.zeros_like(self._parameters[name].detach(), dtype=self._dtype)
+        return self[name]
 
 
 def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:

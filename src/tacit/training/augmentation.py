@@ -15,12 +15,22 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import vmap
 
-from tacit.errors import InvalidInput, UnsupportedModel, check_integer
+from tacit.clipping.isolation.made_up import made_up
+from tacit.clipping.isolation.randomness import only_torch_draws
+from tacit.clipping.isolation.reasons import FirstRead, NotCarried
+from tacit.clipping.isolation.under_vmap import Pass
+from tacit.clipping.memory import FAST
+from tacit.clipping.per_example.use import Kept
+from tacit.errors import InvalidInput, TacitError, UnsupportedModel, check_integer
 
 
 class Augmentation(ABC):
     """Makes views of a record from that record and uniform random numbers alone.
+
+    A step calls ``views`` under :func:`torch.func.vmap`, which shows it one record: ``inputs`` has n = 1.  So
+    it must not branch on values of its arguments (``if inputs.max() > 1``), and must draw no numbers.
 
     >>> @dataclass(frozen=True)
     ... class Brighter(Augmentation):
@@ -45,26 +55,68 @@ class Augmentation(ABC):
         """
 
 
-def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
-    """Test the augmentation on ``inputs`` (n, ...), and refuse it if it mixes records.
+def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Tensor:
+    """Make the views (n*K, ...) of ``inputs`` (n, ...), each record under vmap and so from itself alone.
+
+    Args:
+        augmentation: makes the views.
+        inputs: the first tensor of each record.
+        uniforms: (n, K, draws) numbers in [0, 1), on any device.
 
     Raises:
-        UnsupportedModel: a record's views depend on other records, as in mixup, so clipping cannot bound a
-            record's influence.
+        UnsupportedModel: vmap cannot run the augmentation, or it reads a value of a record or draws numbers.
     """
-    n, zeros = len(inputs), torch.zeros_like(inputs)
-    numbers = torch.rand(2 * n, views, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    n, views = uniforms.shape[:2]
+    if n == 0:
+        one_of_zeros = uniforms.new_zeros(1, *uniforms.shape[1:])
+        return views_of(augmentation, inputs.new_zeros(1, *inputs.shape[1:]), one_of_zeros)[:0]
+    run = Pass((), n, views, {}, Kept, FAST)
+
+    def one(record: Tensor, numbers: Tensor) -> Tensor:
+        run.begin((record, numbers))
+        with run:
+            result = augmentation.views(record[None], numbers[None])
+        run.returns(result)
+        if not isinstance(result, Tensor) or len(result) != views:
+            raise InvalidInput(f"{name}.views must return a tensor of n*K views, record after record.")
+        return result
+
+    name = type(augmentation).__name__
+    try:
+        with only_torch_draws():
+            results: Tensor = vmap(one)(inputs, uniforms.to(inputs.device, non_blocking=True))
+    except (TacitError, torch.OutOfMemoryError):
+        raise
+    except (NotCarried, FirstRead, RuntimeError) as reason:
+        # The error's own text may contain a value of a record.
+        cause = reason if isinstance(reason, NotCarried) else type(reason).__name__
+        raise UnsupportedModel(
+            f"{name}.views cannot run on each record alone, under torch.func.vmap ({cause}). It may use the "
+            "record and its uniform numbers, but no if on their values, no item(), and no random numbers of "
+            "its own. Use torch.where in place of if, or do this in the Dataset."
+        ) from None
+    return results.flatten(0, 1)
+
+
+def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
+    """Refuse an augmentation that is meant to mix records, on synthetic ones of the shape of ``inputs``.
+
+    Each record is augmented alone, so mixing would be private, but not what its author means.
+
+    Raises:
+        UnsupportedModel: views made in one batch differ from those made alone, as with mixup.
+    """
+    (records,) = made_up((inputs,), 1)
+    numbers = torch.rand(len(records), views, augmentation.draws, generator=torch.Generator().manual_seed(0))
     uniforms = numbers.to(inputs.device)
-    both, first, second = (
-        augmentation.views(torch.cat(pair), uniforms)
-        for pair in ((inputs, inputs), (inputs, zeros), (zeros, inputs))
-    )
-    cut = n * views
-    if not (torch.equal(both[:cut], first[:cut]) and torch.equal(both[cut:], second[cut:])):
+    of_each = views_of(augmentation, records, uniforms)
+    of_batch = augmentation.views(records, uniforms)
+    if of_each.shape != of_batch.shape or not torch.allclose(of_each, of_batch, rtol=1e-4, atol=1e-4):
         raise UnsupportedModel(
             f"{type(augmentation).__name__} makes views of a record from other records. The views change "
-            "when other records of the batch change, as with mixup and cutmix, so clipping cannot bound "
-            "what a record adds. Make each view from its own record and its own uniform numbers."
+            "when other records of the batch change, as with mixup, cutmix and division by the largest value "
+            "of a batch, so clipping cannot bound what a record adds. Make each view from its own record and "
+            "its own uniform numbers."
         )
 
 

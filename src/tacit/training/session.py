@@ -194,9 +194,7 @@ class PrivateSession:
     def route(self) -> str:
         """The way in which batches are computed.
 
-        It is ``"fast"``, ``"reference"``, or ``"record by record: "`` followed by the reason.  With
-        ``TACIT_CUDA_GRAPHS=1`` in the environment, a model on one CUDA device has ``"fast, by CUDA graphs"``,
-        or ``"fast, without CUDA graphs: "`` followed by the reason.
+        It is ``"fast"``, ``"reference"``, or ``"record by record: "`` followed by the reason.
 
         The route may depend on the records, as the time of a step does.  Do not publish it.
         """

@@ -45,7 +45,7 @@ from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling.base import Indices
-from tacit.training.augmentation import Augmentation
+from tacit.training.augmentation import Augmentation, views_of
 from tacit.training.data.prefetch import Prefetcher, Request
 from tacit.training.data.records import Records
 from tacit.training.memory import PhysicalBatch, spare, within_memory
@@ -169,7 +169,8 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
             batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
             own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-            batch = _views(batch, own_uniforms, augmentation, plan.views)
+            with without_numbers():
+                batch = _views(batch, own_uniforms, augmentation, plan.views)
             with _model_randomness(generator, step, part.number, device), without_numbers():
                 raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
             raw_below += _raw_below(raw, plan.clipping)
@@ -265,7 +266,7 @@ def _views(
     if augmentation is None or uniforms is None:
         return batch
     return (
-        augmentation.views(batch[0], uniforms.to(batch[0].device, non_blocking=True)),
+        views_of(augmentation, batch[0], uniforms),
         *(tensor.repeat_interleave(views, dim=0) for tensor in batch[1:]),
     )
 

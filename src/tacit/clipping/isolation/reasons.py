@@ -29,6 +29,17 @@ STALE = (
     "the loss or the model reads a tensor from before this batch: it was computed from parameters, and its "
     "gradient would reach them without clipping. Compute it in the forward pass."
 )
+MODE = (
+    "a step runs under the mode {}: a TorchDispatchMode or TorchFunctionMode sees the tensors of all "
+    "records, and could carry a value of one into later steps. Take the step outside of it, and use it on "
+    "a plain pass over public or synthetic records."
+)
+OF_WEIGHT = (
+    "user code in the backward pass of a weight that is computed from parameters (a hook, or a "
+    "torch.autograd.Function in Python): it would see the gradients of several records, and may compute "
+    "others for the norm than for the sum. Use torch's own operations: W + (quantised(W) - W).detach() "
+    "passes the gradient straight through, and a factor of the gradient can stand in the loss."
+)
 OTHERS_TRAINABLE = "the trainable parameters changed since private training began"
 GRADUALLY = (
     "A session trains the parameters that are trainable when it is made. Restore requires_grad, for example "

@@ -37,6 +37,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
@@ -44,6 +45,8 @@ from tacit.clipping.isolation.draws import Group, alike
 from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
 from tacit.clipping.isolation.reasons import (
     CHANGED,
+    MODE,
+    OF_WEIGHT,
     OWN_SEED,
     STALE,
     UNSEEN,
@@ -96,8 +99,6 @@ class Pass(TorchFunctionMode):
         self.uses: dict[int, list[Any]] = {}
         self.anchor = torch.empty(0, requires_grad=True)
         """An input of every rule, so that the rule's output requires a gradient; it gets none itself."""
-        self.hooked = False
-        """Whether a tensor computed from parameters has a hook."""
         self.level: int | None = None
         """The vmap level of the records, once ``vmap`` has begun."""
         self.seeds = {torch.initial_seed()}
@@ -112,6 +113,7 @@ class Pass(TorchFunctionMode):
         self.drawn_at_once = False
         """Whether a rule drew random numbers for the records of this pass alone."""
         self.group, self._rules, self._make_use, self._in_backward = group, rules, make_use, False
+        self._modes: int = torch._C._len_torch_dispatch_stack()
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
         self._read: dict[int, int | None] = {}
         """The versions of sources at the time when they were combined with records."""
@@ -122,8 +124,15 @@ class Pass(TorchFunctionMode):
             raise self.failed
         if torch.initial_seed() not in self.seeds:
             raise UnsupportedModel(OWN_SEED)
+        self._refuse_modes()
         if isinstance(losses, Tensor):
             self._status(losses)
+
+    def _refuse_modes(self) -> None:
+        """Refuse a dispatch mode that the loss entered: below vmap, it sees the tensors of all records."""
+        if torch._C._len_torch_dispatch_stack() != self._modes:
+            mode = _get_current_dispatch_mode_stack()[-1]
+            raise UnsupportedModel(MODE.format(type(mode).__name__))
 
     def begin(self, rows: tuple[Tensor, ...]) -> None:
         """Begin with the batched rows of a record, within ``vmap``."""
@@ -161,10 +170,13 @@ class Pass(TorchFunctionMode):
             return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
         if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
             raise NotCarried("Python reads the graph of what is computed from records")
+        if of is Tensor.grad_fn and value is not None and self.owns(args[0]):
+            raise UnsupportedModel(OF_WEIGHT)  # a hook on a node of the graph could follow
         return value
 
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
+        self._refuse_modes()
         sourced, batched = self._contents(args, kwargs)
         formatted = batched and kwargs.pop("memory_format", None) is not None  # has no effect on values
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
@@ -300,7 +312,7 @@ class Pass(TorchFunctionMode):
         if func is Tensor.register_hook:
             if args[0].is_leaf:
                 raise NotCarried("the model puts a hook on a parameter")
-            self.hooked = True
+            raise UnsupportedModel(OF_WEIGHT)
         with saved_tensors_hooks(_as_it_is, _as_it_is):  # this graph outlives a surrounding checkpoint
             result = func(*args, **kwargs)
         for tensor in tree_leaves(result):

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from tacit.clipping.isolation.reasons import OF_WEIGHT
 from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.per_example import tied
 from tacit.clipping.per_example.embedding import looked_up
 from tacit.clipping.per_example.linear import Outer, Pair, settled
 from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
 from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
+from tacit.errors import UnsupportedModel
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """By device type, the most values of a parameter whose gradients are joined with those of others.
@@ -41,11 +43,8 @@ class Gradient:
         own: list[Use],
         derived: list[tuple[Tensor, list[Use]]],
         most: int,
-        *,
-        hooked: bool = False,
     ) -> None:
-        self._parameter, self._most, self._hooked = parameter, most, hooked
-        self._parts: list[tuple[int, int, Kept]] | None = None
+        self._parameter, self._most = parameter, most
         if len(own) > 1 or derived:
             own = [settled(use) for use in own]
         one = tied.merged(own)
@@ -82,16 +81,9 @@ class Gradient:
 
     def _formed(self, n: int) -> Iterator[tuple[int, int, Kept]]:
         """Yield g_i of the records start to stop - 1, with these two indices."""
-        if self._parts is not None:
-            yield from self._parts
-            return
-        parts, size = [], self._parameter.numel() * self._parameter.element_size()
+        size = self._parameter.numel() * self._parameter.element_size()
         for start, stop in chunks(n, size, self._most):
-            part = start, stop, Kept(widened(self.gradients(start, stop)))
-            yield part
-            if self._hooked:
-                parts.append(part)
-        self._parts = parts if self._hooked else None
+            yield start, stop, Kept(widened(self.gradients(start, stop)))
 
     def gradients(self, start: int, stop: int) -> Tensor:
         """Return g_i of the records start to stop - 1, (m, *shape), for a parameter that is used."""
@@ -111,9 +103,6 @@ class Gradient:
     def of(self, records: Tensor) -> Gradient:
         """Return the gradients of some records, (n,) bool."""
         derived = [(source, [use.of(records) for use in uses]) for source, uses in self._derived]
-        if self._parts is not None:
-            every = torch.cat([part.gradients(0, stop - start) for start, stop, part in self._parts])
-            return Gradient(self._parameter, [Kept(every[records])], [], self._most)
         return Gradient(self._parameter, [use.of(records) for use in self._own], derived, self._most)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
@@ -136,10 +125,6 @@ class Recorded(Protocol):
     views: int
     budget: MemoryBudget
 
-    @property
-    def hooked(self) -> bool:
-        """Whether a tensor computed from parameters has a hook, which may act differently each time."""
-
 
 def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
     """Remove all uses from the recorder, and return the gradients of each parameter, by name."""
@@ -154,9 +139,7 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
         if key in uses and not source.is_leaf
     ]
     n, most = recorder.rows // recorder.views, recorder.budget.chunk_bytes
-    normed: dict[int, NormedWeight | None] = {}
-    if not recorder.hooked:
-        normed = {id(source): normed_weight(source, of_source, n, most) for source, of_source, _ in derived}
+    normed = {id(source): normed_weight(source, of_source, n, most) for source, of_source, _ in derived}
     return {
         name: _gradient_of(
             p,
@@ -164,8 +147,7 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
             [(source, of_source) for source, of_source, leaves in derived if id(p) in leaves],
             n,
             most,
-            hooked=recorder.hooked,
-            normed=normed,
+            normed,
         )
         for name, p in parameters.items()
     }
@@ -177,20 +159,15 @@ def _gradient_of(
     derived: list[tuple[Tensor, list[Use]]],
     n: int,
     most: int,
-    *,
-    hooked: bool,
     normed: Mapping[int, NormedWeight | None],
 ) -> Gradient:
-    """Return the gradients of one parameter; uses of its views become uses of the parameter.
-
-    If there are hooks, which may return different values each time, formed gradients are kept.
-    """
+    """Return the gradients of one parameter; uses of its views become uses of the parameter."""
     indirect: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
-        if not hooked and _is_view_of(source, parameter):
+        if _is_view_of(source, parameter):
             one = tied.merged(uses)
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
-        elif not hooked and (rows := looked_up(source, parameter, uses, n)) is not None:
+        elif (rows := looked_up(source, parameter, uses, n)) is not None:
             own = [*own, rows]
         else:
             indirect.append((source, uses))
@@ -199,7 +176,7 @@ def _gradient_of(
         by_norm = None if weight is None else weight.use_by(parameter)
         if by_norm is not None:
             return Gradient(parameter, [by_norm], [], most)
-    return Gradient(parameter, own, indirect, most, hooked=hooked)
+    return Gradient(parameter, own, indirect, most)
 
 
 def _rearranged(use: Use, source: Tensor, parameter: nn.Parameter) -> Use:
@@ -231,7 +208,12 @@ _VIEWS = frozenset(
 
 
 def _leaves(source: Tensor) -> set[int]:
-    """Return the ids of the parameters from which a source is derived, according to its graph."""
+    """Return the ids of the parameters from which a source is derived, according to its graph.
+
+    Raises:
+        UnsupportedModel: a node of the graph is the user's own code, which could compute another gradient for
+            the sum than for the norm. Torch's own nodes compute the same numbers again.
+    """
     leaves: set[int] = set()
     visited: set[Node] = set()
     todo = [source.grad_fn]
@@ -240,6 +222,8 @@ def _leaves(source: Tensor) -> set[int]:
         if node is None or node in visited:
             continue
         visited.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            raise UnsupportedModel(OF_WEIGHT)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
             leaves.add(id(leaf))
         todo += [before for before, _ in node.next_functions]
