@@ -20,7 +20,7 @@ from tacit.models.networks import Logistic
 
 _SHARE = 1 / 11  # share of the steps that learn mean and spread; averages of the others get 5 % more noise
 _SHARE_OF_SHARES, _SHARE_OF_CONSTANTS = 0.02, 0.13  # of a classifier's steps
-_FEWEST = 10  # with fewer steps, all train the layer
+_FEWEST = 50  # with fewer steps, all train the layer
 _OF_DISTANCE = 1.5  # spread / mean distance: 1.25 for a normal distribution, more for long tails
 _LEAST_SPREAD = 0.003  # for targets in [-1, 1]
 
@@ -195,7 +195,8 @@ class Calibrated(InPhases):
     more wrong about its records.  So a model of clipped gradients gives a rare class too small a probability.
     A wider clipping norm cures that, but its noise makes the ranking of the records worse.  Therefore the
     first steps release the shares of the classes, and the last steps train only the constants of the logits,
-    whose gradients have a known length and need no clipping.  With fewer than ten steps, all train the layer.
+    whose gradients have a known length and need no clipping.  With fewer than 50 steps, all train the layer,
+    as the constants would get too much noise.  So do the last steps if no class is rare by the shares.
 
     Args:
         layer: the model, (n, ...) to (n, k) logits, whose last module is a linear layer with a bias.
@@ -268,13 +269,15 @@ class Calibrated(InPhases):
         if phase < 2:
             return phase, {0: 1 / max(1, first), 2: 0.0}
         shares = self.shares()
+        # if no class is rare, noise in the constants would cost more than it gains
+        if shares.min() > 1 / (2 * len(shares)):
+            return 1, {0: 0.0, 2: 0.0}
         steepness = (shares.min() / shares).sqrt()
         longest = steepness.topk(2).values.square().sum()
         self.reach.copy_(self.norm * steepness / longest.sqrt())
         newton = longest / (self.norm.square() * shares.min())
-        averaged = (
-            step - (steps - last) - last // 2
-        )  # the first half of these steps moves by the whole distance
+        # the first half of these steps moves by the whole distance
+        averaged = step - (steps - last) - last // 2
         return phase, {0: 0.0, 2: min(1.0, 2 / max(1, averaged + 2)) * float(newton)}
 
     def groups(self) -> list[dict[str, object]]:
