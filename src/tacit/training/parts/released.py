@@ -41,6 +41,7 @@ _SHOWN = 3
 _TOGETHER = 10  # steps between two checks of the weights
 _SKETCHES = 3  # sums that are kept of each release
 _ROW = 256  # numbers that share a weight of their row, and are added up in their own precision
+_LARGE = 2**16  # numbers of a gradient that is multiplied alone
 _ROUNDING = 2e-6  # share of the norm by which another order of additions may change a sketch
 _SEED = secrets.randbits(128)  # of the weights: nobody can choose a sum for which they fail
 _TRACES: dict[bytes, array[float]] = {}
@@ -116,7 +117,8 @@ def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
     differs by less than t with a probability of about t / d, and all of them with that to the third power.
     """
     flat = [gradient.reshape(-1) for gradient in gradients.values()]
-    whole = [part.numel() // _ROW * _ROW for part in flat]
+    # small gradients go into one matrix, as an operation on each would take longer than a copy
+    whole = [part.numel() // _ROW * _ROW if part.numel() >= _LARGE else 0 for part in flat]
     rest = torch.cat([part[end:] for part, end in zip(flat, whole, strict=True)])
     rest = nn.functional.pad(rest, (0, -len(rest) % _ROW))
     matrices = [part[:end] for part, end in zip(flat, whole, strict=True) if end] + [rest]
