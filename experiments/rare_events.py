@@ -35,7 +35,7 @@ def uniform(rows: int = 30_000, rate: float = 0.02) -> _Table:
     random = np.random.default_rng(60)
     x = random.uniform(-1, 1, (rows, 5))
     frame = pd.DataFrame(x, columns=list("abcde"))
-    columns = {name: Column(kind="number", lower=-1, upper=1) for name in frame}
+    columns = {name: Column(kind="number", lower=-1, upper=1) for name in "abcde"}
     return frame, _drawn(x @ [1.0, -0.7, 0.4, 0, 0], rate, random), columns
 
 

@@ -394,7 +394,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "`torch.autocast` around": (under_autocast, "Put it into the loss function"),
     "a `DataLoader`": (
         lambda: session(data=DataLoader(TensorDataset(*rows()))),
-        "a TensorDataset or a map-style Dataset",
+        r"data=loader\.dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
     "a second optimizer": (second_optimizer, r"Train them by session\.step\(batch\) alone"),
@@ -419,7 +419,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: UserRecords(rows(), [None, *range(N - 1)], rows_per_user=1),
         "Leave them out",
     ),
-    "a `unit` that is": (repeated_unit, r"\[data\] user"),
+    "a `unit` such as": (repeated_unit, r"\[data\] user"),
     "people in a stream": (comes_too_often, 'say too_often="skip"'),
     "noise that is correlated": (
         lambda: plan(correlation=Tree(), sampling=PoissonSampling(0.1), batch_size=4),

@@ -68,7 +68,7 @@ def check_budget(epsilon: object) -> float:
     if epsilon == math.inf:
         why = (
             "An infinite epsilon promises nothing. To train the same loop without privacy, take batches from "
-            "a torch DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()"
+            "a torch DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()."
         )
     return check_real("epsilon", epsilon, low=0.0, open_low=True, why=why)
 

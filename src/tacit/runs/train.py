@@ -1,4 +1,4 @@
-"""One run, from its configuration to its folder: data, plan, session, statement.
+"""One run, from its configuration to its folder: data, plan, session, statement.  Long: one class, in order.
 
 The folder of a run::
 
