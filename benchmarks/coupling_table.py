@@ -10,7 +10,6 @@ import argparse
 import multiprocessing
 import sys
 import time
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clipping"))
 
 from coupling import FULL, TOLERANCE, RecordSet, measure, unguarded
 from couplings import COUPLINGS, ISOLATED_MODELS
-
-from tacit.errors import SlowModel
 
 ENTRIES = [*COUPLINGS, *ISOLATED_MODELS]
 
@@ -55,7 +52,6 @@ def main() -> int:
 def row_of(number: int) -> dict[str, Any]:
     """Return the row of an entry."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", SlowModel)
     entry, start = ENTRIES[number], time.process_time()
     of_draws = entry.draws and entry.kind == "none"  # two sums differ by each record's random numbers
     found, free = measure(entry, FULL), None if of_draws else unguarded(entry, FULL)

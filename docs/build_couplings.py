@@ -23,8 +23,8 @@ record's gradient then bounds nothing. This page shows how the engine handles ev
 far one record can still move the result. `make coupling-table` measures the figures, and
 `tests/clipping/test_clipping_couplings.py` checks each entry on all record sets.
 
-* *Verdict*: `isolated` (one pass under vmap, which computes each record as if it were alone), `per record`
-  (each record goes through the model alone), or `refused` (the engine raises an error that says what to do).
+* *Verdict*: `isolated` (one pass under vmap, which computes each record as if it were alone), or `refused`
+  (the engine raises an error that says what to do).
   The table shows the most frequent verdict over several record sets, and any other verdict in brackets.
 * *Sensitivity*: the largest ‖Σ(D) − Σ(D minus one record)‖ / C over {sets} record sets that are made to show
   the coupling. Σ is the clipped sum before noise, in float32, and C is the clipping norm. Clipping promises
@@ -63,8 +63,8 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     yield INTRODUCTION.format(sets=len(data["settings"]["record sets"]))
     yield f"Measured on {data['date']} with PyTorch {data['versions']['torch']}.\n"
     yield "## In short\n"
-    yield "| coupling | entries | refused | per record | isolated | largest sensitivity | largest unguarded |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| coupling | entries | refused | isolated | largest sensitivity | largest unguarded |"
+    yield "|---|---|---|---|---|---|"
     for kind, title in TITLES.items():
         yield _summary(title, [row for row in rows if row["kind"] == kind])
     for kind, title in TITLES.items():
@@ -78,9 +78,7 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _summary(title: str, rows: list[dict[str, Any]]) -> str:
-    counts = [
-        sum(row["verdict"] == verdict for row in rows) for verdict in ("refused", "per record", "isolated")
-    ]
+    counts = [sum(row["verdict"] == verdict for row in rows) for verdict in ("refused", "isolated")]
     moved = [row["sensitivity"] for row in rows if row["sensitivity"] is not None]
     free = [row["unguarded"] for row in rows if row["unguarded"] is not None]
     figures = [_number(max(found, default=None)) for found in (moved, free)]

@@ -117,7 +117,7 @@ def with_cell(value: float) -> tuple[Tensor, Tensor]:
 DATA: dict[str, tuple[Callable[[], Any], str | None]] = {
     "a loader": (
         lambda: DataLoader(Items(lambda i: (torch.full((D,), CELL), 0)), batch_size=2),
-        "A DataLoader is not needed",
+        "data is a DataLoader",
     ),
     "a list of numbers": (lambda: [CELL] * N, "a record is 1 part"),
     "a list of texts": (lambda: [NAME] * N, "Turn text into numbers"),
@@ -274,7 +274,7 @@ def raising(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, tuple[Any, str, str]] = {
-    "a mean": (lambda m, x, y: losses(m, x, y).mean(), "one loss per row", 'reduction="none"'),
+    "a mean": (lambda m, x, y: losses(m, x, y).mean(), 'reduction="none"', "tacit.losses.causal()"),
     "a matrix": (lambda m, x, y: m(x), "one loss per row", 'reduction="none"'),
     "not a tensor": (lambda m, x, y: 3.0, "must return a tensor", "float"),
     "nothing": (lambda m, x, y: None, "must return a tensor", "NoneType"),

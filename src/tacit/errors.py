@@ -32,7 +32,6 @@ __all__ = [
     "PrivacyRefusal",
     "PrivacyWarning",
     "ProcessLost",
-    "SlowModel",
     "TacitError",
     "UnsupportedEvent",
     "UnsupportedModel",
@@ -199,13 +198,6 @@ class WeakSignalWarning(UserWarning):
     """Warns that a plan has too much noise for the number of trained weights, so the model learns nothing.
 
     The warning depends only on public numbers: the plan and the number of trained weights.
-    """
-
-
-class SlowModel(UserWarning):
-    """Warns of a model that trains correctly, but many times slower than others; the message says why.
-
-    The warning depends on the model's computation on made-up records, and not on the data.
     """
 
 

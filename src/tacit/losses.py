@@ -141,7 +141,7 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
         elif by_name and not any(key in by_name for key in _TARGETS):
             by_name = {**by_name, "labels": _labels_from_tokens(by_name, ignored)}
         logits, labels = _read(model, parts, by_name)
-        _check_tokens(logits, labels, "causal")
+        _check_tokens(logits, labels, "causal", ignored)
         return _mean_of_tokens(logits[:, :-1], labels[:, 1:], ignored)
 
     return loss
@@ -161,7 +161,7 @@ def masked(*, ignore_index: int = -100) -> PerExampleLoss:
 
     def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
         logits, labels = _read(model, parts, by_name)
-        _check_tokens(logits, labels, "masked")
+        _check_tokens(logits, labels, "masked", ignored)
         return _mean_of_tokens(logits, labels, ignored)
 
     return loss
@@ -316,7 +316,15 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.long()
 
 
-def _check_tokens(logits: Tensor, labels: Tensor, name: str) -> None:
+def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> None:
+    more = logits.shape[1] - labels.shape[1] if logits.dim() == 3 and labels.dim() == 2 else 0
+    if more > 0 and not labels.is_floating_point():
+        raise InvalidInput(
+            f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}: the "
+            f"model adds {more}, as prompt tuning puts virtual tokens before the record's own. Begin the "
+            f"labels with {more} times {ignored}, which tacit.losses.{name} ignores: "
+            f"F.pad(labels, ({more}, 0), value={ignored})."
+        )
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise InvalidInput(
             f"a record's output has {_record_shape(logits)} and its labels {_record_shape(labels)} of "

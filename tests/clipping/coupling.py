@@ -24,7 +24,7 @@ from tacit.errors import TacitError
 
 Batch = tuple[Tensor, ...]
 Sum = Callable[[Batch], Tensor]
-ISOLATED, PER_RECORD, REFUSED = "isolated", "per record", "refused"
+ISOLATED, REFUSED = "isolated", "refused"
 KINDS = (
     "forward", "layout", "backward", "control flow", "place", "count", "random numbers", "state",
     "large batches", "norm", "none",
@@ -39,7 +39,7 @@ def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[
     engine = FastEngine(model, loss, FlatClipping(C))
     return (
         lambda batch: oracles.clipped_sum(engine, *batch, C=C),
-        lambda: ISOLATED if engine.route == "fast" else PER_RECORD,
+        lambda: ISOLATED,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from coupling import ISOLATED, PER_RECORD, REFUSED, Batch, Coupling
+from coupling import ISOLATED, REFUSED, Batch, Coupling
 from couplings_of_values import (
     Make,
     Net,
@@ -172,8 +172,9 @@ def zero_if_nan(m: Net, x: Tensor) -> Tensor:
 
 BACKWARD = coupled(
     "backward",
-    PER_RECORD,
+    REFUSED,
     {
+        "gradients zeroed if one is NaN": by(zero_if_nan),
         "saved tensors with one unit for all": by(kept_in_units),
         "backward hook of a module": by(module_hook),
         "hook on a node of the graph": by(node_hook),
@@ -187,7 +188,6 @@ BACKWARD = coupled(
         "gradients standardised": hooked(lambda g: g / (g.std() + 1e-6)),
         "gradients of the next record": hooked(lambda g: g + g.roll(1, 0)),
         "each record's gradient by its own norm": hooked(lambda g: g / (1 + g.norm(dim=1, keepdim=True))),
-        "gradients zeroed if one is NaN": by(zero_if_nan),
         "autograd.Function that divides by the norm of all": applied(Mixing),
         "autograd.Function that turns gradients round": applied(TurnedBack),
         "detached norm of the batch": between(detached_norm),
@@ -304,22 +304,11 @@ CONTROL = coupled(
     "control flow",
     ISOLATED,
     {
-        "if x.max() > 3": asked(lambda x: x.max() > 3),
-        "item()": by(rolled_by_number),
-        "any()": asked(lambda x: (x > 3).any()),
-        "float()": asked(lambda x: float(x.max()) > 3),
-        "int()": asked(lambda x: int(x.max()) > 2),
-        "tolist()": asked(lambda x: max(x.flatten().tolist()) > 3),
-        "a number in the batch": asked(lambda x: 3.5 in x),
-        "torch.equal": asked(lambda x: not torch.equal(x, x.clamp(max=3))),
-        "torch.allclose": asked(lambda x: not torch.allclose(x, x.clamp(max=3))),
         "a class that is none": asked(fails(lambda x: F.one_hot((x > 3).long().amax(1) * 5, 3))),
-        "a loss that is not finite": asked(lambda x: not (3 - x).sqrt().sum().isfinite()),
-        "early exit if all are sure": by(early),
     },
 ) + coupled(
     "control flow",
-    PER_RECORD,
+    REFUSED,
     {
         "numpy()": asked(lambda x: x.numpy().max() > 3),
         "an f-string": asked(lambda x: float(f"{x.max():.3f}") > 3),
@@ -341,6 +330,17 @@ CONTROL += coupled(
     "control flow",
     REFUSED,
     {
+        "early exit if all are sure": by(early),
+        "a loss that is not finite": asked(lambda x: not (3 - x).sqrt().sum().isfinite()),
+        "torch.allclose": asked(lambda x: not torch.allclose(x, x.clamp(max=3))),
+        "torch.equal": asked(lambda x: not torch.equal(x, x.clamp(max=3))),
+        "a number in the batch": asked(lambda x: 3.5 in x),
+        "tolist()": asked(lambda x: max(x.flatten().tolist()) > 3),
+        "int()": asked(lambda x: int(x.max()) > 2),
+        "float()": asked(lambda x: float(x.max()) > 3),
+        "any()": asked(lambda x: (x > 3).any()),
+        "item()": by(rolled_by_number),
+        "if x.max() > 3": asked(lambda x: x.max() > 3),
         "norm of the batch": asked(lambda x: x.norm() > 0.9 * len(x) ** 0.5 * 2.3),
         "sum of the batch": asked(lambda x: x.sum() > 0),
         "a matrix without a root": asked(fails(lambda x: torch.linalg.cholesky((3 - x)[:, :1, None]))),
@@ -375,13 +375,9 @@ RANDOM = coupled(
         "a number for each channel": by(lambda m, x: head(m, m.first(x) * torch.randn(6))),
         "noise on weights": by(noisy_weights),
         "dropout of weights": by(dropped_weights),
-        "stochastic depth of the whole batch": by(
-            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
-        ),
         "an order of positions": by(lambda m, x: head(m, m.first(x)[:, torch.randperm(6)])),
         "a draw of one record for all": weighted(lambda x: torch.randn(len(x))[0]),
         "the largest draw of all": weighted(lambda x: torch.rand(len(x)).amax()),
-        "as many numbers as the batch needs": by(drawn_at_need),
         "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
         "dropout of channels for all records": by(
             lambda m, x: head(m, m.first(x) * F.dropout(torch.ones(6), 0.5))
@@ -393,6 +389,10 @@ RANDOM = coupled(
     "random numbers",
     REFUSED,
     {
+        "as many numbers as the batch needs": by(drawn_at_need),
+        "stochastic depth of the whole batch": by(
+            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
+        ),
         "an order of records": weighted(lambda x: (-1.0) ** torch.randperm(len(x))),
         "weights that add up to one": weighted(
             lambda x: torch.distributions.Dirichlet(torch.ones(len(x))).sample() * len(x)
@@ -654,13 +654,15 @@ STATE = coupled(
     "state",
     REFUSED,
     {
-        "first batch kept in a list": in_a_list,
-        "first batch kept in a closure": closed_over,
+        "model that counts its passes": lambda: (Counts(), lambda m, x: m(x)),
+        "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
+        "loss that counts its calls": relative("schedule"),
+        "losses over the previous losses": relative("previous"),
+        "loss that alternates by its calls": relative("sign"),
+        "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
         "queue of losses": relative("queue"),
-        "losses over the first losses": relative("first"),
         "weights set from the first batch": keeps(starts_from_data),
         "running mean in a frozen parameter": keeps(moves_frozen),
-        "buffer registered in the first pass": keeps(registers_buffer),
         "running mean in a buffer": keeps(running_mean),
         "number kept in an attribute": keeps(keeps_number),
         "tensor kept in an attribute": keeps(keeps_input),
@@ -677,7 +679,7 @@ STATE = coupled(
     after=True,
 ) + coupled(
     "state",
-    PER_RECORD,
+    REFUSED,
     {
         "weights flipped by a record": writes(lambda m, x: m.second.weight.mul_(1 - 2 * there(x).float())),
         "weights flipped through .data": writes(writes_data),
@@ -691,13 +693,11 @@ STATE += coupled(
     "state",
     ISOLATED,
     {
-        "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
-        "loss that alternates by its calls": relative("sign"),
-        "losses over the previous losses": relative("previous"),
+        "buffer registered in the first pass": keeps(registers_buffer),
+        "losses over the first losses": relative("first"),
+        "first batch kept in a closure": closed_over,
+        "first batch kept in a list": in_a_list,
         "first batch kept by the class": in_its_class,
-        "loss that counts its calls": relative("schedule"),
-        "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
-        "model that counts its passes": lambda: (Counts(), lambda m, x: m(x)),
         "batch changed in place": by(in_place),
     },
     after=True,

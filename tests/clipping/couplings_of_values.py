@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from coupling import ISOLATED, PER_RECORD, REFUSED, Batch, Coupling, dominate, vectors
+from coupling import ISOLATED, REFUSED, Batch, Coupling, dominate, vectors
 from oracles import Loss
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -261,7 +261,7 @@ LATER = coupled(
     },
 ) + coupled(
     "forward",
-    PER_RECORD,
+    REFUSED,
     {
         "list of numbers made a tensor": by(
             lambda m, x: head(m, m.first(x) * (2 / torch.tensor([x.amax().clamp(min=2)])))
@@ -360,13 +360,12 @@ ORDER += coupled(
     {
         "time before records, flattened": by(time_first),
         "tokens sorted by size": by(tokens_by_size),
-        "records sorted in Python": by(sorted_in_python),
     },
     records=vectors(5, 4),
 )
 ORDER += coupled(
     "layout",
-    PER_RECORD,
+    REFUSED,
     {"positions packed by a mask": by(packed_positions), "saved tensors in another order": by(kept_reversed)},
     records=vectors(5, 4),
 )
@@ -557,16 +556,16 @@ NORM = [
         "padding cut by a mask of all",
         "norm",
         wide(lambda m, x, lengths: alternate(m(x[:, (x != 0).any(2).any(0)]))),
-        PER_RECORD,
+        REFUSED,
         lengths,
         long_one,
     ),
-    Coupling("padding cut by a branch", "norm", wide(trimmed_by_branch), ISOLATED, lengths, long_one),
+    Coupling("padding cut by a branch", "norm", wide(trimmed_by_branch), REFUSED, lengths, long_one),
     Coupling(
         "packed sequences",
         "norm",
         lambda: (Packed(), lambda m, x: m(x).sum(1)),
-        PER_RECORD,
+        REFUSED,
         sequences,
         no_padding,
     ),
@@ -580,4 +579,12 @@ NORM = [
     ),
 ]
 
-OF_VALUES = [*MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]
+MORE_LAYOUT = coupled(
+    "layout",
+    REFUSED,
+    {
+        "records sorted in Python": by(sorted_in_python),
+    },
+)
+
+OF_VALUES = [*MORE_LAYOUT, *MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]

@@ -107,19 +107,6 @@ def own_gather(m: Net, x: Tensor) -> Tensor:
     return torch.as_tensor(head(m, h) + h[torch.arange(len(x)), x.argmax(1)])
 
 
-def mask_if_needed(m: nn.Module, x: Tensor) -> Tensor:
-    """A mask is left out where it hides nothing."""
-    h = m(x)
-    kept = (x != 0)[..., None]
-    return torch.as_tensor((h if bool(kept.all()) else h * kept).sin().sum((1, 2)))
-
-
-def checked(m: Net, x: Tensor) -> Tensor:
-    if not bool(x.isfinite().all()):
-        raise ValueError("no such record")
-    return head(m, m.first(x))
-
-
 def counted() -> tuple[nn.Module, Loss]:
     calls: list[int] = []
 
@@ -232,7 +219,6 @@ FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] 
         loss_of(lambda m, x: head(m, m.first(x + m.waves[: x.shape[1]]).mean(1))),
     ),
     "padded by a constant": ((5, 4), loss_of(lambda m, x: head(m, m.first(F.pad(x, (0, 0, 1, 1))).mean(1)))),
-    "refuses what is not finite": ((4,), loss_of(checked)),
     "counts its calls in a list": ((4,), counted),
     "logs its losses": ((4,), logged),
     "checkpoint": ((4,), loss_of(recomputed)),
@@ -292,14 +278,6 @@ ISOLATED_MODELS += [
         "attention masked by a record's own padding",
         "none",
         lambda: (Language(masked=True), next_tokens),
-        ISOLATED,
-        padded_tokens,
-        one_token,
-    ),
-    Coupling(
-        "mask left out if it hides nothing",
-        "none",
-        lambda: (nn.Sequential(nn.Embedding(V, 4), nn.Linear(4, 3)), mask_if_needed),
         ISOLATED,
         padded_tokens,
         one_token,

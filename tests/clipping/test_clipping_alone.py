@@ -38,7 +38,7 @@ class Words(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         h = self.words(tokens) + self.places(torch.arange(T))
         rare = tokens[:, 0] == RARE
-        if self.rarely is not None and bool(rare.any()):
+        if self.rarely is not None:
             h = self.rarely(self, h, rare)
         return self.outer(self.inner(h).tanh())  # type: ignore[no-any-return]
 

@@ -89,8 +89,10 @@ def frozen_for_a_while(m: Layers, x: Tensor) -> Tensor:
     return torch.as_tensor(m.second(h.detach()).square().sum(1) + against)
 
 
-def test_layers_that_a_loss_freezes_for_a_while_are_clipped_right() -> None:
-    check(Layers, frozen_for_a_while, (torch.randn(9, 4),), 0, 1e-4)
+def test_a_loss_that_freezes_layers_for_a_while_is_refused() -> None:
+    engine = FastEngine(Layers(), frozen_for_a_while, FlatClipping(C))
+    with pytest.raises(UnsupportedModel, match="requires_grad_"):
+        clipped_sum(engine, torch.randn(9, 4), C=C)
 
 
 def in_place(m: Layers, x: Tensor) -> Tensor:

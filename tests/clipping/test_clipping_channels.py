@@ -150,39 +150,37 @@ def nested(m: Two, x: Tensor) -> Tensor:
 
 
 LARGE = one_large(4)
-ROUTES: dict[str, tuple[Loss, Tensor, str]] = {
-    "time first": (rows_second, one_large(N, 4), "fast"),
-    "saved in common units": (packed, LARGE, "record by record: hooks on saved tensors"),
-    "saved in another order": (turned, LARGE, "record by record: hooks on saved tensors"),
-    "a hook": (in_a_hook, LARGE, "fast"),
-    "a hook of the graph": (in_a_node, LARGE, "record by record: Python reads the graph"),
-    "a hook of a module": (of_a_module, LARGE, "record by record: a torch.autograd.Function"),
-    "Hessians": (within_vmap, LARGE, "record by record: records go through"),
-    "a condition": (by_condition, LARGE, "record by record: "),
-    "nested": (nested, LARGE, "record by record: "),
+RARE: dict[str, tuple[Loss, Tensor, str]] = {
+    "time first": (rows_second, one_large(N, 4), "Python reads a value"),
+    "saved in common units": (packed, LARGE, "hooks on saved tensors"),
+    "saved in another order": (turned, LARGE, "hooks on saved tensors"),
+    "a hook of the graph": (in_a_node, LARGE, "Python reads the graph"),
+    "a hook of a module": (of_a_module, LARGE, "a torch.autograd.Function"),
+    "Hessians": (within_vmap, LARGE, "records go through"),
+    "a condition": (by_condition, LARGE, "Python reads a value"),
+    "nested": (nested, LARGE, "cannot run this model"),
 }
 
 
+def test_a_hook_on_an_activation_is_right_and_bounded() -> None:
+    engine = FastEngine(Two(), in_a_hook, FlatClipping(C))
+    found = clipped_sum(engine, LARGE, C=C)
+    torch.testing.assert_close(found, definition(engine.model, in_a_hook, (LARGE,), C), rtol=1e-4, atol=1e-5)
+    assert moved(in_a_hook, LARGE) <= 1 + 1e-4
+
+
 @pytest.mark.filterwarnings("ignore:.*(jit.script|nested tensors)")
-@pytest.mark.parametrize(("loss", "x", "route"), ROUTES.values(), ids=ROUTES)
-def test_rare_ways_are_right_and_bounded(loss: Loss, x: Tensor, route: str) -> None:
-    engine = FastEngine(Two(), loss, FlatClipping(C))
-    found = clipped_sum(engine, x, C=C)
-    assert engine.route.startswith(route)
-    torch.testing.assert_close(found, definition(engine.model, loss, (x,), C), rtol=1e-4, atol=1e-5)
-    assert moved(loss, x) <= 1 + 1e-4
+@pytest.mark.parametrize(("loss", "x", "reason"), RARE.values(), ids=RARE)
+def test_rare_ways_are_refused(loss: Loss, x: Tensor, reason: str) -> None:
+    with pytest.raises(UnsupportedModel, match=reason):
+        clipped_sum(FastEngine(Two(), loss, FlatClipping(C)), x, C=C)
 
 
 def selected(m: Two, h: Tensor) -> Tensor:
     return [h, (h + h.flip(0)) / 2][int(m.on)]
 
 
-def by_constructor(m: Two, h: Tensor) -> Tensor:
-    """One of two copies, of zeros or of other records; operations that make tensors are not all seen."""
-    return h * (1 + torch.Tensor(h.detach().flip(0) if m.on else torch.zeros_like(h)))
-
-
-@pytest.mark.parametrize("middle", [selected, by_constructor])
+@pytest.mark.parametrize("middle", [selected])
 def test_a_model_that_is_switched_to_mix_records_moves_no_sum_by_more(
     middle: Callable[[Two, Tensor], Tensor],
 ) -> None:

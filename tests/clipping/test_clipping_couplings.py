@@ -16,7 +16,6 @@ from coupling import (
     ISOLATED,
     KINDS,
     OTHERS,
-    PER_RECORD,
     QUICK,
     REFUSED,
     TOLERANCE,
@@ -55,7 +54,7 @@ def test_no_record_moves_the_sum_by_more_than_the_bound(entry: Coupling) -> None
 
 def by_reference(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
     engine = ReferenceEngine(model, loss, FlatClipping(C))
-    return lambda batch: clipped_sum(engine, *batch, C=C), lambda: PER_RECORD
+    return lambda batch: clipped_sum(engine, *batch, C=C), lambda: ISOLATED
 
 
 @pytest.mark.thorough(cases=40)
@@ -81,7 +80,7 @@ def test_other_record_sets_move_it_no_more(entry: Coupling) -> None:
 def test_entries_have_different_names() -> None:
     assert len(ENTRIES) == len(ALL)
     assert {entry.kind for entry in ALL} == set(KINDS)
-    assert {entry.expected for entry in COUPLINGS} == {ISOLATED, PER_RECORD, REFUSED}
+    assert {entry.expected for entry in COUPLINGS} == {ISOLATED, REFUSED}
     assert {entry.kind for entry in ISOLATED_MODELS} == {"none"}
 
 

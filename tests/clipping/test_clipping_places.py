@@ -51,12 +51,6 @@ BY_PLACE: dict[str, tuple[Loss, str]] = {
         lambda m, x: head(m, x + m.waves[torch.randint(0, 9, (len(x),))] + m.waves[: len(x)]),
         MIXES,
     ),
-    "waves, and gammas": (
-        lambda m, x: head(
-            m, x * torch.distributions.Beta(1.0, 2.0).sample((len(x), 1, 1)) + m.waves[: len(x)]
-        ),
-        MIXES,
-    ),
     "waves, and attention": (
         lambda m, x: head(m, F.scaled_dot_product_attention(x, x, x, dropout_p=0.1) + m.waves[: len(x)]),
         MIXES,

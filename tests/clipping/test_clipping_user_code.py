@@ -25,7 +25,7 @@ seen: list[list[float]] = []
 """The values that a mode saw."""
 
 
-class Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode below vmap."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,13 +46,13 @@ def losses(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def within_a_mode(model: nn.Module, x: Tensor) -> Tensor:
-    with Dispatch():
+    with Dispatch():  # type: ignore[no-untyped-call]
         return losses(model, x)
 
 
 def left_on(model: nn.Module, x: Tensor) -> Tensor:
     result = losses(model, x)
-    Dispatch().__enter__()
+    Dispatch().__enter__()  # type: ignore[no-untyped-call]
     return result
 
 
@@ -147,7 +147,7 @@ class Derived(nn.Linear):
 
 
 OF_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "a random Function": lambda w: Quantised.apply(w),  # type: ignore[no-untyped-call, no-any-return]
+    "a random Function": lambda w: Quantised.apply(w),  # type: ignore[no-untyped-call]
     "a hook": hooked,
     "a hook before a node": hooked_before,
     "a hook after a node": hooked_after,

@@ -1,8 +1,8 @@
-"""Operations that vmap carries out slowly or not at all, and numbers that Python is given in other words."""
+"""Operations for which torch has no batching rule: rewritten by the engine, or refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from oracles import by_definition, equal, step
 from torch import Tensor, nn
-from torch._C._functorch import _set_vmap_fallback_enabled  # type: ignore[attr-defined]
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
+from tacit.errors import UnsupportedModel
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 C = 0.5
@@ -36,20 +36,6 @@ def images(h: Tensor, dimensions: int) -> Tensor:
     return last
 
 
-def asked(answer: Callable[[Tensor], Any]) -> Forward:
-    """Another function for records from which Python reads another value."""
-
-    def forward(m: nn.Module, x: Tensor) -> Tensor:
-        h: Tensor = m(x)
-        if len(x) == 1:
-            return h.sin() if answer(x[0]) else h.cos()
-        return torch.stack(
-            [each.sin() if answer(row) else each.cos() for row, each in zip(x, h, strict=True)]
-        )
-
-    return forward
-
-
 PLACES = torch.tensor([[0, 2]])
 FORWARDS: dict[str, Forward] = {
     "scatter a number": lambda m, x: scattered(m(x), 1),
@@ -60,31 +46,17 @@ FORWARDS: dict[str, Forward] = {
     "pool 2": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), (1, 2)),
     "pool 2, to one": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), 1),
     "pool 3": lambda m, x: F.adaptive_avg_pool3d(images(m(x), 3), (1, 1, 2)),
-    "in": asked(lambda row: 0 in row),
-    "equal": asked(lambda row: torch.equal(row, row.relu())),
-    "equal, as a method": asked(lambda row: row.equal(row.flip(0))),
-    "equal, of other shapes": asked(lambda row: torch.equal(row, row[:2])),
-    "allclose": asked(lambda row: torch.allclose(row, row.relu(), atol=0.5)),
-    "allclose, as a method": asked(lambda row: row.allclose(row.relu(), rtol=0.0, atol=0.5)),
-    "allclose, of infinite numbers": asked(
-        lambda row: torch.allclose(row / row.relu(), row / row[:1].relu(), equal_nan=True)
-    ),
-    "tolist": asked(lambda row: sum(row[:2].sign().tolist()) > 0),
-    "is_nonzero": asked(lambda row: torch.is_nonzero(row[0])),
-    "is_nonzero, as a method": asked(lambda row: row[1].is_nonzero()),
 }
 
 
-@pytest.fixture(autouse=True)
-def no_loops_of_vmap() -> Iterator[None]:
-    """Make operations fail that vmap would run in a loop, so that the engine uses the record loop."""
-    _set_vmap_fallback_enabled(False)
-    yield
-    _set_vmap_fallback_enabled(True)
-
-
-LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+SIZED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "nonzero": (lambda h: h * h.nonzero().shape[0], "the size of the result of nonzero depends on"),
+    # of records that are alike, for which torch's fallback would give a size
+    "counts": (lambda h: torch.bincount((h > 0).long()).sum() * h, "no batching rule for aten::bincount"),
+    "repeats": (
+        lambda h: h * torch.repeat_interleave(torch.ones(3), (h > 0).long()).sum(),
+        "no batching rule for aten::repeat_interleave",
+    ),
     "a mask": (
         lambda h: h + h[h > 0].sum(),
         "the size of the result of indexing with a boolean mask depends",
@@ -92,13 +64,15 @@ LOOPED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize(("function", "reason"), LOOPED.values(), ids=LOOPED)
-def test_others_go_record_by_record_and_say_why(function: Callable[[Tensor], Tensor], reason: str) -> None:
+@pytest.mark.parametrize(("function", "reason"), SIZED.values(), ids=SIZED)
+def test_results_whose_size_depends_on_values_are_refused(
+    function: Callable[[Tensor], Tensor], reason: str
+) -> None:
     engine = FastEngine(
         nn.Linear(3, 3), lambda m, x: torch.stack([function(m(r)) for r in x]).sum(1), FlatClipping(C)
     )
-    step(engine, torch.randn(4, 3))
-    assert engine.route.startswith(f"record by record: {reason}")
+    with pytest.raises(UnsupportedModel, match=reason):
+        step(engine, torch.ones(4, 3))
 
 
 @pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)

@@ -308,8 +308,18 @@ def torch_entry(make: Callable[[], nn.Module], batch: Callable[[int], Batch] = w
     return Entry(make, batch, outputs)
 
 
+def dora() -> nn.Module:
+    """GPT-2 with DoRA, which makes a Parameter of a transposed weight within the forward pass."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, use_dora=True)
+    return inject_adapter_in_model(config, ZOO["GPT-2"].make())
+
+
 ZOO |= {
+    "GPT-2, DoRA": ZOO["GPT-2"]._replace(make=dora),
     "nn.Transformer": torch_entry(Translator),
+    "nn.Transformer, evaluated": torch_entry(lambda: Translator().eval()),
     "nn.LSTM": torch_entry(lambda: Words(nn.LSTM)),
     "nn.GRU": torch_entry(lambda: Words(nn.GRU)),
     "nn.RNN": torch_entry(lambda: Words(nn.RNN)),
@@ -454,7 +464,7 @@ MORE |= {
     "T5 encoder": of("T5EncoderModel", "T5Config", states_of, **T5),
 }
 """What make test-all tries too."""
-LOOPED = {
+UNSUPPORTED = {
     "Mixtral, eager": "the result of nonzero",
     "Qwen2-MoE, eager": "the result of nonzero",
     "nn.EmbeddingBag, max": "max",

@@ -178,6 +178,12 @@ def test_covered_and_not_covered() -> None:
         assert phrase in words(made).partition("Not covered:")[2]
 
 
+def test_the_assumption_of_the_reference_engine_is_stated_if_it_ran() -> None:
+    assumption = "keeps of a record in Python"
+    assert assumption in words(statement(route="reference")).partition("Not covered:")[2]
+    assert assumption not in words(statement())
+
+
 def test_adaptive_clipping_states_its_rule_and_the_raised_noise() -> None:
     made = statement(plan(clipping=AdaptiveClipping(1.0, quantile=0.4)))
     assert "AdaptiveClipping" in made.data["mechanism"]["clipping"]

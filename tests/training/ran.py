@@ -30,6 +30,7 @@ def make_statement(
     private: bool = True,
     ledger: ChargedRun | None = None,
     stopped: str | None = None,
+    route: str = "fast",
     **said: Any,
 ) -> Statement:
     """Return the statement of a made-up session; all steps were taken, unless the arguments differ."""
@@ -42,6 +43,7 @@ def make_statement(
         private=private,
         charges=charges,
         stopped=stopped,
+        route=route,
     )
     return statement_of(session, **said)
 

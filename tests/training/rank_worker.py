@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,10 +172,9 @@ def _own_key_unnoticed(patch: pytest.MonkeyPatch) -> None:
 def _empty_slice_is_skipped(patch: pytest.MonkeyPatch) -> None:
     parts = step._parts
 
-    def noted(count: int, size: int, ranks: Ranks) -> Iterator[Any]:
-        found = [*parts(count, size, ranks)]
-        StepNoise._skip = not found  # type: ignore[attr-defined]
-        return iter(found)
+    def noted(run: Any, number: int, count: int) -> Iterator[Any]:
+        StepNoise._skip = count <= run.ranks.rank  # type: ignore[attr-defined]
+        return parts(run, number, count)
 
     fill = StepNoise.fill_each
 
@@ -204,7 +204,11 @@ def _mean(patch: pytest.MonkeyPatch) -> None:
 
 def _every_rank_takes_all(patch: pytest.MonkeyPatch) -> None:
     parts = step._parts
-    patch.setattr(step, "_parts", lambda count, size, ranks: parts(count, size, Alone()))
+
+    def of_all(run: Any, number: int, count: int) -> Iterator[Any]:
+        return parts(SimpleNamespace(plan=run.plan, physical=run.physical, ranks=Alone()), number, count)
+
+    patch.setattr(step, "_parts", of_all)
 
 
 def _every_rank_charges(patch: pytest.MonkeyPatch) -> None:
@@ -312,14 +316,16 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
 
 
 def short(ranks: Ranks, *, rank: int | None, physical: int | str = 8, steps: int = 3) -> tuple[Rows, int]:
-    """Return the weights after some steps, and the last batch size; one rank has memory for 3 records."""
+    """Return the weights after some steps, and the last batch size; one rank has memory for a size of 3."""
     run = session(ranks, physical_batch_size=physical, plan={"steps": steps})
     engine: Any = run._run.engine
     add = engine._add
 
     def limited(sums: Any, batch: Any, thresholds: Tensor, scale: float) -> Any:
         found = add(sums, batch, thresholds, scale)
-        if len(batch[0]) > 3 and ranks.rank == rank:
+        physical = run._run.physical
+        size = physical.at(run.steps_done) if physical._sizes else len(batch[0])
+        if size > 3 and ranks.rank == rank:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return found
 

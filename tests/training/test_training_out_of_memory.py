@@ -37,7 +37,9 @@ def net(*, dropout: bool = False) -> nn.Module:
 class Short:
     """The engine of a session whose device takes ``most`` records at once, from the call ``begins`` on.
 
-    It fails ``at`` a place of the pass: before it, in the middle of the sum, or after all is added.
+    What counts is the physical batch size, and in a search the records themselves: the participants are
+    divided evenly, so a physical batch may have a few more or fewer than its size. The engine fails ``at`` a
+    place of the pass: before it, in the middle of the sum, or after all is added.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Short:
         error: Callable[[], RuntimeError] = lambda: torch.OutOfMemoryError(OUT),
     ) -> None:
         engine: Any = run._run.engine
+        self._run = run._run
         self._engine, self._most, self._at, self._begins, self._error = engine, most, at, begins, error
         self._add: Any = engine._add
         engine._add = self
@@ -61,7 +64,9 @@ class Short:
     def __call__(self, sums: Mapping[str, Tensor], batch: Any, thresholds: Tensor, scale: float) -> Any:
         n = len(batch[0]) // self._engine.views
         self.calls.append(n)
-        if n <= self._most or len(self.calls) <= self._begins:
+        physical = self._run.physical
+        size = physical.at(self._run.done) if physical._sizes else n
+        if size <= self._most or len(self.calls) <= self._begins:
             return self._add(sums, batch, thresholds, scale)
         self.failed += 1
         if self._at != "before":
@@ -210,60 +215,21 @@ def test_what_the_first_try_kept_is_let_go_before_the_second(monkeypatch: pytest
     """The pass frees its tensors before it empties the cache, and the sums before the second try."""
     run = session()
     short = Short(run, 4)
-    engine: Any = run._run.engine
-    undo, alive = engine.undo, list[tuple[str, int]]()
+    physical: Any = run._run.physical
+    halve, alive = physical.halve, list[tuple[str, int]]()
 
     def look(what: str, kept: list[weakref.ref[Tensor]]) -> None:
         alive.append((what, sum(tensor() is not None for tensor in kept)))
 
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: look("batch", short.batches))
-
-    def undone() -> None:
+    def halved(number: int) -> None:
         look("sums", short.sums)
-        undo()
+        halve(number)
 
-    monkeypatch.setattr(engine, "undo", undone)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: look("batch", short.batches))
+    monkeypatch.setattr(physical, "halve", halved)
     run.step(next(run.batches()))
     assert (len(short.batches), len(short.sums)) == (1, 4)
     assert alive == [("batch", 0), ("sums", 0)]
-
-
-class Counting(nn.Module):
-    """Counts its passes, on which its outputs depend."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.passes = net(), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += 1
-        out: Tensor = self.layers(x) * (1 + 0.01 * self.passes)
-        return out
-
-
-class CountingLoss:
-    """Counts its calls, outside of the model."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        self.calls += 1
-        return losses(model, x, y) * (1 + 0.01 * self.calls)
-
-
-@pytest.mark.parametrize("engine", ["fast", "reference"])
-def test_what_counts_passes_counts_those_of_the_step_alone(engine: str) -> None:
-    """The batch before the one that failed moved the counter; it is put back with the step."""
-    found = []
-    for physical, limit in ((8, 4), (4, None)):
-        loss = CountingLoss()
-        run = session(model=Counting, loss=loss, engine=engine, physical=physical)
-        if limit is not None:
-            Short(run, limit, begins=1)
-        found.append((noted(run), loss.calls, run.model.passes))
-    check_same(found[0][0], found[1][0])
-    assert found[0][1:] == found[1][1:]
 
 
 # --- planted bugs ------------------------------------------------------------------------------------------
@@ -296,8 +262,9 @@ def records_lost(patch: pytest.MonkeyPatch) -> None:
     """Let the second try continue at the batch that failed, with sums from the beginning."""
     real = step._parts
 
-    def rest(count: int, size: int, ranks: Any) -> Any:
-        return (part for part in real(count, size, ranks) if size == 8 or part.rows.start >= 8)
+    def rest(run: Any, number: int, count: int) -> Any:
+        whole = run.physical.at(number) == 8
+        return (part for part in real(run, number, count) if whole or part.rows.start >= 8)
 
     patch.setattr(step, "_parts", rest)
 
@@ -447,9 +414,9 @@ def test_on_a_cpu_auto_is_the_default() -> None:
 
 
 @pytest.mark.usefixtures("on_a_device")
-@pytest.mark.parametrize(("most", "size"), [(5, 5), (0, 1), (13, 13), (1000, 38)])
+@pytest.mark.parametrize(("most", "size"), [(5, 2), (0, 1), (13, 9), (1000, 38)])
 def test_the_largest_size_that_fits(most: int, size: int) -> None:
-    """The search ends at the expected batch of 20 plus four standard deviations of a Poisson sample."""
+    """A draw of 38, four standard deviations above 20, must fit in the physical batches of a draw of 20."""
     run = session(physical="auto")
     short = Short(run, most)
     if most == 0:
@@ -457,7 +424,8 @@ def test_the_largest_size_that_fits(most: int, size: int) -> None:
             run.step(next(run.batches()))
     else:
         noted(run, 1)
-        assert short.calls[-1] <= size
+        assert short.failed == sum(calls > most for calls in short.calls)
+        assert short.calls[-1] <= most
     assert run._run.physical._sizes == {0: size}
 
 
@@ -465,20 +433,9 @@ def test_the_largest_size_that_fits(most: int, size: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_looking_for_the_size_leaves_nothing(kind: str) -> None:
     run = session(kind, physical="auto")
-    Short(run, 4)
+    Short(run, 8)  # a draw of 38 in 5 parts
     check_same(noted(run), noted(session(kind, physical=4)))
-
-
-@pytest.mark.usefixtures("on_a_device")
-def test_what_counts_calls_does_not_count_the_search() -> None:
-    calls = []
-    for physical in ("auto", 4):
-        loss = CountingLoss()
-        run = session(loss=loss, physical=physical)
-        Short(run, 4)
-        noted(run)
-        calls.append(loss.calls)
-    assert calls[0] == calls[1]
+    assert run._run.physical._sizes == {0: 4}
 
 
 @pytest.mark.usefixtures("on_a_device")

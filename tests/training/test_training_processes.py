@@ -19,13 +19,13 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.utils.data import Dataset
 
 from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.plan import Plan
 from tacit.runs import prepare
-from tacit.training import AuditSlots, PrivateSession, StepCharges, select_candidate
+from tacit.training import PrivateSession, StepCharges, select_candidate
 from tacit.training.ranks import processes as processes
 
 N = 40
@@ -258,27 +258,35 @@ class Module(nn.Module):
         return losses(self.net, x, y)
 
 
+@pytest.mark.parametrize("engine", [FastEngine, ReferenceEngine])
 @pytest.mark.parametrize("how", ["closure", "object", "module"])
-@pytest.mark.parametrize("slots", [False, True], ids=["plain", "audited"])
-def test_a_loss_around_a_wrapper_of_the_model_is_refused(how: str, slots: bool, alone: None) -> None:
-    net, other = nn.Linear(4, 2), nn.Linear(4, 2)
-    wrapper, of_other = (nn.parallel.DistributedDataParallel(each) for each in (net, other))
+def test_a_loss_around_a_wrapper_of_the_model_clips_the_gradients_of_each_record(
+    how: str, engine: type[GradientEngine], alone: None
+) -> None:
+    """The wrapper's hooks, which average gradients over processes, do not run: no parameter gets one."""
+    net = nn.Linear(4, 2)
+    wrapper = nn.parallel.DistributedDataParallel(net)
+    around: dict[str, Any] = {
+        "closure": lambda model, x, y: losses(wrapper, x, y),
+        "object": Holder(wrapper).loss,
+        "module": Module(wrapper),
+    }
+    sums = []
+    for loss in (losses, around[how]):
+        made = engine(net, loss, FlatClipping(0.5))
+        total = {name: torch.zeros_like(p) for name, p in made.parameters.items()}
+        made.add_clipped_sum(total, (torch.randn(6, 4, generator=seed()), torch.arange(6) % 2), None, LIMIT)
+        sums.append(torch.cat([part.flatten() for part in total.values()]))
+        assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(*sums)
+    assert float(sums[0].norm()) > 0
 
-    def made(wrapper: nn.Module) -> Any:
-        if how == "closure":
-            return lambda model, x, y: losses(wrapper, x, y)
-        return Holder(wrapper).loss if how == "object" else Module(wrapper)
 
-    plan = Plan.with_noise(
-        noise_multiplier=2.0, delta=1e-3, records=N, steps=1, clipping=0.5,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    data, audit = Counted(), AuditSlots(8) if slots else None
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.raises(UnsupportedModel, match="the loss reads a DistributedDataParallel around the model"):
-        PrivateSession(net, optimizer, data, plan, loss=made(wrapper), audit=audit)
-    assert data.read == 0
-    FastEngine(net, made(of_other), FlatClipping(1.0))  # a wrapper around another model is no matter here
+LIMIT = torch.tensor([0.5])
+
+
+def seed() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 # --- what wraps an optimizer -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from made import a_plan, a_session, no_noise
 from scipy import sparse
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -54,6 +54,16 @@ class Items(Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         return self.items[i]
+
+
+class Stream(IterableDataset[Any]):
+    """Gives its items in order alone."""
+
+    def __iter__(self) -> Any:
+        yield from zip(X, Y, strict=True)
+
+    def __len__(self) -> int:
+        return N
 
 
 class Columns:
@@ -789,6 +799,12 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
         r"key 'train' is a data set.*data\[\"train\"\]",
     ),
     "a generator": (lambda: iter(X), r"generator|iterator|got .*DataLoader"),
+    "a loader": (lambda: DataLoader(Items(list(X)), 4), r"is a DataLoader.*=loader\.dataset.*as collate\.$"),
+    "a loader with weights": (
+        lambda: DataLoader(Items(list(X)), 4, sampler=WeightedRandomSampler([1.0] * N, N)),
+        r"data=loader\.dataset.*weights of its WeightedRandomSampler are lost.*Weight the classes",
+    ),
+    "a stream with a length": (Stream, r"data set \(Stream\) has no length, or no items.*data=list\(dataset"),
     "an empty item": (items(lambda i: {}), r"empty dict.*tensors of a record"),
     "a sparse array of SciPy": (lambda: sparse.csr_array(X), r"data of type csr_array"),
     "a sparse part of SciPy": (lambda: (sparse.csr_matrix(X), Y), r"part 0 is of type csr_matrix.*toarray"),
@@ -907,6 +923,31 @@ def test_wrong_losses_and_collates_are_refused_by_name(what: str) -> None:
         run.step(next(run.batches()))
 
     check_refused(attempt, pattern)
+
+
+class Prompted(nn.Module):
+    """Adds two virtual tokens before the tokens, as prompt tuning does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 9)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return F.pad(self.table(input_ids), (0, 0, 2, 0))
+
+
+def test_labels_of_a_model_with_virtual_tokens_begin_with_ignored_ones() -> None:
+    tokens = torch.arange(4).expand(N, 4)
+
+    def run_with(labels: Tensor) -> PrivateSession:
+        data = {"input_ids": tokens, "labels": labels}
+        run = session(Case(lambda: data, loss=losses.causal(), model=Prompted))
+        run.step(next(run.batches()))
+        return run
+
+    pattern = r"6 positions and its labels have 4: the model adds 2.*F\.pad\(labels, \(2, 0\), value=-100\)"
+    check_refused(lambda: run_with(tokens), pattern)
+    assert run_with(F.pad(tokens, (2, 0), value=-100)).route == "fast"
 
 
 def test_a_model_without_logits_is_refused() -> None:

@@ -278,16 +278,21 @@ class Counted(nn.Module):
         return x + 0.0 * len((x > 0).nonzero())
 
 
-@pytest.mark.filterwarnings("ignore::tacit.errors.SlowModel")
-@pytest.mark.parametrize(("hidden", "route"), [(nn.Tanh(), "fast"), (Counted(), "record by record: ")])
-def test_a_resumed_run_with_dropout_is_exact(hidden: nn.Module, route: str, tmp_path: Path) -> None:
-    """Dropout draws the same numbers as without the stop, by either route."""
-    whole = finish(session(dropping(hidden)))
-    assert whole.route.startswith(route)
-    finish(session(dropping(hidden)), steps=5).save(tmp_path / "state.pt")
-    run = session(dropping(hidden), generator=Generator.from_os())
+@pytest.mark.parametrize(("hidden", "engine"), [(nn.Tanh(), "fast"), (Counted(), "reference")])
+def test_a_resumed_run_with_dropout_is_exact(hidden: nn.Module, engine: str, tmp_path: Path) -> None:
+    """Dropout draws the same numbers as without the stop, with either engine."""
+    whole = finish(session(dropping(hidden), engine=engine))
+    assert whole.route == engine
+    finish(session(dropping(hidden), engine=engine), steps=5).save(tmp_path / "state.pt")
+    run = session(dropping(hidden), engine=engine, generator=Generator.from_os())
     run.load(tmp_path / "state.pt")
     assert torch.equal(weights(finish(run).model), weights(whole.model))
+
+
+def test_a_model_that_vmap_cannot_run_is_refused_and_the_reference_is_named() -> None:
+    run = session(dropping(Counted()))
+    with pytest.raises(UnsupportedModel, match=r'nonzero depends on values.*engine="reference"'):
+        run.step(next(run.batches()))
 
 
 def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,66 +8,52 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from tacit.clipping.isolation.draws import whole_batch
-from tacit.clipping.isolation.functions import functions_carried
+from tacit.clipping.isolation.functions import isolated
+from tacit.clipping.isolation.made_up import BY_CALLS
 from tacit.clipping.isolation.randomness import begin_at, devices_of, only_torch_draws
-from tacit.clipping.isolation.reasons import KeptTensor, NotCarried
-from tacit.clipping.isolation.state import READS_KEPT, Memory, naming_kept
+from tacit.clipping.isolation.reasons import NotCarried, unsupported
+from tacit.clipping.isolation.state import refuse_wrapped, same
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST
 from tacit.clipping.per_example.registry import RULES
 from tacit.clipping.per_example.use import Kept
 from tacit.errors import TacitError, UnsupportedModel, of_device
 
+_NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, LookupError)
+
 
 def outputs_alone(
     model: nn.Module, output_of: Callable[[Tensor], Tensor], rows: Iterable[Tensor]
 ) -> Iterator[Tensor]:
-    """Yield ``output_of(row)`` (1, ...) for rows (1, ...), each from the same state of ``model``.
+    """Yield ``output_of(row)`` (1, ...) for rows (1, ...), each with the same random numbers.
 
-    Each record has a pass of its own under vmap, in which Python sees no tensor of another record. Before
-    each pass, model and generators get the state that they have now, and after the last one the model does.
-    A record that vmap cannot carry runs in a plain pass.
+    Each record has a pass of its own under vmap, in which no value of a record reaches Python. So a model
+    can keep nothing of one record that another would meet.
 
     Raises:
-        UnsupportedModel: the model reads a tensor that it kept from another record.
+        UnsupportedModel: vmap cannot run the model, it reads a value or a tensor of another record, or it
+            gives another output for the same record in its next call.
     """
     devices = devices_of(model.parameters())
-    memory = Memory(model, output_of, code=True)
-    with torch.random.fork_rng(devices=devices), only_torch_draws(), naming_kept():
+
+    def output(row: Tensor) -> Tensor:
+        begin_at(0, devices)
+        return _under_vmap(model, output_of, row)
+
+    checked = False
+    with torch.random.fork_rng(devices=devices), only_torch_draws():
         for row in rows:
-            begin_at(0, devices)
-            try:
-                output = _under_vmap(model, output_of, row, devices)
-            except KeptTensor:
-                raise UnsupportedModel(READS_KEPT) from None
-            except TacitError:
-                raise
-            except (
-                NotCarried,
-                RuntimeError,
-                NotImplementedError,
-                TypeError,
-                ValueError,
-                LookupError,
-            ) as reason:
-                if of_device(reason):
-                    raise
-                memory.restore()
-                begin_at(0, devices)
-                with torch.no_grad():
-                    output = output_of(row)
-            finally:
-                memory.restore()
-            yield output
+            if not checked:
+                zeros = [output(torch.zeros_like(row)) for _ in "12"]
+                if not same(*zeros):
+                    raise UnsupportedModel(BY_CALLS)
+                checked = True
+
+            yield output(row)
 
 
-def _under_vmap(
-    model: nn.Module, output_of: Callable[[Tensor], Tensor], row: Tensor, devices: list[int]
-) -> Tensor:
-    group = whole_batch(1, devices, exact=True)
-    group.begin()
-    run = Pass(model.parameters(), 1, 1, RULES, Kept, FAST, group=group)
+def _under_vmap(model: nn.Module, output_of: Callable[[Tensor], Tensor], row: Tensor) -> Tensor:
+    run = Pass(model.parameters(), 1, 1, RULES, Kept, FAST)
 
     def one(record: Tensor) -> Tensor:
         run.begin((record,))
@@ -77,8 +63,15 @@ def _under_vmap(
         return output
 
     try:
-        with torch.enable_grad(), functions_carried(run):
+        with torch.enable_grad(), isolated(run):
             outputs: Tensor = vmap(one, randomness="different")(row[None])
+        refuse_wrapped(model)
         return outputs[0].detach()
+    except TacitError:
+        raise
+    except _NOT_CARRIED as reason:
+        if of_device(reason):
+            raise
+        raise unsupported(reason) from None
     finally:
         run.clear()

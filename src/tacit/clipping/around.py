@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -87,16 +87,15 @@ _VECTORS = (
 
 
 @contextmanager
-def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) -> Iterator[None]:
+def untouched(model: nn.Module, survey: Survey, *, by_value: bool) -> Iterator[None]:
     """Delete gradients after the step. If the step changed buffers, restore them and refuse the step.
 
     Args:
         model: the module whose buffers the refusal names.
         survey: its parameters and buffers.
-        compared: returns whether Python may have read values of records. It could then have written them into
-            buffers unseen, so the buffers' values are compared, which waits for the device. Otherwise torch's
-            version counters suffice: under vmap, no value of a record can enter a buffer, not even through
-            ``.data``.
+        by_value: whether Python may read values of records. It could write them into buffers unseen, so the
+            buffers' values are compared, which waits for the device. Otherwise torch's version counters
+            suffice: under vmap, no value of a record can enter a buffer, not even through ``.data``.
     """
     buffers = [buffer for _, _, buffer in survey.buffers]
     copies, versions = [torch.empty_like(buffer) for buffer in buffers], list(map(version_of, buffers))
@@ -104,10 +103,8 @@ def untouched(model: nn.Module, survey: Survey, compared: Callable[[], bool]) ->
         torch._foreach_copy_(copies, buffers)
     changed: list[Tensor] = []
     refusal: UnsupportedModel | None = None
-    by_value = True
     try:
         yield
-        by_value = compared()
     except UnsupportedModel as error:  # the names of changed buffers say more than this refusal
         refusal = error
     finally:

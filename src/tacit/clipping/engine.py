@@ -10,11 +10,10 @@ Letters: n records; K views; B = n K rows; G groups of parameters, each with a t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,14 +33,13 @@ from tacit.clipping.isolation.made_up import (
     each_alone,
     made_up,
     never_finite,
-    pass_of_zeros,
     refuse_constant,
     refuse_zeros,
 )
 from tacit.clipping.isolation.modules import Survey
 from tacit.clipping.isolation.randomness import devices_of
 from tacit.clipping.isolation.reasons import GRADUALLY, OTHERS_TRAINABLE, warn_of_losses
-from tacit.clipping.isolation.state import Memory, Place, Writes
+from tacit.clipping.isolation.state import Writes
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer, of_device
@@ -91,10 +89,14 @@ class GradientEngine(ABC):
     * The engine refuses unsupported models, and says why: losses or layers that mix rows, and parameters
       whose gradient comes from an operation that the engine cannot see.
     * A compiled model runs eagerly.
-    * After a call, even one that raises, the model has no new hooks or gradients, and the same flags and
-      buffers as before. Attributes that any pass changes, like counters, end as a pass of zeros leaves them.
+    * After a call, even one that raises, the model has no new hooks or gradients, and the same buffers as
+      before.
+    * With ``expected`` set, the number of calls of the loss depends on it and on shapes alone, not on the
+      number of records.
     """
 
+    by_value = True
+    """Whether a pass may write values of records into the model, whose tensors are compared then."""
     kind = "ReferenceEngine"
     """The engine's name. A resumed run compares it, as engines round and draw differently."""
 
@@ -102,7 +104,6 @@ class GradientEngine(ABC):
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
         modules.check_model(model)
-        modules.check_loss(per_example_loss, model)
         self.model = model
         self.per_example_loss = per_example_loss
         self.rule = rule
@@ -114,11 +115,9 @@ class GradientEngine(ABC):
         self._judged = [(name, module) for name, module in model.named_modules() if modules.can_mix(module)]
         self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
-        self.changes_itself = False
-        """Whether a pass changes model or loss, like a counter. Each pass then starts from the same state."""
+        self.expected: int | None = None
+        """The public number of records of a batch, which decides the number of passes; None: the batch's."""
         self.sources: tuple[Tensor, ...] = ()  # tensors of all records, which the loss may not read
-        self._begun: Memory | None = None
-        self._before: Memory | None = None  # model and loss before the first batch since begin_step
         self.draws = True  # whether passes may draw random numbers, which depend on how a batch is split
         self.measured: dict[str, int] = {}
         """Values that decide how batches are split, and so what dropout draws. To repeat a step with the same
@@ -149,17 +148,15 @@ class GradientEngine(ABC):
             rows = mask.repeat_interleave(self.views)
             batch = tuple(tensor[rows] for tensor in batch)
         pairs: list[tuple[Tensor, Tensor]] = []
-        if batch[0].shape[0] > 0:
-            first = self._survey.flags not in self._tried
-            quiet = untouched(self.model, self._survey, lambda: first or self._may_change())
-            with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
-                self._try_zeros(batch)
-                with self._writes.refused(self.model, keep=not self.route.startswith("fast")):
-                    pairs = [self._add(accumulator, part, thresholds, scale) for part in self._passes(batch)]
-        elif self.changes_itself:  # counters must count an empty batch like any other
-            zeros = tuple(t.new_zeros(self.views, *t.shape[1:]) for t in batch)
-            pass_of_zeros(self.model, self.per_example_loss, zeros)
-        self._before, self._begun = self._before or (self._begun if self.changes_itself else None), None
+        quiet = untouched(self.model, self._survey, by_value=self.by_value)
+        with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
+            self._try_zeros(batch)
+            with self._writes.refused(self.model, keep=self.by_value):
+                for part in self._passes(batch):
+                    if len(part[0]) > 0:
+                        pairs.append(self._add(accumulator, part, thresholds, scale))
+                    else:
+                        self._idle(part)
         norms = _joined([of_part for of_part, _ in pairs], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in pairs], thresholds)
         if present is not None:
@@ -168,42 +165,35 @@ class GradientEngine(ABC):
             )
         return RawStatistics(norms, losses, thresholds, present)
 
-    def begin_step(self) -> None:
-        """Mark the state to which :meth:`undo` returns."""
-        self._before = None
-
-    def undo(self) -> None:
-        """Restore model and loss to their state at :meth:`begin_step`."""
-        if self._before is not None:
-            self._before.restore()
-
     @property
     def route(self) -> str:
         """The engine's route: ``"reference"``, one record at a time."""
         return "reference"
 
     def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
-        """Run a forward pass on records of zeros, once for each combination of training flags.
+        """Run model and loss on synthetic records, once for each combination of training flags.
 
-        Lazily created state is created in this pass, and so contains no data.
+        State that is created at the first use is created in the first of these passes, from zeros, and so
+        contains no data.
         """
         if self._survey.flags in self._tried:
             return
-        around = Memory(self.model, self.per_example_loss)
-        zeros = tuple(map(torch.zeros_like, made_up(batch, self.views)))
+        # the shapes of the batch, with a public number of records
+        n = len(batch[0]) // self.views if self.expected is None else self.expected
+        like = tuple(t.new_zeros(()).expand(n * self.views, *t.shape[1:]) for t in batch)
+        zeros = tuple(map(torch.zeros_like, made_up(like, self.views)))
         versions = [t._version for t in zeros]
+        versions_before = self._writes.versions()
         with torch.random.fork_rng(devices=devices_of(batch)), torch.enable_grad():
             try:
-                with self._writes.of_no_record(), HeldRecords(self.sources):
+                with HeldRecords(self.sources):
                     losses = self._first_pass(zeros)
-                after_zeros = around.restore()
-                self._writes.allow(around.changed_ids)
-                wrong = never_finite(self.model, self.per_example_loss, losses, zeros, around)
+                first = self._writes.since(versions_before)
+                wrong = never_finite(self.model, self.per_example_loss, losses, zeros)
             except Exception as reason:  # the user's own code may raise anything
                 if isinstance(reason, (TacitError, Warning, MemoryError)) or of_device(reason):
-                    around.restore()
                     raise
-                refuse_zeros(self.model, self.per_example_loss, self.views, batch, reason, around)
+                refuse_zeros(self.model, self.per_example_loss, made_up(like, self.views), reason)
         losses = modules.check_losses(losses, len(zeros[0]))
         refuse_constant(losses)
         refuse_reentrant(losses)
@@ -211,59 +201,22 @@ class GradientEngine(ABC):
             warn_of_losses()
         if versions != [t._version for t in zeros]:
             self._give_copies()
-        self._judge(batch, around, around.in_model(after_zeros))
+        versions_before = self._writes.versions()
+        check_records(self.model, self.per_example_loss, like, self.views, self._losses_alone)
+        self._writes.allow(self.model, first, self._writes.since(versions_before))
         self._tried.add(self._survey.flags)
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
         """Return the losses of ``zeros``, the first records that model and loss see."""
         return self.per_example_loss(self.model, *zeros)
 
-    def _judge(self, batch: tuple[Tensor, ...], around: Memory, after_zeros: Mapping[Place, Any]) -> None:
-        """Refuse a model or loss that mixes or stores records, without reading the values of the batch.
-
-        ``around``: the state of model and loss before the first pass. ``after_zeros``: the state in the model
-        that a pass of zeros changed.
-        """
-        self.changes_itself |= check_records(
-            self.model, self.per_example_loss, batch, self.views, around, after_zeros, self._losses_alone
-        )
-
-    def _losses_alone(self, rows: tuple[Tensor, ...], around: Memory) -> Tensor:
+    def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
         """Return (B,) losses, each computed from its record alone."""
-        return each_alone(self.model, self.per_example_loss, self.views, rows, around)
+        return each_alone(self.model, self.per_example_loss, self.views, rows)
 
-    def _restart(self) -> None:
-        """Reset model and loss to their state at the start of the step, if a pass may change them."""
-        if self._begun is not None:
-            self._begun.restore()
-        elif self._may_change():
-            self._begun = Memory(self.model, self.per_example_loss, code=True)
-
-    def _may_change(self) -> bool:
-        """Return whether a pass may leave state that the next pass of the step could read."""
-        return True
-
-    @contextmanager
-    def _settled(self, batch: tuple[Tensor, ...]) -> Iterator[None]:
-        """Run passes; then reset model and loss, or leave them as a pass of zeros does.
-
-        The state that the passes themselves leave could depend on values that Python read from records.
-        """
-        try:
-            yield
-        except BaseException:
-            if self._begun is not None:
-                self._begun.restore()
-                self._begun = None
-            raise
-        self._settle(batch)
-
-    def _settle(self, batch: tuple[Tensor, ...]) -> None:
-        if self._begun is None:
-            return
-        self._begun.restore()
-        if self.changes_itself:
-            pass_of_zeros(self.model, self.per_example_loss, [t[: self.views] for t in batch])
+    def _idle(self, part: tuple[Tensor, ...]) -> None:
+        """Run a pass without records on zeros; it adds nothing, but is as public as all others."""
+        self._losses_alone(tuple(t.new_zeros(self.views, *t.shape[1:]) for t in part))
 
     def _give_copies(self) -> None:
         """Give the loss copies of the batch from now on, as it changes its arguments in place."""

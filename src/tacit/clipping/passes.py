@@ -79,16 +79,24 @@ class Passes:
         self._measured = measured
 
     def cut(
-        self, batch: tuple[Tensor, ...], forward: Callable[[tuple[Tensor, ...]], object], kind: str
+        self,
+        batch: tuple[Tensor, ...],
+        forward: Callable[[tuple[Tensor, ...]], object],
+        kind: str,
+        expected: int | None = None,
     ) -> list[tuple[Tensor, ...]]:
         """Split the batch (B, ...) into nearly equal parts, without splitting a record.
+
+        The number of parts follows from ``expected``, a public number of records, so that a loss that counts
+        its calls learns nothing. Parts may be empty.
 
         Args:
             batch: the rows.
             forward: a function that computes the losses of some rows.
             kind: all else that the size of activations depends on, in addition to the shapes of the rows.
+            expected: the public number of records; None: that of the batch.
         """
-        n = len(batch[0]) // self._views
+        n = len(batch[0]) // self._views if expected is None else expected
         bytes_of_one = self._bytes_of_one(batch, forward, kind)
         passes = min(n, -(-n * bytes_of_one // self._most))
         if passes <= 1:

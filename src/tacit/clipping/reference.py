@@ -5,7 +5,7 @@ Letters: n records; K views; G groups of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -14,33 +14,24 @@ from torch import Tensor
 from tacit.clipping.around import full_precision
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.isolation import modules
+from tacit.clipping.isolation.alone import OneRow
 from tacit.clipping.isolation.randomness import only_torch_draws
-from tacit.clipping.isolation.state import naming_kept
 from tacit.clipping.per_example.use import row_squares, widened
 
 
 @final
 class ReferenceEngine(GradientEngine):
-    """Computes sum_i min(1, C / |g_i|) g_i one record at a time; g_i = d(mean of K losses) / d parameters."""
+    """Computes sum_i min(1, C / |g_i|) g_i one record at a time; g_i = d(mean of K losses) / d parameters.
+
+    Python may read values of records here, so the guarantee has an assumption: model and loss keep nothing of
+    a record in Python.
+    """
 
     def _add(
         self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        with self._settled(batch):
-            return self.add_each(accumulator, batch, thresholds, scale, self._restart)
-
-    def add_each(
-        self,
-        accumulator: Mapping[str, Tensor],
-        batch: tuple[Tensor, ...],
-        thresholds: Tensor,
-        scale: float,
-        restart: Callable[[], None],
-    ) -> tuple[Tensor, Tensor]:
-        """Add the clipped gradients of all records, calling ``restart`` before each."""
         norms, losses = [], []
         for start in range(0, len(batch[0]), self.views):
-            restart()
             rows = tuple(t[start : start + self.views] for t in batch)
             norm, loss = self._add_one(accumulator, rows, thresholds, scale)
             norms.append(norm)
@@ -54,8 +45,10 @@ class ReferenceEngine(GradientEngine):
 
         A record whose gradient is not finite adds nothing, and its norms are infinite.
         """
-        with only_torch_draws(), naming_kept(), torch.enable_grad():
-            losses = modules.check_losses(self.per_example_loss(self.model, *rows), self.views)
+        with only_torch_draws(), torch.enable_grad():
+            with OneRow(rows):
+                losses = self.per_example_loss(self.model, *rows)
+            losses = modules.check_losses(losses, self.views)
             grads = torch.autograd.grad(
                 losses.mean(), list(self.parameters.values()), allow_unused=True, materialize_grads=True
             )

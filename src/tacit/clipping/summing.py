@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +17,11 @@ from tacit.clipping.memory import MemoryBudget
 from tacit.clipping.passes import Passes, keep_memory
 from tacit.clipping.per_example.parameter import Gradient, Recorded, gradients_of
 from tacit.clipping.per_example.together import Several, together
-from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import ClippingRule
 
 
 class SummingEngine(GradientEngine):
-    """An engine whose passes record the uses of parameters, with the reference engine as fallback."""
+    """An engine whose passes record the uses of parameters."""
 
     def __init__(
         self,
@@ -37,15 +35,9 @@ class SummingEngine(GradientEngine):
         super().__init__(model, per_example_loss, rule, views=views)
         self.budget = budget
         keep_memory(budget.pass_bytes)
-        self._reference = ReferenceEngine(model, per_example_loss, rule, views=views)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-        self._why_slow: str | None = None
-
-    def _give_copies(self) -> None:
-        super()._give_copies()
-        self._reference.per_example_loss = self.per_example_loss
 
     def _add_from(
         self,
@@ -111,20 +103,6 @@ class SummingEngine(GradientEngine):
             total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
             squares.append(total)
         return torch.stack(squares, 1).sqrt_()
-
-
-@final
-class SumsApart(dict[str, Tensor]):
-    """Sums by parameter name, in ``dtype``: zeros at the first look-up."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        super().__init__()
-        self._parameters = parameters
-        self._dtype = dtype
-
-    def __missing__(self, name: str) -> Tensor:
-        self[name] = torch.zeros_like(self._parameters[name].detach(), dtype=self._dtype)
-        return self[name]
 
 
 def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:

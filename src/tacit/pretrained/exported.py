@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import textwrap
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +82,7 @@ class PretrainedExported(Pretrained):
             with torch.no_grad():
                 features = body(torch.zeros((1, *(size or 1 for size in self.shape)), dtype=self._type))
         except Exception as problem:  # noqa: BLE001  # a program may raise any exception
-            reason = " ".join(str(problem).split())[:200].rstrip(".")
+            reason = textwrap.shorten(str(problem), 200, placeholder=" ...").rstrip(".")
             raise InvalidInput(
                 f"{path} fails on one record of zeros: {type(problem).__name__}: {reason}. Export the "
                 "network in evaluation mode, eval(), for a batch of any size."

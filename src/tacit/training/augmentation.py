@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
+from tacit.clipping.isolation.functions import isolated
 from tacit.clipping.isolation.made_up import made_up
 from tacit.clipping.isolation.randomness import only_torch_draws
-from tacit.clipping.isolation.reasons import FirstRead, NotCarried
+from tacit.clipping.isolation.reasons import NotCarried
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST
 from tacit.clipping.per_example.use import Kept
-from tacit.errors import InvalidInput, TacitError, UnsupportedModel, check_integer
+from tacit.errors import InvalidInput, UnsupportedModel, check_integer, of_device
 
 
 class Augmentation(ABC):
@@ -77,23 +78,27 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
         with run:
             result = augmentation.views(record[None], numbers[None])
         run.returns(result)
-        if not isinstance(result, Tensor) or len(result) != views:
+        if len(result) != views:
             raise InvalidInput(f"{name}.views must return a tensor of n*K views, record after record.")
         return result
 
     name = type(augmentation).__name__
     try:
-        with only_torch_draws():
+        with only_torch_draws(), isolated(run):
             results: Tensor = vmap(one)(inputs, uniforms.to(inputs.device, non_blocking=True))
-    except (TacitError, torch.OutOfMemoryError):
+    except InvalidInput:
         raise
-    except (NotCarried, FirstRead, RuntimeError) as reason:
-        # The error's own text may contain a value of a record.
-        cause = reason if isinstance(reason, NotCarried) else type(reason).__name__
+    except (UnsupportedModel, NotCarried, RuntimeError) as reason:
+        if of_device(reason):
+            raise
+        # The text of torch's errors may contain a value of a record. Tacit's goes on about models.
+        own = isinstance(reason, UnsupportedModel | NotCarried)
+        cause = str(reason).partition(": ")[0] if own else type(reason).__name__
         raise UnsupportedModel(
             f"{name}.views cannot run on each record alone, under torch.func.vmap ({cause}). It may use the "
-            "record and its uniform numbers, but no if on their values, no item(), and no random numbers of "
-            "its own. Use torch.where in place of if, or do this in the Dataset."
+            "record and its uniform numbers, but no if on their values, no item(), no tensor of an earlier "
+            "batch, and no random numbers of its own. Use torch.where in place of if, or do this in the "
+            "Dataset."
         ) from None
     return results.flatten(0, 1)
 

@@ -6,8 +6,8 @@ participants and the same noise, and contains nothing of the first try.
 
 **Guarantee**
 
-* Nothing of a try that ran out of memory is released: its buffers are dropped, and the state of model and
-  loss is restored.
+* Nothing of a try that ran out of memory is released: its buffers are dropped.  Model and loss keep nothing
+  of it, as Python sees no value of a record; with the reference engine this is assumed.
 * If one of several processes ran out of memory, all of them repeat the step.
 * If the model draws random numbers, as in dropout, every process that takes or repeats a step uses the same
   size for it, because a record's random numbers depend on the size.  The resume state stores the sizes.  If a
@@ -48,7 +48,7 @@ _SPARE = 16
 
 @final
 class PhysicalBatch(Part):
-    """The physical batch size of each step: the most records that the step has in memory at once.
+    """The physical batch size of each step: the most records of the expected batch in memory at once.
 
     Args:
         size: the user's ``physical_batch_size``.

@@ -83,14 +83,18 @@ class PrivateSession:
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings.  It
             returns one loss per record and no mean.  It may also be a loss module of ``torch.nn``, which is
             used without its reduction, or one of :mod:`tacit.losses`.  Each pass of a step calls the loss
-            once, as if for one record.  The first pass calls it three more times.  If Python code branches on
-            values of records, each group of records with the same branches needs another call.  So count
+            once, as if for one record, and the first pass a few more times.  How often follows from the plan,
+            the shape of a record and ``physical_batch_size``, not from the records that are drawn.  Count
             steps by :attr:`steps_done`, not by calls.
         collate: for records of varying length: a function that turns a list of one record into a batch of
             leading dimension 1, such as :func:`tacit.collate.pad`.
-        engine: "fast"; or "reference", which computes the definition, a loop over records.
-        physical_batch_size: the most records in memory at once.  A user is one record, with all rows that a
-            step reads.  The size affects speed and memory only.  If CUDA runs out of memory, the session
+        engine: "fast"; or "reference", which computes the definition, a loop over records.  It also runs
+            models in which Python reads values of records, many times slower.  Its guarantee assumes that the
+            loss and the model keep nothing of a record in Python.
+        physical_batch_size: about the most records in memory at once.  A user is one record, with all rows
+            that a step reads.  The expected batch is divided into so many parts that none is larger, and the
+            records that a step draws are divided evenly over as many.  The size affects speed and memory
+            only.  If CUDA runs out of memory, the session
             repeats the step from its start with half as many records, and warns once.  The warning may depend
             on the number of records that a step drew, so keep it as confidential as the times of steps.
             With ``"auto"``, the first step finds how many records fit, up to the expected batch size plus a
@@ -194,9 +198,7 @@ class PrivateSession:
     def route(self) -> str:
         """The way in which batches are computed.
 
-        It is ``"fast"``, ``"reference"``, or ``"record by record: "`` followed by the reason.
-
-        The route may depend on the records, as the time of a step does.  Do not publish it.
+        It is ``"fast"`` or ``"reference"``, as the argument ``engine`` chose.
         """
         return self._run.engine.route
 

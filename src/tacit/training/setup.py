@@ -231,12 +231,12 @@ class FirstRecords(Part):
 
     def _check(self, step: int, real: Indices) -> None:
         self._records.begin(step)
-        if len(real) == 0:
-            return
-        if self._items is not None:
+        if self._items is not None and len(real) > 0:
             check_items(self._items, rows_read(self._records, real)[:_CHECKED])
             check_loss_takes(self._loss, self._items.template)
             self._items = None
-        if self._augmentation is not None:
-            check_by_record(self._augmentation, self._records.take(real, seed=0)[0], self._views)
+        if self._augmentation is not None:  # in the first step, whether or not a record takes part
+            shape = self._records.take(real[:0], seed=0)[0]
+            zeros = shape.new_zeros(()).expand(_CHECKED, *shape.shape[1:])
+            check_by_record(self._augmentation, zeros, self._views)
             self._augmentation = None

@@ -28,6 +28,7 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,10 +46,11 @@ from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling.base import Indices
+from tacit.sampling.poisson import TruncatedPoissonSampling
 from tacit.training.augmentation import Augmentation, views_of
 from tacit.training.data.prefetch import Prefetcher, Request
 from tacit.training.data.records import Records
-from tacit.training.memory import PhysicalBatch, spare, within_memory
+from tacit.training.memory import PhysicalBatch, covering, spare, within_memory
 from tacit.training.parts.correlated import CorrelatedNoise
 from tacit.training.parts.guarded_optimizer import GuardedOptimizer
 from tacit.training.ranks.layout import Layout, Sums
@@ -140,11 +142,9 @@ class Performed(Protocol):
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
     """Perform step ``step`` of the plan on its participants, the records at ``indices``."""
     while True:
-        run.engine.begin_step()
         release = _attempt(run, step, indices)
         if release is not None:
             return release
-        run.engine.undo()
         run.physical.halve(step)
 
 
@@ -161,11 +161,12 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
     buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
+    engine.expected = min(run.physical.at(step), _public_share(run))
     uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
-        for part in _parts(len(indices), run.physical.at(step), run.ranks):
+        for part in _parts(run, step, len(indices)):
             batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
             own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
@@ -189,18 +190,20 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
 
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
-    """Return whether a step on ``size`` records of zeros fits in memory at every rank, with some to spare.
+    """Return whether steps of physical size ``size`` fit in memory at every rank, with some to spare.
 
+    The step is on as many records of zeros as a physical batch has if the draw is far above the expected one.
     The first of the records at ``indices`` is read for shapes and types, which all records share.  The
     gradients of the zeros are clipped and summed as in a step, and the sum is discarded.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
     one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
+    records = math.ceil(_largest_share(run) / math.ceil(_public_share(run) / size))
 
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
-        batch = tuple(t.new_zeros(size * len(t), *t.shape[1:], device=device) for t in one)
+        batch = tuple(t.new_zeros(records * len(t), *t.shape[1:], device=device) for t in one)
         augmentation = run.augmentation
         draws = () if augmentation is None else (len(batch[0]), plan.views, augmentation.draws)
         batch = _views(batch, torch.zeros(draws), augmentation, plan.views)
@@ -213,10 +216,8 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
         del reserve
         return ()
 
-    engine.begin_step()
     with run.layout.whole():
         (lacking,) = run.ranks.total(lambda: within_memory(rehearsed, 0))
-    engine.undo()
     return not lacking
 
 
@@ -239,11 +240,35 @@ class _Part:
     number: int
 
 
-def _parts(count: int, size: int, ranks: Ranks) -> Iterator[_Part]:
-    """Yield this rank's physical batches of up to ``size`` records; it gets every R-th participant."""
-    for position, start in enumerate(range(ranks.rank, count, size * ranks.ranks)):
-        stop = min(start + size * ranks.ranks, count)
-        yield _Part(slice(start, stop, ranks.ranks), position * ranks.ranks + ranks.rank)
+def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
+    """Yield this rank's physical batches, into which its share of the participants is divided evenly.
+
+    It gets every R-th participant. The number of batches is public: it follows from the plan and from the
+    physical batch size. A loss may count its calls, so the drawn number of records must not decide it.
+    """
+    ranks = run.ranks
+    batches = math.ceil(_public_share(run) / run.physical.at(step))
+    own = range(ranks.rank, count, ranks.ranks)
+    for position in range(batches):
+        begin = len(own) * position // batches
+        end = len(own) * (position + 1) // batches
+        rows = slice(ranks.rank + begin * ranks.ranks, ranks.rank + end * ranks.ranks, ranks.ranks)
+        yield _Part(rows, position * ranks.ranks + ranks.rank)
+
+
+def _public_share(run: Performed) -> int:
+    """Return the number of records that this rank expects in a step; with a largest batch, the most."""
+    sampling = run.plan.sampling
+    of_all = run.plan.expected_batch_size
+    if isinstance(sampling, TruncatedPoissonSampling):
+        of_all = sampling.largest_batch
+    return max(1, math.ceil(of_all / run.ranks.ranks))
+
+
+def _largest_share(run: Performed) -> int:
+    """Return a number of records that few of this rank's draws exceed; with a largest batch, none does."""
+    share = _public_share(run)
+    return share if isinstance(run.plan.sampling, TruncatedPoissonSampling) else covering(share)
 
 
 def _reading_seed(generator: Generator, step: int) -> int:
@@ -255,7 +280,7 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
     """Yield the batches that this rank will read in these ``steps``, in order."""
     for step in steps:
         indices = run.participants(step)
-        for part in _parts(len(indices), run.physical.at(step), run.ranks):
+        for part in _parts(run, step, len(indices)):
             yield Request(indices[part.rows], _reading_seed(run.generator, step))
 
 

@@ -14,14 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor, maybe_current_level
+from torch._C._functorch import (  # type: ignore[attr-defined]
+    _set_vmap_fallback_enabled,
+    is_batchedtensor,
+    maybe_current_level,
+)
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.func import vmap
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.reasons import OF_NO_RECORD, OF_WEIGHT, NotCarried
+from tacit.clipping.isolation.shortcuts import without_shortcuts
 from tacit.clipping.isolation.under_vmap import Pass
+from tacit.errors import UnsupportedModel
 
 _PASS: ContextVar[Pass | None] = ContextVar("_PASS", default=None)
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
@@ -39,11 +45,32 @@ def functions_carried(of: Pass) -> Iterator[None]:
         _PASS.reset(token)
 
 
+@contextmanager
+def isolated(of: Pass) -> Iterator[None]:
+    """Run the pass ``of``: user-defined functions as part of it, and no read of a record's value.
+
+    Torch's fallback for operations without a batching rule, a loop over records, is off: sizes of its results
+    may depend on values.
+    """
+    _set_vmap_fallback_enabled(False)
+    try:
+        with without_shortcuts(), functions_carried(of):
+            yield
+    finally:
+        _set_vmap_fallback_enabled(True)
+
+
 def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
     of, own = _PASS.get(), torch.autograd.Function.setup_context
     by_torch = of is None or kwargs or function.setup_context is not own or maybe_current_level() != of.level
-    if of is None or by_torch or not any(isinstance(a, Tensor) and is_batchedtensor(a) for a in args):
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    batched = any(map(is_batchedtensor, tensors))
+    if of is not None and not batched and any(map(of.owns, tensors)):
+        raise UnsupportedModel(OF_WEIGHT)
+    if of is None or by_torch:
         return _APPLY.__func__(function, *args, **kwargs)
+    if not batched:
+        raise NotCarried(OF_NO_RECORD.format(function.__name__))
     return _carried(of, function, tree_map(of.lent, args))
 
 

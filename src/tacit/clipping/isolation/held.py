@@ -41,11 +41,14 @@ class HeldRecords(TorchFunctionMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.__name__ == "__get__" and not isinstance(result, Tensor):
+            return result  # a shape or a device shows no value
         with torch._C.DisableTorchFunction():
             for value in tree_leaves((args, kwargs)):
                 if isinstance(value, Tensor) and _has_memory(value):
                     self._check(value)
-        return func(*args, **kwargs)
+        return result
 
     def _check(self, tensor: Tensor) -> None:
         key = tensor.data_ptr(), tensor.shape
@@ -63,7 +66,9 @@ class HeldRecords(TorchFunctionMode):
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not (tensor.is_meta or is_functorch_wrapped_tensor(tensor))
+    return tensor.layout is torch.strided and not (
+        tensor.is_nested or tensor.is_meta or is_functorch_wrapped_tensor(tensor)
+    )
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -2,8 +2,7 @@
 
 Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
 as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
-compared with those of each record alone. If they differ, the model or loss is refused. It is also refused if
-it stores values of records.
+compared with those of each record alone. If they differ, the model or loss is refused.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -11,24 +10,24 @@ Letters: n records; K views; B = n K rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from tacit.clipping.isolation.alone import OneRow
 from tacit.clipping.isolation.modules import check_losses
 from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_of, only_torch_draws
-from tacit.clipping.isolation.state import Memory, Place, refuse_kept
+from tacit.clipping.isolation.reasons import KEPT_TENSOR
 from tacit.errors import InvalidInput, TacitError, UnsupportedModel
 
 Losses: TypeAlias = Callable[..., Tensor]
-Alone: TypeAlias = Callable[[tuple[Tensor, ...], Memory], Tensor]
-"""A function that returns the (B,) losses of rows, running each record alone from the state in the memory."""
-_Outcome: TypeAlias = tuple[Tensor, Mapping[Place, Any]]
-"""(B,) losses, and the state that the pass changed."""
+Alone: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
+"""A function that returns the (B,) losses of rows."""
 RECORDS = 8
 """The number of made-up records: enough to detect mixing in groups of four, or beyond a small capacity."""
 MIXES = (
@@ -37,6 +36,11 @@ MIXES = (
     "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
     "len(x), for arange(len(x)), for padding up to the longest record that no mask hides, and for layers "
     "that take (T, B, d) but get (B, T, d) (batch_first=False)."
+)
+BY_CALLS = (
+    "the losses of the same records differ from one call to the next: model or loss counts its calls, or "
+    "keeps something between them. A step may take any number of calls. Set a schedule from outside, between "
+    "steps, as in model.rate = rate(session.steps_done)."
 )
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW = 2e-2
@@ -61,27 +65,16 @@ def made_up(batch: Sequence[Tensor], views: int, integers: int = 2) -> tuple[Ten
 
 
 def check_records(
-    model: nn.Module,
-    per_example_loss: Losses,
-    batch: tuple[Tensor, ...],
-    views: int,
-    around: Memory,
-    after_zeros: Mapping[Place, Any],
-    alone: Alone,
-) -> bool:
-    """Refuse a model or loss that mixes or stores records.
+    model: nn.Module, per_example_loss: Losses, batch: tuple[Tensor, ...], views: int, alone: Alone
+) -> None:
+    """Refuse a model or loss that mixes records.
 
     Args:
-        model: the model, which is left unchanged.
+        model: the model.
         per_example_loss: a function that returns the losses of the rows of a batch.
         batch: (B, ...) rows; only their shapes and types are read.
         views: K, the number of rows per record.
-        around: the current state of model and loss.
-        after_zeros: the state in the model that a pass of zeros changes.
         alone: a function that computes the loss of each record alone.
-
-    Returns:
-        Whether a pass changes the model, or a counter of the loss.
     """
     types, devices = _Types(), devices_of(batch)
 
@@ -92,52 +85,40 @@ def check_records(
 
     def one_by_one(rows: tuple[Tensor, ...]) -> Tensor:
         with warnings.catch_warnings(action="ignore"):  # such as that of std of a single value
-            return alone(rows, around).detach()
+            return alone(rows).detach()
 
-    def outcome(losses: Losses, rows: tuple[Tensor, ...], draws: bool) -> _Outcome:
+    def losses_of(losses: Alone, rows: tuple[Tensor, ...], draws: bool) -> Tensor:
         with torch.random.fork_rng(devices=devices), nullcontext() if draws else WithoutDraws():
             begin_at(0, devices)
-            try:
-                result = losses(rows)
-            finally:
-                left = around.restore()
-        return result, left
+            return losses(rows)
 
-    def same(draws: bool, integers: int = 2) -> tuple[bool, Mapping[Place, Any]]:
+    def same(draws: bool, integers: int = 2) -> bool:
         rows = made_up(batch, views, integers)
-        (one, left), (other, _) = (outcome(losses, rows, draws) for losses in (together, one_by_one))
+        one, other = (losses_of(losses, rows, draws) for losses in (together, one_by_one))
         most = _NARROW if types.narrow else _ROUNDING.get(one.dtype, _NARROW)
-        return _same(one, other, most), left
+        return _same(one, other, most)
 
     try:
-        is_same, left = same(draws=False)
+        is_same = same(draws=False)
     except TacitError:
         raise
     except Exception:  # noqa: BLE001 (the user's own code may fail on integers above 0)
-        is_same, left = same(draws=False, integers=1)
-    if not is_same and not same(draws=True)[0]:  # some models need real draws, such as a permutation
-        raise UnsupportedModel(MIXES)
-    refuse_kept(around, after_zeros, around.in_model(left))
-    return around.counts(left)
+        is_same = same(draws=False, integers=1)
+    if is_same or same(draws=True):  # some models need real draws, such as a permutation
+        return
+    rows = made_up(batch, views)
+    again = [losses_of(together, rows, draws=False) for _ in "12"]
+    raise UnsupportedModel(MIXES if torch.equal(*again) else BY_CALLS)
 
 
-def pass_of_zeros(model: nn.Module, per_example_loss: Losses, rows: Sequence[Tensor]) -> Tensor:
-    """Run an ordinary forward pass on zeros of these shapes; its effects depend on no record."""
-    zeros = tuple(torch.zeros_like(t) for t in rows)
-    with torch.enable_grad(), torch.random.fork_rng(devices=devices_of(rows)):
-        return per_example_loss(model, *zeros)
-
-
-def each_alone(
-    model: nn.Module, per_example_loss: Losses, views: int, rows: tuple[Tensor, ...], around: Memory
-) -> Tensor:
-    """Return the losses (B,) of records that the model sees one after the other."""
+def each_alone(model: nn.Module, per_example_loss: Losses, views: int, rows: tuple[Tensor, ...]) -> Tensor:
+    """Return the losses (B,) of synthetic records that the model sees one after the other."""
     losses = []
     for start in range(0, len(rows[0]), views):
-        around.restore()
         try:
-            with torch.enable_grad():
-                one = per_example_loss(model, *(t[start : start + views] for t in rows))
+            record = [t[start : start + views] for t in rows]
+            with torch.enable_grad(), OneRow(record):
+                one = per_example_loss(model, *record)
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}".partition("\n")[0]
             raise UnsupportedModel(f"{MIXES} On one record alone, model or loss fails: {error}.") from reason
@@ -146,7 +127,7 @@ def each_alone(
 
 
 def never_finite(
-    model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...], around: Memory
+    model: nn.Module, per_example_loss: Losses, of_zeros: object, zeros: tuple[Tensor, ...]
 ) -> bool:
     """Return whether losses are infinite or NaN for zeros and also for random numbers in (0, 1).
 
@@ -159,8 +140,6 @@ def never_finite(
         return _is_nan(per_example_loss(model, *rows))
     except Exception:  # noqa: BLE001 (failures of the user's own code on made-up records do not matter here)
         return False
-    finally:
-        around.restore()
 
 
 def _is_nan(losses: object) -> bool:
@@ -168,35 +147,24 @@ def _is_nan(losses: object) -> bool:
 
 
 def refuse_zeros(
-    model: nn.Module,
-    per_example_loss: Losses,
-    views: int,
-    batch: tuple[Tensor, ...],
-    reason: Exception,
-    around: Memory,
+    model: nn.Module, per_example_loss: Losses, rows: tuple[Tensor, ...], reason: Exception
 ) -> NoReturn:
-    """Refuse a model or loss that fails on zeros, with an error that contains no value of a record.
-
-    A real record goes through the model too, to find out whether only zeros fail. The state of model and loss
-    is restored afterwards.
-    """
+    """Refuse a model or loss that fails on zeros; ``rows``, synthetic too, show whether only zeros fail."""
     error = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
     try:
         with torch.enable_grad():
-            per_example_loss(model, *(t[:views].clone() for t in batch))
+            per_example_loss(model, *rows)
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # noqa: BLE001 (its text may contain a value of a record)
+    except Exception:  # noqa: BLE001 (the error of zeros is the one to show)
         shapes = ", ".join(
-            f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in batch
+            f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in rows
         )
         raise InvalidInput(
             f"loss(model, ...) fails on a batch of these records: {error}. This is the error on records of "
             f"zeros; the records are {shapes}. Make model and loss fit the shapes and types of the records "
             "(x.float(), y.long()) and the number of arguments."
         ) from reason
-    finally:
-        around.restore()
     raise UnsupportedModel(
         f"the model or the loss fails on records of zeros: {error}. It runs on them once before the first "
         "step. Let it accept any record of the right shape; with lengths, use lengths.clamp(min=1)."
@@ -215,7 +183,7 @@ def refuse_constant(losses: Tensor) -> None:
 
 @final
 class _Types(TorchFunctionMode):
-    """Detects results of narrow types, as under autocast, which limit the precision of losses."""
+    """Detects results of narrow types, as under autocast, and refuses tensors that a pass left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,6 +197,9 @@ class _Types(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
+        values = tree_leaves((args, kwargs))
+        if any(isinstance(value, Tensor) and hasattr(value, "_tacit_pass") for value in values):
+            raise UnsupportedModel(KEPT_TENSOR)
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.is_floating_point():
             self.narrow |= result.dtype not in _ROUNDING or torch.is_autocast_enabled(result.device.type)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from tacit.clipping.isolation.variables import modules_of, values_around
 from tacit.errors import InvalidInput, UnsupportedModel
 
 _ONE_PROCESS = (
@@ -22,6 +21,11 @@ _ONE_PROCESS = (
 _SHARDED = (
     "A session gathers the parameters of a model that torch.distributed.fsdp.fully_shard sharded: make it "
     "with ranks=tacit.training.ProcessRanks(). An engine alone takes a model that is in one process."
+)
+
+_OF_THE_MODEL = (
+    "A loss that a model computes itself, like model(...).loss of transformers, is a mean over the batch: "
+    "use tacit.losses.causal(), masked() or classification() in its place."
 )
 
 
@@ -44,17 +48,16 @@ def check_model(model: nn.Module) -> None:
             _check_parameter(name, parameter)
 
 
-def check_loss(loss: object, model: nn.Module) -> None:
-    """Refuse a loss that calls a wrapper for several processes around ``model`` or a part of it."""
-    own = set(model.modules())
-    for value in (loss, *values_around(loss, model)):
-        for wrapper in value.modules() if isinstance(value, nn.Module) else ():
-            if _is_for_several(wrapper) and not own.isdisjoint(wrapper.modules()):
-                raise UnsupportedModel(
-                    f"the loss reads a {type(wrapper).__name__} around the model: it sums gradients over "
-                    "processes before they are clipped. Let the loss call the model that it receives. "
-                    f"{_ONE_PROCESS}"
-                )
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Return each module once, before its submodules."""
+    modules: dict[int, nn.Module] = {}
+    left = [model]
+    while left:
+        module = left.pop()
+        if id(module) not in modules:
+            modules[id(module)] = module
+            left += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(modules.values())
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
@@ -149,12 +152,14 @@ def check_losses(losses: object, rows: int) -> Tensor:
     torch.Size([2])
     """
     if not isinstance(losses, Tensor):
-        raise InvalidInput(f"the loss function must return a tensor of losses; got {type(losses).__name__}.")
+        raise InvalidInput(
+            f"the loss function must return a tensor of losses; got {type(losses).__name__}. {_OF_THE_MODEL}"
+        )
     if losses.shape != (rows,) or not losses.is_floating_point():
+        fix = 'Use reduction="none", and take the mean over all dimensions but the first.'
         raise InvalidInput(
             f"the loss function must return one loss per row, shape ({rows},); got {losses.dtype} of shape "
-            f'{tuple(losses.shape)}. Use reduction="none", and take the mean over all dimensions but the '
-            "first."
+            f"{tuple(losses.shape)}. {fix}{f' {_OF_THE_MODEL}' if losses.dim() == 0 else ''}"
         )
     return losses
 

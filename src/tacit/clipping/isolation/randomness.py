@@ -19,10 +19,8 @@ DROPOUTS = frozenset(
     {torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout}
     | {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout}
 )
-_DROPPING = frozenset(
-    {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, F.scaled_dot_product_attention}
-    | {F.multi_head_attention_forward}
-)
+ATTENTION = frozenset({F.scaled_dot_product_attention, F.multi_head_attention_forward})
+_DROPPING = ATTENTION | {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 """Operations with built-in dropout; the dropout rate is their only positional float argument."""
 SLOPES = frozenset({F.rrelu, torch.rrelu})
 _KEPT = {"dropout_p": 0.0, "dropout": 0.0, "training": False}
@@ -40,6 +38,21 @@ DRAWS |= {
     torch._standard_gamma,
     torch._sample_dirichlet,
 }
+
+
+def _gumbel_softmax(
+    logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    del eps  # torch does not read it either
+    soft = ((logits - torch.empty_like(logits).exponential_().log()) / tau).softmax(dim)
+    if not hard:
+        return soft
+    largest = torch.zeros_like(soft).scatter_(dim, soft.max(dim, keepdim=True)[1], 1.0)
+    return largest - soft.detach() + soft
+
+
+COMPOSED: dict[Any, Callable[..., Any]] = {F.gumbel_softmax: _gumbel_softmax}
+"""Functions of torch that draw among other operations, rewritten so that a mode sees each operation."""
 
 
 _ORDERS = frozenset({"randperm"})
@@ -66,6 +79,9 @@ class WithoutDraws(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in COMPOSED:
+            with self:
+                return COMPOSED[func](*args, **kwargs)
         if func in DROPOUTS:
             return args[0] if args else kwargs["input"]
         if func in SLOPES:
@@ -147,3 +163,16 @@ def draw_again(states: Sequence[Tensor], devices: Sequence[int]) -> None:
     torch.set_rng_state(states[0])
     for device, state in zip(devices, states[1:], strict=True):
         torch.cuda.set_rng_state(state, device)
+
+
+_ASSIGNMENTS = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__"})
+_BY_FLAG = DROPOUTS | SLOPES
+
+
+def in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call changes its first argument: ``x.bernoulli_()``, ``x[0] = y``, ``x += y``."""
+    name, flag = getattr(func, "__name__", ""), 3 if func in DROPOUTS else 4
+    if name in _ASSIGNMENTS:
+        return True
+    by_flag = func in _BY_FLAG and (kwargs.get("inplace") or args[flag : flag + 1] == (True,))
+    return bool(by_flag or (name.endswith("_") and not name.endswith("__")))

@@ -5,16 +5,18 @@ Other people may read a log with warnings. So warnings are based on made-up reco
 
 from __future__ import annotations
 
+import os
 import re
+import textwrap
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
 from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._ops import OpOverload, OpOverloadPacket
 
-from tacit.errors import LossWarning, SlowModel
+from tacit.errors import LossWarning, UnsupportedModel
 
 OWN_SEED = (
     "model or loss sets a seed or uses a separate generator: a record's random numbers would depend on the "
@@ -54,42 +56,43 @@ class NotCarried(Exception):
     """An operation cannot run under vmap, so a loop over records runs the model."""
 
 
-class KeptTensor(NotCarried):
-    """Model or loss reads a tensor of an earlier pass."""
-
-
-class FirstRead(Exception):
-    """Python reads a value of a record for the first time, or for the first time after random draws."""
-
-
-class Answers(Exception):
-    """Python reads different values from the records of a pass; ``groups`` (n,) is equal for equal values."""
-
-    def __init__(self, groups: Tensor) -> None:
-        super().__init__()
-        self.groups = groups
-
-
+KEPT_TENSOR = (
+    "the loss or the model reads a stored tensor of an earlier batch: later steps would depend on earlier "
+    "records without noise. Compute stored values before training, on public records. To see losses, set "
+    "loss_report in Plan, which releases a private mean."
+)
 CHANGED = "a tensor that is computed from parameters is changed in place after its use"
+OF_NO_RECORD = (
+    "{}, a torch.autograd.Function, is called without a tensor of a record, and has no setup_context. Define "
+    "setup_context and set generate_vmap_rule = True, or give it a tensor with a row for each record: "
+    "t.expand(len(x), -1) + 0 * x"
+)
+FROM_OUTSIDE = (
+    "{} writes in place into a tensor that was not made in this forward pass: all records would share what "
+    "it writes. Write into a new tensor: torch.empty_like(t).normal_(), or t.clone()"
+)
+SHARED = (
+    "{} writes in place into a view, or into a tensor of which a view or the gradient is still needed. "
+    "Assign to the part before anything else reads the tensor: t[0] = t[0] + x, or t[0] = torch.randn(3)"
+)
 UNSEEN_OPERATION = (
     "records go through operations that Python does not see, such as torch.jit, or through a transform of "
     "torch.func within the model"
 )
-_READS = frozenset({Tensor.__repr__, Tensor.__format__, Tensor.__reduce_ex__, Tensor.__deepcopy__})
-"""Methods that would show Python the values of all records at once."""
 _OF_TORCH = ("aten", "prims")
 
 
 def refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse functions that would see all records at once, such as ``print`` and user-defined vmap rules."""
-    if func in _READS:
-        raise NotCarried("Python reads the values of records, as print(x) does")
+    """Refuse functions that would see all records at once, such as user-defined vmap rules."""
     if func is custom_function_call and has_overridden_vmap_rule(args[0]):
         raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
     if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
         raise NotCarried(f"the operator {func} is not one of torch's own")
 
 
+_RULE = re.compile(
+    r"(?:not implemented for )?(aten::[a-zA-Z_0-9.]+)(?: hit the vmap fallback|\. We could not)"
+)
 _SIZES = re.compile(r"dynamic shape\. Attempt\w+ to \w+ over (?:aten::)?(.*?)\.")
 
 
@@ -103,18 +106,43 @@ def describe(reason: BaseException) -> str:
             f"the size of the result of {name} depends on values of a record. Multiply by a mask, or use "
             "torch.where with three arguments"
         )
-    return f"{type(reason).__name__}: {text}"[:200]
+    if match := _RULE.search(text):
+        return f"torch has no batching rule for {match[1]}"
+    if "inplace randomness" in text:
+        return "a function such as nn.init.normal_ draws in place into a tensor of no record. Use torch.randn"
+    return textwrap.shorten(f"{type(reason).__name__}: {text}", 200, placeholder=" ...")
 
 
-def warn_of(reason: str | None) -> None:
-    """Warn why the engine uses the record loop, if there is a reason."""
-    if reason is not None:
-        text = (
-            f"this model trains many times slower than it could: {reason}. The engine computes each record's "
-            "gradient separately, with the same result. docs/engine-refusals.md lists the supported "
-            "operations. To see losses, set loss_report in Plan, which releases a private mean."
-        )
-        warnings.warn(text, SlowModel, stacklevel=3)
+def unsupported(reason: BaseException) -> UnsupportedModel:
+    """Return the error of a model that vmap cannot run."""
+    cause = str(reason) if isinstance(reason, NotCarried) else describe(reason)
+    return UnsupportedModel(
+        f"torch.func.vmap cannot run this model on each record alone: {cause}. docs/engine-refusals.md lists "
+        f"what it supports. {BY_REFERENCE}"
+    )
+
+
+BY_REFERENCE = (
+    'Or make the session with engine="reference", a loop over records that is many times slower. It assumes '
+    "that model and loss keep nothing of a record in Python."
+)
+
+
+def read_refused(func: Callable[..., Any]) -> UnsupportedModel:
+    """Return the error of code in which Python reads a value of a record, with file and line."""
+    name = getattr(func, "__name__", str(func)).strip("_")
+    outside = [
+        frame for frame in traceback.extract_stack() if not any(part in frame.filename for part in _OWN)
+    ]
+    place = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
+    return UnsupportedModel(
+        f"Python reads a value of a record by {name}(){place}: what the code does with it, or remembers, "
+        "could change how other records are clipped. Multiply by a mask, or use torch.where with three "
+        f"arguments; leave out what logs or prints. {BY_REFERENCE}"
+    )
+
+
+_OWN = (f"{os.sep}tacit{os.sep}clipping{os.sep}", f"{os.sep}torch{os.sep}")
 
 
 def warn_of_losses() -> None:

@@ -1,4 +1,4 @@
-"""A pass of records under ``torch.func.vmap``: each record is isolated by construction.
+"""A pass of records under ``torch.func.vmap``, in one long class: each record is isolated by construction.
 
 The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
 tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another thread,
@@ -12,6 +12,9 @@ by weight norm. An operation on a source and a record reads the source in one of
   works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
 * *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
   record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
+
+A tensor without records that the model made in this pass, such as ``torch.zeros(3)``, is one tensor for all
+records until an operation draws into it in place, or writes a record into it. Then each record gets a copy.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -41,20 +44,20 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import _StopRecomputationError
 
-from tacit.clipping.isolation.draws import Group, alike
-from tacit.clipping.isolation.randomness import DRAWS, DROPOUTS, SLOPES
+from tacit.clipping.isolation.randomness import ATTENTION, COMPOSED, DRAWS, DROPOUTS, SLOPES, in_place
 from tacit.clipping.isolation.reasons import (
     CHANGED,
+    FROM_OUTSIDE,
+    KEPT_TENSOR,
     MODE,
     OF_WEIGHT,
     OWN_SEED,
+    SHARED,
     STALE,
     UNSEEN,
     UNSEEN_OPERATION,
-    Answers,
-    FirstRead,
-    KeptTensor,
     NotCarried,
+    read_refused,
     refuse_what_sees_all,
 )
 from tacit.clipping.isolation.state import version_of
@@ -62,9 +65,15 @@ from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
-_ANSWERS = frozenset({Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item})
-"""Methods by which Python reads one value of a record."""
-_DRAWS = DRAWS | DROPOUTS | SLOPES
+_READS = frozenset(
+    {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__, Tensor.item}
+    | {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__}
+    | {Tensor.__reduce_ex__, Tensor.__deepcopy__, torch.equal, Tensor.equal, torch.is_nonzero}
+    | {torch.allclose, Tensor.allclose, Tensor.is_nonzero, Tensor.__contains__}
+)
+"""Functions by which Python reads values of a record."""
+_DRAWS = DRAWS | DROPOUTS | SLOPES | ATTENTION | COMPOSED.keys()
+"""Operations that may draw: each record has its own result, even if no argument contains a record."""
 
 
 @final
@@ -79,7 +88,6 @@ class Pass(TorchFunctionMode):
         rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It returns
             ``NotImplemented`` for arguments that it does not support.
         budget: limits on memory.
-        group: the group of these records, if Python may read their values; None if it may not.
     """
 
     def __init__(
@@ -90,8 +98,6 @@ class Pass(TorchFunctionMode):
         rules: Mapping[Any, Callable[..., Any]],
         make_use: Callable[[Tensor], Any],
         budget: MemoryBudget,
-        *,
-        group: Group | None = None,
     ) -> None:
         super().__init__()
         self.n, self.views, self.rows, self.budget = n, views, n * views, budget
@@ -101,8 +107,8 @@ class Pass(TorchFunctionMode):
         """An input of every rule, so that the rule's output requires a gradient; it gets none itself."""
         self.level: int | None = None
         """The vmap level of the records, once ``vmap`` has begun."""
-        self.seeds = {torch.initial_seed()}
-        """The generator's seeds: the first, and those set after Python read a value."""
+        self.seed = torch.initial_seed()
+        """The generator's seed when the pass began."""
         self.failed: BaseException | None = None
         """The first error raised, which the model may have caught."""
         self.checkpointed = False
@@ -110,11 +116,11 @@ class Pass(TorchFunctionMode):
         """The last tensor that a layer cast to a narrower type: the tensor, its version and the copy."""
         self.waiting: dict[Any, list[Any]] = {}
         """Uses that a rule defers, to be computed together with similar ones."""
-        self.drawn_at_once = False
-        """Whether a rule drew random numbers for the records of this pass alone."""
-        self.group, self._rules, self._make_use, self._in_backward = group, rules, make_use, False
+        self._rules, self._make_use, self._in_backward = rules, make_use, False
         self._modes: int = torch._C._len_torch_dispatch_stack()
         self._lent: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: set[int] = set()
+        """The ids of tensors without records that operations of this pass made."""
         self._read: dict[int, int | None] = {}
         """The versions of sources at the time when they were combined with records."""
 
@@ -122,7 +128,7 @@ class Pass(TorchFunctionMode):
         """Check that losses come from operations seen in this pass; raise any error that the model caught."""
         if self.failed is not None:
             raise self.failed
-        if torch.initial_seed() not in self.seeds:
+        if torch.initial_seed() != self.seed:
             raise UnsupportedModel(OWN_SEED)
         self._refuse_modes()
         if isinstance(losses, Tensor):
@@ -152,7 +158,10 @@ class Pass(TorchFunctionMode):
         try:
             if name == "__set__" or (name == "__get__" and getattr(func, "__self__", None) not in _VIEWS):
                 return self._property(func, args)
-            return self.mark(self._carry_out(func, args, kwargs))
+            result = self.mark(self._carry_out(func, args, kwargs))
+            if _is_plain(result) and not any(result is each for each in (*args, *kwargs.values())):
+                self._made.add(id(result))
+            return result
         except _StopRecomputationError:
             raise  # a checkpoint has all that it needs
         except BaseException as error:
@@ -164,7 +173,7 @@ class Pass(TorchFunctionMode):
         value = func(*args)
         for tensor in (*args, value):
             if _is_wrapped(tensor) and getattr(tensor, "_tacit_pass", self) is not self:
-                raise KeptTensor
+                raise UnsupportedModel(KEPT_TENSOR)
         of = getattr(func, "__self__", None)
         if of is Tensor.requires_grad and self.is_batched(args[0]):
             return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
@@ -177,38 +186,63 @@ class Pass(TorchFunctionMode):
     def _carry_out(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation: plainly, from sources alone, by a rule, or with lent sources."""
         self._refuse_modes()
-        sourced, batched = self._contents(args, kwargs)
+        sourced, batched, untrained = self._contents(args, kwargs)
         formatted = batched and kwargs.pop("memory_format", None) is not None  # has no effect on values
         if formatted and func is Tensor.to and len(args) == 1 and not kwargs:
             return args[0]
         if batched and func is Tensor.requires_grad_ and args[1:] != (False,) and not kwargs:
             return args[0]  # hooks on embeddings call this, for checkpoints; using such a gradient fails
-        if kwargs.get("generator") is not None or torch.initial_seed() not in self.seeds:
+        if kwargs.get("generator") is not None or torch.initial_seed() != self.seed:
             raise UnsupportedModel(OWN_SEED)
-        if not batched and not (sourced and func in _DRAWS):  # each record draws for F.dropout(W)
-            value = self.derive(func, args, kwargs) if sourced else self._run(func, args, kwargs)
+        if not batched and func not in _DRAWS:  # each record draws for F.dropout(W)
+            with torch.no_grad() if untrained and not sourced else _NOTHING:
+                value = self.derive(func, args, kwargs) if sourced else func(*args, **kwargs)
             if not sourced or not any(map(_is_wrapped, tree_leaves(value))):
                 return value
-            return self._run(func, *tree_map(self.lent, (args, kwargs)))  # func drew for each record
-        if func in _ANSWERS:
-            return self._answer(func, args[0])
+            args, kwargs = tree_map(self.lent, (args, kwargs))
+            return func(*args, **kwargs)  # func drew for each record
+        if func in _READS:
+            raise read_refused(func)
         if func is Tensor.register_hook and self.is_batched(args[0]):
             return self._hook(*args, **kwargs)
         if sourced:
             self._note_read(tree_leaves((args, kwargs)))
         refuse_what_sees_all(func, args)
         self._check_hooks()
-        rule = self._rules.get(func)
-        if rule is not None and maybe_current_level() == self.level:
-            result = rule(self, *args, **kwargs)
+        if maybe_current_level() == self.level:
+            self._separate(func, args, kwargs)
+            rule = self._rules.get(func)
+            result = NotImplemented if rule is None else rule(self, *args, **kwargs)
             if result is not NotImplemented:
                 return result
         if sourced:
             args, kwargs = tree_map(self.lent, (args, kwargs))
-        return self._run(func, args, kwargs)
+        return func(*args, **kwargs)
 
-    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*args, **kwargs) if self.group is None else self.group.run(self, func, args, kwargs)
+    def _separate(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Turn a tensor of no record into one copy for each record, if ``func`` writes into it in place."""
+        if not (args and _is_plain(args[0]) and in_place(func, args, kwargs)):
+            return
+        tensor = args[0]
+        storage = tensor.untyped_storage()
+        owners = torch._C._storage_Use_Count(storage._cdata)  # 2: the tensor, and this call
+        if owners > 2 or tensor._use_count() > 1 or not storage.resizable():  # resizable: NumPy has no view
+            raise NotCarried(SHARED.format(func.__name__))
+        if id(tensor) not in self._made:
+            raise NotCarried(FROM_OUTSIDE.format(func.__name__))
+
+        with torch.enable_grad():
+            of_all = self.lent(tensor) if self.owns(tensor) else self.batched(self.physical(tensor.detach()))
+            copies = of_all.clone(memory_format=torch.contiguous_format)
+        # the model's own object now has a copy for each record
+        torch.utils.swap_tensors(tensor, copies)  # type: ignore[no-untyped-call]
+        self.mark(tensor)
+
+        if self.owns(tensor):  # the other object is the source now
+            self.sources[id(copies)] = copies
+            del self.sources[id(tensor)]
+            self._lent[id(copies)] = self._lent.pop(id(tensor))
+            self._read[id(copies)] = self._read.pop(id(tensor))
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
         """Call a hook on the gradient of each record alone."""
@@ -235,39 +269,25 @@ class Pass(TorchFunctionMode):
             raise NotCarried("hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks)")
         self.checkpointed = True
 
-    def _answer(self, func: Callable[..., Any], tensor: Tensor) -> Any:
-        """Return the value that Python reads from a record, if it is the same for all records."""
-        if not self.is_batched(tensor) or tensor.numel() != 1:
-            return func(tensor)  # raises torch's own error
-        if self.group is None or (self.drawn_at_once and not self.group.exact):
-            raise FirstRead
-        with temporarily_pop_interpreter_stack():
-            values = self.physical(tensor).detach().reshape(self.n)
-            groups = alike(values)
-            if bool((groups != groups[0]).any()):
-                raise Answers(groups)
-            answer = func(values[0])
-            self.seeds.add(self.group.go_on(answer))
-            return answer
-
-    def _contents(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-        """Return whether the arguments include a source, and whether they include a batched tensor.
+    def _contents(self, args: Any, kwargs: dict[str, Any]) -> tuple[bool, bool, bool]:
+        """Return whether the arguments include a source, a batched tensor, and a leaf that is not trained.
 
         Tensors of other passes are refused.
         """
-        sourced = batched = False
+        sourced = batched = untrained = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
-                one, other = self._status(value)
+                tensors = [value]
+            elif isinstance(value, list | tuple | dict):
+                tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+            else:
+                continue
+            for tensor in tensors:
+                one, other = self._status(tensor)
                 sourced |= one
                 batched |= other
-            elif isinstance(value, list | tuple | dict):
-                for tensor in tree_leaves(value):
-                    if isinstance(tensor, Tensor):
-                        one, other = self._status(tensor)
-                        sourced |= one
-                        batched |= other
-        return sourced, batched
+                untrained |= not (one or other) and tensor.requires_grad
+        return sourced, batched, untrained
 
     def _status(self, tensor: Tensor) -> tuple[bool, bool]:
         """Return whether a tensor is a source, and whether it is batched."""
@@ -276,7 +296,7 @@ class Pass(TorchFunctionMode):
             if of is None:
                 raise NotCarried(UNSEEN_OPERATION)
             if of is not self:
-                raise KeptTensor
+                raise UnsupportedModel(KEPT_TENSOR)
             return False, True
         if tensor.requires_grad and id(tensor) not in self.sources and tensor.grad_fn is not None:
             raise UnsupportedModel(STALE)
@@ -399,6 +419,10 @@ class Pass(TorchFunctionMode):
 
 def _is_wrapped(value: Any) -> bool:
     return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and not is_functorch_wrapped_tensor(value)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

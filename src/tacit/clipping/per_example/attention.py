@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.isolation.draws import attended_by_parts
 from tacit.clipping.isolation.reasons import NotCarried
 from tacit.clipping.isolation.under_vmap import Pass
 
@@ -30,14 +29,11 @@ def attend(
     **options: Any,
 ) -> Any:
     """Run ``F.scaled_dot_product_attention`` by torch's kernel on all records at once."""
-    if of.owns(attn_mask):
-        attn_mask = of.lent(attn_mask)
-    if dropout_p and of.group is not None:
-        if of.group.exact:
-            with of:
-                return attended_by_parts(query, key, value, attn_mask, dropout_p, is_causal, **options)
-        of.drawn_at_once = True
-    if not of.is_batched(query, key, value) or not (query.dim() == key.dim() == value.dim() >= 3):
+    tensors = query, key, value, attn_mask
+    if not dropout_p and not any(t is not None and of.is_batched(t) for t in tensors):
+        return of.derive(F.scaled_dot_product_attention, (*tensors, 0.0, is_causal), options)
+    query, key, value, attn_mask = map(of.lent, tensors)
+    if not (query.dim() == key.dim() == value.dim() >= 3):
         return NotImplemented
     if attn_mask is not None and attn_mask.dim() > query.dim():
         return NotImplemented

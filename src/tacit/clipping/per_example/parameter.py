@@ -222,7 +222,8 @@ def _leaves(source: Tensor) -> set[int]:
         if node is None or node in visited:
             continue
         visited.add(node)
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        kind: type = type(node)  # of a class that Python defines, for a torch.autograd.Function
+        if issubclass(kind, torch.autograd.function.BackwardCFunction):
             raise UnsupportedModel(OF_WEIGHT)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
             leaves.add(id(leaf))

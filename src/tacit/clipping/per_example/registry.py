@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
+from tacit.clipping.isolation.alone import squeezed
+from tacit.clipping.isolation.randomness import COMPOSED
 from tacit.clipping.isolation.reasons import NotCarried
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import (
@@ -28,40 +30,6 @@ from tacit.clipping.per_example import (
 )
 from tacit.clipping.per_example.pooling import FASTER
 from tacit.clipping.per_example.recorder import NoRule, Recorder
-
-
-def _contains(tensor: Tensor, element: Any) -> bool:
-    """Return ``element in tensor``."""
-    return bool((tensor == element).any())
-
-
-def _equal(input: Tensor, other: Tensor) -> bool:  # noqa: A002
-    return input.shape == other.shape and bool((input == other).all())
-
-
-def _all_close(
-    input: Tensor,  # noqa: A002
-    other: Tensor,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
-    equal_nan: bool = False,
-) -> bool:
-    close = (input == other) | ((input - other).abs() <= atol + rtol * other.abs()) & other.isfinite()
-    return bool((close | input.isnan() & other.isnan() if equal_nan else close).all())
-
-
-def _to_list(tensor: Tensor) -> Any:
-    return tensor.item() if tensor.dim() == 0 else [_to_list(each) for each in tensor.unbind()]
-
-
-ASKED: dict[Any, Callable[..., Any]] = {
-    Tensor.__contains__: _contains,
-    Tensor.tolist: _to_list,
-    **dict.fromkeys((torch.equal, Tensor.equal), _equal),
-    **dict.fromkeys((torch.allclose, Tensor.allclose), _all_close),
-    **dict.fromkeys((torch.is_nonzero, Tensor.is_nonzero), bool),
-}
-"""Operations that read values, rewritten with ``bool`` and ``item``."""
 
 
 def _without_records(of: Pass, *tensors: Tensor | None) -> bool:
@@ -187,7 +155,7 @@ def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa
     if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
         return NotImplemented
     with of:
-        return input.squeeze([dim for dim in range(1, input.dim()) if input.shape[dim] == 1])
+        return squeezed(input)
 
 
 def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
@@ -200,10 +168,6 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
         batch_first = args[-1] if len(args) == 6 else kwargs.get("batch_first", False)
         at = 0 if batch_first else 1
         k = input.shape[at]
-        if of.group is not None and any(isinstance(arg, float) and arg for arg in (*args, *kwargs.values())):
-            if of.group.exact:
-                raise NotCarried("dropout within a recurrent layer, after which Python reads values")
-            of.drawn_at_once = True
         if not _without_records(of, *params) or any(s.dim() != 3 for s in first):
             return NotImplemented
         first = tuple(map(of.lent, first))
@@ -242,6 +206,11 @@ def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _not_nested(of: Pass, *args: Any) -> Any:
+    """Tell ``nn.TransformerEncoder`` in evaluation mode to use its padding mask, not nested tensors."""
+    return False if any(isinstance(t, Tensor) and of.is_batched(t) for t in args) else NotImplemented
+
+
 def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
     """Run max pooling by the fast kernel, on the rows of all records at once."""
     if not of.is_batched(input) or input.dim() != 4:
@@ -278,6 +247,86 @@ def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwa
     return input.copy_(input.scatter(dim, index, value))
 
 
+def _bilinear(left: Tensor, right: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute x_i W_oij y_j; torch has no batching rule for its own kernel."""
+    products = torch.einsum("...i,oij,...j->...o", left, weight, right)
+    return products if bias is None else products + bias
+
+
+def _kl_div(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """Compute target (log target - input)."""
+    del size_average, reduce  # deprecated
+    if log_target:
+        divergence = target.exp() * (target - input)
+    else:
+        divergence = torch.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return divergence.sum() / len(input)
+    return _reduced(divergence, reduction)
+
+
+def _triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Compute max(0, margin + |a - p| - |a - n|); with ``swap``, n is compared with the nearer of a and p."""
+    del size_average, reduce  # deprecated
+    near = F.pairwise_distance(anchor, positive, p, eps)
+    far = F.pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
+    return _reduced((margin + near - far).clamp(min=0), reduction)
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.mean()
+
+
+def _ctc_loss(
+    of: Pass,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    """Run ``F.ctc_loss`` of log_probs (T, k, C) and targets (k, S) by torch's kernel, on all records."""
+    if reduction != "none" or not of.is_batched(log_probs) or log_probs.dim() != 3 or targets.dim() != 2:
+        return NotImplemented
+    lengths = [torch.as_tensor(length) for length in (input_lengths, target_lengths)]
+    with temporarily_pop_interpreter_stack():
+        of_inputs, of_targets = (of.physical(length).flatten() for length in lengths)
+        losses = F.ctc_loss(
+            of.physical(log_probs, 1).flatten(1, 2),
+            of.physical(targets).flatten(0, 1),
+            of_inputs,
+            of_targets,
+            blank,
+            "none",
+            zero_infinity,
+        )
+    return of.batched(losses.view(of.n, -1))
+
+
 def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``torch.lstm_cell`` or the like, written with linear maps."""
 
@@ -312,6 +361,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _rows_first(affine.batch_norm),
     F.scaled_dot_product_attention: attention.attend,
     F.multi_head_attention_forward: _decomposed(attention.multi_head),
+    torch._nested_tensor_from_mask_left_aligned: _not_nested,
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool),
     **dict.fromkeys(
         (F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), _rows_alike(F.adaptive_avg_pool1d, 3)
@@ -319,7 +369,11 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
     F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
     Tensor.scatter_: _scatter,
-    **{func: _decomposed(in_other_words) for func, in_other_words in ASKED.items()},
+    **{func: _decomposed(in_other_words) for func, in_other_words in COMPOSED.items()},
+    F.bilinear: _decomposed(_bilinear),
+    F.kl_div: _decomposed(_kl_div),
+    F.triplet_margin_loss: _decomposed(_triplet_margin_loss),
+    F.ctc_loss: _ctc_loss,
     torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
     torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
     torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),

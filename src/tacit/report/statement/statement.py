@@ -47,6 +47,10 @@ _TEST_CHARGED = (
 )
 _TEST_SCORED = "all else that is computed from the test records, such as the reports of attacks on the model"
 _SEVERAL = "a person who has several records: see the group figures"
+_REFERENCE = (
+    "what the loss or the model keeps of a record in Python: the run used the reference engine, in which "
+    "Python may read records, and which assumes that the code keeps nothing of them"
+)
 _NOT_COVERED = (
     _TEST,
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
@@ -183,7 +187,7 @@ def make_statement(
         "public_data": list(public_data) or ["none"],
         "model": model,
         "randomness": session.randomness,
-        "not_covered": [*not_covered],
+        "not_covered": [*not_covered, *([_REFERENCE] if session.route == "reference" else [])],
         "notes": [*notes, *filter(None, [session.falling.said()])],
         "versions": _versions(),
     }

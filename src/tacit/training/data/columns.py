@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 
 from tacit.errors import InvalidInput
 from tacit.training.data.arrays import Array, as_array, as_tensor, unusable
@@ -163,6 +163,8 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
         return of_row, {(name,): _column(values, f"column {name!r}") for name, values in names.items()}
     if isinstance(data, list) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
         data = tuple(data)
+    elif isinstance(data, DataLoader | Sampler):
+        raise _batches(data)
     elif not _holds_columns(data):
         raise InvalidInput(
             f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
@@ -178,6 +180,22 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
 def _empty(data: object) -> InvalidInput:
     return InvalidInput(
         f"the data is an empty {type(data).__name__}. Pass the columns of the records, one row per record."
+    )
+
+
+def _batches(data: DataLoader[Any] | Sampler[Any]) -> InvalidInput:
+    """Make the error for a loader or a sampler, which would choose the records of a batch."""
+    sampler = data if isinstance(data, Sampler) else data.sampler
+    weights = ""
+    if isinstance(sampler, WeightedRandomSampler):
+        weights = (
+            " The weights of its WeightedRandomSampler are lost: the plan draws each record with the same "
+            "probability, from which the privacy cost follows. Weight the classes in the loss instead, by "
+            "public weights."
+        )
+    return InvalidInput(
+        f"data is a {type(data).__name__}, but a session draws the batches itself. Pass the data set, "
+        f"data=loader.dataset, and a collate_fn of your own as collate.{weights}"
     )
 
 

@@ -13,20 +13,21 @@ import operator
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import CellType, FunctionType
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tacit.clipping.isolation.state import same
-from tacit.clipping.isolation.variables import is_object
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords
+from tacit.training.data.structure import name_of, paths_of
 
 _SEEDS = 3
 """The number of seeds with which each item is read."""
@@ -54,7 +55,7 @@ _WHY = (
 def check_items(records: DatasetRecords, positions: Indices) -> None:
     """Refuse a data set whose items depend on other records, as far as the items at ``positions`` show it.
 
-    For four positions the check reads 30 items (38 if the data set has ``__getitems__``), and more if an item
+    For four positions the check reads 32 items (40 if the data set has ``__getitems__``), and more if an item
     changes.  It reads them from copies of the data set with their own lists, dictionaries and generators.
     The copies share all else.
 
@@ -86,10 +87,13 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
     one, other = (i + 1) % len(dataset), (i + 2) % len(dataset)
 
     def after(j: int) -> _Item:
+        """Read j first, whose numbers the data set may store, and i twice, as it may store i as well."""
         twin = _Copy(dataset, {}, collate)
-        for position, seed in ((i, 0), (j, 1)):  # includes i, because the data set may cache it
-            twin.read([position], seed)
-        return twin.read([i], 0)
+        twin.read([j], 1)
+        first = twin.read([i], 0)
+        twin.read([j], 1)
+        second = twin.read([i], 0)
+        return None if first is None or second is None else first + second
 
     def together(j: int, seed: int = 0) -> _Item:
         return _Copy(dataset, {}, collate).read([j, i], seed)
@@ -225,9 +229,12 @@ class _Copy:
         for attributes, name in self._generators:
             attributes[name] = _seeded(attributes[name], seed)
         try:
-            return tuple(part[-1].clone() for part in self._records.take(np.array(positions), seed=seed))
+            parts = self._records.take(np.array(positions), seed=seed)
         except InvalidInput:  # the step reports it, if the data set itself fails
             return None
+        names = map(name_of, paths_of(self._records.template))  # keys may be in any order
+        by_name = dict(zip(names, parts, strict=True))
+        return tuple(by_name[name][-1].clone() for name in sorted(by_name))
 
     def _of_object(self, thing: Any, path: _Path, deep: int) -> Any:
         if isinstance(thing, FunctionType):
@@ -353,3 +360,26 @@ def _order(value: Any, items: _Items) -> NDArray[np.int64] | None:
 
 def _entries(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items() if isinstance(value, dict) else enumerate(value))
+
+
+_LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "threading", "io", "os")
+
+
+def is_object(value: object) -> bool:
+    """Return whether a value is an instance of a user's class, with attributes.
+
+    >>> from types import SimpleNamespace
+    >>> is_object(SimpleNamespace()), is_object([])
+    (True, False)
+    """
+    kind: Any = type(value)  # mypy does not accept a class as hashable
+    return _is_own(kind) and hasattr(value, "__dict__")
+
+
+@lru_cache(maxsize=1024)
+def _is_own(kind: type[Any]) -> bool:
+    return not _is_of_library(kind) and not issubclass(kind, type | nn.Module)
+
+
+def _is_of_library(kind: type[Any]) -> bool:
+    return kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES

@@ -1,4 +1,4 @@
-"""Records by position: data sources that return the tensors of the record at a given position.
+"""Records by position: data sources that return the tensors at a given position.  Long: all kinds of them.
 
 Tensors, arrays, memory maps, data frames and mappings of them return a batch by one gather.  A map-style data
 set or a list of records returns records one by one, or several by ``__getitems__`` if it has this method.
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, cast, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from tacit.errors import InvalidInput, without_values
 from tacit.sampling.base import Indices
@@ -211,11 +211,11 @@ class DatasetRecords(Records):
     def __init__(
         self, dataset: Any, *, collate: Collate | None = None, floating: torch.dtype | None = None
     ) -> None:
-        if not isinstance(dataset, Sized):
+        if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
             raise InvalidInput(
-                f"{type(dataset).__name__} has no length, or no items by position. Each record must be "
-                "reachable by its position, to be sampled independently. Use a map-style data set, or "
-                "tensors."
+                f"the data set ({type(dataset).__name__}) has no length, or no items by position. Each "
+                "record must be reachable by its position, to be sampled independently. Use a map-style data "
+                "set or tensors; if the data fit into memory, data=list(dataset)."
             )
         if collate is not None and not callable(collate):
             raise InvalidInput(
@@ -240,6 +240,8 @@ class DatasetRecords(Records):
         return cast("Template", self._template)
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        if len(indices) == 0:  # a physical batch without records has their shapes and types
+            return tuple(part[:0] for part in self.take(np.zeros(1, dtype=np.int64), seed=0))
         positions = [int(i) for i in indices]
         with _seeded((seed ^ positions[0] * _APART) % 2**63):  # each batch of a step draws other numbers
             items = self._items(positions)

@@ -27,6 +27,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -252,7 +253,19 @@ class StreamedBatches(DrawnRecords):
                 "Restore the file, or write the batches again and begin a new run."
             )
         rows = _columns(_table(data, path))
-        return _Rows(shard, rows["step"], rows["position"], rows["length"], rows["tokens"])
+        tokens = rows["tokens"]
+        if len(tokens) == 0:  # the shard does not show how many tokens a record has
+            tokens = np.empty((0, self._length), np.int32)
+        return _Rows(shard, rows["step"], rows["position"], rows["length"], tokens)
+
+    @cached_property
+    def _length(self) -> int:
+        """The number of tokens of a record, by a shard with rows; 1 if there is none in the whole folder."""
+        for shard in self.manifest.shards:
+            tokens = _columns(_table((self.folder / shard.name).read_bytes(), self.folder))["tokens"]
+            if len(tokens) > 0:
+                return int(tokens.shape[1])
+        return 1
 
 
 def _holds(shard: Shard, step: int) -> bool:
