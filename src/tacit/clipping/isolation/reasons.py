@@ -53,7 +53,7 @@ GRADUALLY = (
 
 
 class NotCarried(Exception):
-    """An operation cannot run under vmap, so a loop over records runs the model."""
+    """An operation cannot run under vmap, for the reason in its text."""
 
 
 KEPT_TENSOR = (
