@@ -18,7 +18,8 @@ from typing import Any
 import results
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clipping"))
+TESTS = Path(__file__).parent.parent.resolve() / "tests" / "clipping"
+sys.path.insert(0, str(TESTS))
 
 from coupling import FULL, TOLERANCE, RecordSet, measure, unguarded
 from couplings import COUPLINGS, ISOLATED_MODELS
@@ -63,7 +64,7 @@ def row_of(number: int) -> dict[str, Any]:
         "verdicts": found.verdicts,
         "sensitivity": None if entry.draws else round(found.sensitivity, 6),
         "unguarded": None if free is None else float(f"{free:.3g}"),
-        "error": found.error,
+        "error": found.error.replace(f"{TESTS}/", ""),
         "seconds": round(time.process_time() - start, 2),
     }
 
