@@ -18,13 +18,13 @@ from typing import Any
 import results
 import torch
 
-TESTS = Path(__file__).parent.parent.resolve() / "tests" / "clipping"
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(Path(__file__).parent.parent.resolve() / "tests" / "clipping"))
 
 from coupling import FULL, TOLERANCE, RecordSet, measure, unguarded
 from couplings import COUPLINGS, ISOLATED_MODELS
 
 ENTRIES = [*COUPLINGS, *ISOLATED_MODELS]
+TESTS = Path(__file__).parent.parent.resolve() / "tests" / "clipping"
 
 
 def main() -> int:
