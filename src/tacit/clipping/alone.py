@@ -11,15 +11,13 @@ from torch.func import vmap
 from tacit.clipping.isolation.functions import isolated
 from tacit.clipping.isolation.made_up import BY_CALLS
 from tacit.clipping.isolation.randomness import begin_at, devices_of, only_torch_draws
-from tacit.clipping.isolation.reasons import NotCarried, unsupported
+from tacit.clipping.isolation.reasons import FAILURES, unsupported
 from tacit.clipping.isolation.state import refuse_wrapped, same
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST
 from tacit.clipping.per_example.registry import RULES
 from tacit.clipping.per_example.use import Kept
 from tacit.errors import TacitError, UnsupportedModel, of_device
-
-_NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, LookupError)
 
 
 def outputs_alone(
@@ -69,7 +67,7 @@ def _under_vmap(model: nn.Module, output_of: Callable[[Tensor], Tensor], row: Te
         return outputs[0].detach()
     except TacitError:
         raise
-    except _NOT_CARRIED as reason:
+    except FAILURES as reason:
         if of_device(reason):
             raise
         raise unsupported(reason) from None

@@ -20,7 +20,7 @@ from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.isolation import modules
 from tacit.clipping.isolation.functions import isolated
 from tacit.clipping.isolation.randomness import begin_at, devices_of, only_torch_draws, states_of
-from tacit.clipping.isolation.reasons import NotCarried, unsupported
+from tacit.clipping.isolation.reasons import FAILURES, unsupported
 from tacit.clipping.isolation.state import refuse_wrapped
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.memory import FAST, MemoryBudget
@@ -29,8 +29,6 @@ from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.clipping.summing import SummingEngine
 from tacit.errors import TacitError, UnsupportedModel, of_device
-
-_NOT_CARRIED = (NotCarried, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError)
 
 
 @final
@@ -64,7 +62,7 @@ class FastEngine(SummingEngine):
         """Return (B,) losses, each computed from its record alone; refuse a model that vmap cannot run."""
         try:
             return self._pass_losses(rows)
-        except _NOT_CARRIED as reason:
+        except FAILURES as reason:
             if of_device(reason):
                 raise
             raise unsupported(reason) from None
@@ -117,7 +115,7 @@ class FastEngine(SummingEngine):
                 results = self._add_pass(accumulator, batch, thresholds, scale)
         except TacitError:
             raise
-        except _NOT_CARRIED as reason:
+        except FAILURES as reason:
             if of_device(reason):
                 raise
             self._refuse(batch, reason)

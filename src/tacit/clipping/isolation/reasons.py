@@ -56,6 +56,10 @@ class NotCarried(Exception):
     """An operation cannot run under vmap, for the reason in its text."""
 
 
+FAILURES = (NotCarried, RuntimeError, TypeError, ValueError, LookupError)
+"""The errors of a pass that vmap cannot run, or of the user's own code in it."""
+
+
 KEPT_TENSOR = (
     "the loss or the model reads a stored tensor of an earlier batch: later steps would depend on earlier "
     "records without noise. Compute stored values before training, on public records. To see losses, set "
