@@ -24,7 +24,6 @@ from typing import Any, ClassVar, TypeAlias
 
 __all__ = [
     "BudgetExceeded",
-    "Deprecated",
     "Diverged",
     "InvalidInput",
     "LossWarning",
@@ -171,15 +170,6 @@ class ProcessLost(TacitError):
 
 class DeviceLost(TacitError):
     """Raised if the GPU failed in a step, which released nothing.  Catch it as a :class:`TacitError`."""
-
-
-class Deprecated(DeprecationWarning):
-    """Warns of a name or form of an earlier version that still works; the message gives the new one.
-
-    >>> import warnings
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", Deprecated)  # finds such forms in your program
-    """
 
 
 class Diverged(TacitError):

@@ -17,12 +17,9 @@
 * ``closed_form``, ``pld``, ``renyi``, ``composition``: the accountants.
 """
 
-from typing import TYPE_CHECKING
-
 from tacit.accounting.account import PrivacyCurve, account
 from tacit.accounting.calibrate import calibrate, epsilon_schedule, largest_steps
 from tacit.accounting.methods import METHODS
-from tacit.moved import moved as _moved
 
 __all__ = [
     "METHODS",
@@ -32,13 +29,3 @@ __all__ = [
     "epsilon_schedule",
     "largest_steps",
 ]
-
-if not TYPE_CHECKING:  # else every name would be one of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "LooseBudget": "tacit.accounting.calibrate.LooseBudget",
-            "NoiseOutOfRange": "tacit.accounting.scales.NoiseOutOfRange",
-            "renyi_cost": "tacit.accounting.additive.renyi_cost",
-        },
-    )

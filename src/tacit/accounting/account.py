@@ -7,7 +7,6 @@ Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from tacit.accounting.methods import BEST, METHODS, price_of
 from tacit.accounting.price import Array, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import (
-    Deprecated,
     InvalidInput,
     UnsupportedEvent,
     check_integer,
@@ -262,11 +260,6 @@ class PrivacyCurve:
         if self.method != BEST:
             return self.method
         return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
-
-    def road(self, delta: float) -> str:
-        """Call :meth:`best_method`.  This former name will be removed in the next version."""
-        warnings.warn("PrivacyCurve.road is now best_method.", Deprecated, stacklevel=2)
-        return self.best_method(delta)
 
     # --- further curves -----------------------------------------------------------------------------------
 

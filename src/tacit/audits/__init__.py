@@ -7,8 +7,6 @@ Each returns an ``AuditResult``.  ``audit_slots`` audits a run with slots (unuse
 shows.  ``audit_precision`` tests the low bits of released numbers.
 """
 
-from typing import TYPE_CHECKING
-
 from tacit.audits.claim import claim_test
 from tacit.audits.laws import noise_law, sampler_law
 from tacit.audits.one_run import audit_one_run
@@ -17,7 +15,6 @@ from tacit.audits.repeated import audit_repeated_runs
 from tacit.audits.result import AuditResult
 from tacit.audits.slots import audit_slots, plan_with_room
 from tacit.audits.tradeoff import Claim
-from tacit.moved import moved as _moved
 
 __all__ = [
     "AuditResult",
@@ -31,19 +28,3 @@ __all__ = [
     "plan_with_room",
     "sampler_law",
 ]
-
-if not TYPE_CHECKING:  # so that type checkers do not accept every name
-    __getattr__ = _moved(
-        __name__,
-        {
-            "AUDIT_LEVEL": "tacit.audits.result.AUDIT_LEVEL",
-            "LawTest": "tacit.audits.laws.LawTest",
-            "NoiseFamily": "tacit.audits.claim.NoiseFamily",
-            "SlotAudit": "tacit.audits.slots.SlotAudit",
-            "audit_one_run_by_tradeoff": "tacit.audits.one_run.audit_one_run_by_tradeoff",
-            "lowest_bits": "tacit.audits.precision.lowest_bits",
-            "rehearsed_slot_scores": "tacit.audits.slots.rehearsed_slot_scores",
-            "scores_of_slots": "tacit.audits.slots.scores_of_slots",
-            "slot_scores": "tacit.audits.slots.slot_scores",
-        },
-    )

@@ -20,7 +20,6 @@ from rich.text import Text
 from tacit import __version__
 from tacit.cli.show import messages, print_json, refused_data
 from tacit.errors import (
-    Deprecated,
     LossWarning,
     PrivacyWarning,
     Spelling,
@@ -193,7 +192,7 @@ def _notes() -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-            if issubclass(category, Deprecated | LossWarning | PrivacyWarning | WeakSignalWarning):
+            if issubclass(category, LossWarning | PrivacyWarning | WeakSignalWarning):
                 if str(message) in printed:
                     return
                 printed.add(str(message))
@@ -201,7 +200,6 @@ def _notes() -> Iterator[None]:
             else:
                 usual(message, category, *place, **rest)
 
-        warnings.simplefilter("always", Deprecated)
         warnings.simplefilter("always", PrivacyWarning)
         warnings.simplefilter("always", WeakSignalWarning)
         warnings.showwarning = show

@@ -5,8 +5,6 @@ the definition literally.
 :class:`tacit.clipping.fast.FastEngine` is the engine that a run uses.
 """
 
-from typing import TYPE_CHECKING
-
 from tacit.clipping.memory import FAST, LEAN, MemoryBudget
 from tacit.clipping.rules import (
     AdaptiveClipping,
@@ -15,7 +13,6 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.moved import moved as _moved
 
 __all__ = [
     "FAST",
@@ -27,12 +24,3 @@ __all__ = [
     "MemoryBudget",
     "PerLayerClipping",
 ]
-
-if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "next_threshold": "tacit.clipping.rules.next_threshold",
-            "split_noise": "tacit.clipping.rules.split_noise",
-        },
-    )

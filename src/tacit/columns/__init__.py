@@ -11,13 +11,8 @@ columns. ``sections`` reads the facts that a person states, writes them as TOML,
 still to be filled in.
 """
 
-from typing import TYPE_CHECKING
-
 from tacit.columns.column import Column
 from tacit.columns.dialect import Dialect
 from tacit.columns.encoder import Encoder
-from tacit.moved import moved as _moved
 
 __all__ = ["Column", "Dialect", "Encoder"]
-if not TYPE_CHECKING:  # else type checkers would accept every name of the module
-    __getattr__ = _moved(__name__, {"parse_columns": "tacit.columns.column.parse_columns"})

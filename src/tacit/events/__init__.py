@@ -9,8 +9,6 @@ by *Delta*.  Two neighbouring sums differ by at most Delta under ``add-remove`` 
 at most 2 Delta under ``replace-one``.  The accountants apply that factor of 2.
 """
 
-from typing import TYPE_CHECKING
-
 from tacit.events.base import Adjacency, Event
 from tacit.events.composition import Compose, GroupPrivacy, PrivateSelection, Repeat
 from tacit.events.correlated import MatrixFactorization, TreeAggregation
@@ -38,7 +36,6 @@ from tacit.events.sampling import (
     WithReplacement,
 )
 from tacit.events.serial import event_from_json, event_to_json
-from tacit.moved import moved as _moved
 
 __all__ = [
     "Adjacency",
@@ -71,12 +68,3 @@ __all__ = [
     "event_from_json",
     "event_to_json",
 ]
-
-if not TYPE_CHECKING:  # else every name would be one of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "EVENTS": "tacit.events.serial.EVENTS",
-            "check_event": "tacit.events.base.check_event",
-        },
-    )

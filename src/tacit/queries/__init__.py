@@ -14,9 +14,6 @@
 * ``private_table``: a private table answers questions and charges the ledger.
 """
 
-from typing import TYPE_CHECKING
-
-from tacit.moved import moved as _moved
 from tacit.queries.answer import Answer
 from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or
 from tacit.queries.private_table import PrivateTable
@@ -54,17 +51,3 @@ __all__ = [
     "check_table",
     "register_table",
 ]
-if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "Aggregate": "tacit.queries.query.Aggregate",
-            "Estimate": "tacit.queries.estimate.Estimate",
-            "Finding": "tacit.queries.table_check.Finding",
-            "Predicate": "tacit.queries.predicates.Predicate",
-            "Quote": "tacit.queries.private_table.Quote",
-            "Row": "tacit.queries.answer.AnswerRow",
-            "TableCheck": "tacit.queries.table_check.TableCheck",
-            "query_to_json": "tacit.queries.query.query_to_json",
-        },
-    )

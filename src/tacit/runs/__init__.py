@@ -26,8 +26,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tacit.moved import moved
-
 if TYPE_CHECKING:
     from tacit.runs.config import read_config
     from tacit.runs.results import Outcome
@@ -35,14 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Run", "prepare", "read_config"]
 
-_FORMER = {"Config": "tacit.runs.config.Config", "make_session": "tacit.runs.build.make_session"}
-
-
 if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspelt names
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
-            return moved(__name__, _FORMER)(name)
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = {"read_config": "config", "Outcome": "results"}.get(name, "train")
         return getattr(importlib.import_module(f"tacit.runs.{home}"), name)
 

@@ -9,9 +9,6 @@
 Nothing here imports torch.
 """
 
-from typing import TYPE_CHECKING
-
-from tacit.moved import moved as _moved
 from tacit.scaling.advice import advise_language_model
 from tacit.scaling.answer import LanguageModelRequest
 from tacit.scaling.law import Law, Run
@@ -22,19 +19,3 @@ __all__ = [
     "Run",
     "advise_language_model",
 ]
-
-if not TYPE_CHECKING:  # else type checkers would take any name for one of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "Configuration": "tacit.scaling.answer.Configuration",
-            "LanguageModelAdvice": "tacit.scaling.answer.LanguageModelAdvice",
-            "LanguageModelQuestion": "tacit.scaling.LanguageModelRequest",
-            "loss_over_compute": "tacit.scaling.advice.loss_over_compute",
-            "published_facts": "tacit.scaling.published.published_facts",
-            "published_law": "tacit.scaling.published.published_law",
-            "published_runs": "tacit.scaling.published.published_runs",
-            "read_runs": "tacit.scaling.published.read_runs",
-            "without_privacy": "tacit.scaling.advice.without_privacy",
-        },
-    )

@@ -11,9 +11,6 @@ private step.  ``parts`` act within the steps, ``data`` makes batches, ``ranks``
 and sharded models, and ``resume`` stores the state of a run.
 """
 
-from typing import TYPE_CHECKING
-
-from tacit.moved import moved as _moved
 from tacit.training.augmentation import Augmentation, FlipAndCrop
 from tacit.training.data.dated import DatedRecords
 from tacit.training.data.users import UserRecords
@@ -48,20 +45,3 @@ __all__ = [
     "solve_least_squares",
     "train",
 ]
-
-if not TYPE_CHECKING:  # with it, type checkers would accept any attribute of the module
-    __getattr__ = _moved(
-        __name__,
-        {
-            "AveragedWeights": "tacit.training.parts.released.AveragedWeights",
-            "Batch": "tacit.training.StepTicket",
-            "History": "tacit.training.loop.History",
-            "OwnedRecords": "tacit.training.UserRecords",
-            "Ranks": "tacit.training.ranks.processes.Ranks",
-            "Row": "tacit.training.loop.MetricsRow",
-            "Selected": "tacit.training.selection.SelectedCandidate",
-            "SlotEvidence": "tacit.training.parts.audit_slots.SlotEvidence",
-            "StepReport": "tacit.training.step.StepReport",
-            "select": "tacit.training.select_candidate",
-        },
-    )

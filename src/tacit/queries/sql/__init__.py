@@ -7,11 +7,6 @@ arguments that it does not use. At the end, ``reader`` refuses a tree with an un
 unread word. The engine's statement is built from the query, not from the text.
 """
 
-from typing import TYPE_CHECKING
-
-from tacit.moved import moved as _moved
 from tacit.queries.sql.statement import parse
 
 __all__ = ["parse"]
-if not TYPE_CHECKING:  # a type checker would otherwise accept every name of the module
-    __getattr__ = _moved(__name__, {"describe_columns": "tacit.queries.sql.reader.describe_columns"})
