@@ -96,7 +96,6 @@ OWN: dict[str, Loss] = {
     "queries by attention": queries_by_attention,
     "part of a new tensor": part_in_place,
     "a new tensor that NumPy sees": shown_to_numpy,
-    "one number": lambda m, x: head(m, x, torch.rand(())),
     "a number for each channel": lambda m, x: head(m, x, torch.rand(6)),
     "a number for each position": lambda m, x: head(m, x + torch.rand(5, 1)),
     "in the shape of a buffer": lambda m, x: head(m, x) * torch.rand_like(m.base).sum(),
@@ -116,7 +115,9 @@ FEW: dict[str, Loss] = {
     "queries in place": queries_in_place,
     "Gumbel softmax, one of several": lambda m, x: head(m, F.gumbel_softmax(x, 0.5, hard=True)),
     "an order of positions": lambda m, x: head(m, x, torch.randperm(6) + 1.0),
-    "a layer left out": layer_dropout_by_masks,
+    "a layer left out for some records": lambda m, x: head(
+        m, x, torch.where(torch.rand(len(x), 1, 1) < 0.5, 0.5, 1.0)
+    ),
 }
 """There are only a few numbers to draw."""
 CERTAIN: dict[str, Loss] = {
@@ -126,11 +127,13 @@ CERTAIN: dict[str, Loss] = {
     ),
 }
 """A record alone has nothing to draw."""
-READ: dict[str, Loss] = {
+COINS: dict[str, Loss] = {
     "a layer left out": layer_dropout,
+    "a layer left out by a mask": layer_dropout_by_masks,
     "a random length": lambda m, x: head(m, x[:, : int(torch.randint(2, 6, ()))]),
+    "a random scale": lambda m, x: head(m, x, float(torch.randn(size=()))),
 }
-"""Each record has its own coin, so Python cannot read it for all."""
+"""A draw without dimensions is one for all records, which Python may read, as in a plain batch."""
 UNSUPPORTED = {
     "weights that add up to one": "_Dirichlet, a torch.autograd.Function, is called without",
     "a new tensor by nn.init": "a function such as nn.init.normal_ draws in place into",
@@ -163,10 +166,40 @@ def test_each_record_draws_its_own(name: str) -> None:
     assert several == 16 if name in OWN else several > 1 if name in FEW else several == 1
 
 
-@pytest.mark.parametrize("loss", READ.values(), ids=READ)
-def test_a_draw_that_python_reads_is_refused(loss: Loss) -> None:
+@pytest.mark.parametrize("loss", COINS.values(), ids=COINS)
+def test_a_draw_without_dimensions_is_one_for_all_records(loss: Loss) -> None:
+    """It differs from pass to pass, and does not depend on the number of records that draw before it."""
+
+    def dropped(m: Two, x: Tensor) -> Tensor:
+        return loss(m, x * F.dropout(torch.ones_like(x), 1e-9))
+
+    engine = engine_of(dropped)
+    found = []
+    for n in (16, 5, 16):
+        torch.manual_seed(4)
+        found.append(norms_found(engine, records(1).expand(n, 5, 4)))
+    assert len(set(found[0].tolist())) == 1
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0][:5], found[1])
+    others = {float(norms_found(engine, records(1))[0]) for _ in range(20)}
+    assert len(others) > 1
+
+
+def test_a_draw_of_a_record_that_python_reads_is_refused() -> None:
+    def loss(m: Two, x: Tensor) -> Tensor:
+        return head(m, x, 0.5 if torch.bernoulli(torch.tensor(0.5)) else 1.0)
+
     with pytest.raises(UnsupportedModel, match=r"Python reads a value of a record.*torch\.where"):
         clipped_sum(engine_of(loss), records(), C=C)
+
+
+def coin_in_a_checkpoint(m: Two, x: Tensor) -> Tensor:
+    return torch.as_tensor(checkpoint(layer_dropout, m, x, use_reentrant=False))
+
+
+def test_a_coin_in_a_checkpoint_which_runs_twice_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="Python reads a value of a record"):
+        clipped_sum(engine_of(coin_in_a_checkpoint), records(), C=C)
 
 
 def inside(m: Two, x: Tensor) -> Tensor:

@@ -222,6 +222,18 @@ def test_rare_models_are_right(
     check(engine, torch.randn(6, *shape, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("bins", "low", "high"), [(4, 0, 3), (7, -1, 1), (3, 0.25, 0.75)])
+def test_counts_by_histc_are_those_of_torch(bins: int, low: float, high: float) -> None:
+    """Mixtures of experts count their tokens by it; the smallest and the largest value count as well."""
+
+    def counted(w: Tensor, h: Tensor) -> Tensor:
+        edges = torch.tensor([low, high, 2.0 * high + 9.0]).to(h)
+        counts = [torch.histc(torch.cat([row.detach().flatten(), edges]), bins, low, high) for row in h]
+        return h * w * torch.stack(counts).cumsum(1).mean(1)[:, None, None]
+
+    check(FastEngine(Model(counted, 4).double(), waves, FlatClipping(C)), torch.randn(6, 5, 4).double())
+
+
 UNSUPPORTED: dict[str, tuple[Function, tuple[int, ...], str]] = {
     "bags by offsets": (bags, (8, 4), "F.embedding_bag has offsets"),
     "leaky by chance": (lambda w, h: F.rrelu(h) * w, (4,), "do not yet support aten::rrelu"),

@@ -109,6 +109,8 @@ class Pass(TorchFunctionMode):
         """The vmap level of the records, once ``vmap`` has begun."""
         self.seed = torch.initial_seed()
         """The generator's seed when the pass began."""
+        self.coins: torch.Generator | None = None
+        """The generator of numbers that all records share, once there are any."""
         self.failed: BaseException | None = None
         """The first error raised, which the model may have caught."""
         self.checkpointed = False

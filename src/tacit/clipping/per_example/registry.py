@@ -327,6 +327,44 @@ def _ctc_loss(
     return of.batched(losses.view(of.n, -1))
 
 
+_COINS = 0x636F696E73
+"""Makes the seed of shared numbers another one than that of the records' own."""
+
+
+def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a rule for a draw of size (): one number for all records, as in a plain batch.
+
+    So Python may read it (``if torch.rand([]) < p: skip the layer``): it is public. It has a generator that
+    depends on the pass alone, as the state of torch's own depends on the number of records.
+    """
+
+    def rule(of: Pass, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        sizes = [value for value in (*args, kwargs.get("size")) if isinstance(value, list | tuple)]
+        # a checkpoint runs twice, and would draw another number then
+        in_checkpoint = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        if in_checkpoint or len(sizes) != 1 or len(sizes[0]) > 0:
+            return NotImplemented
+
+        if of.coins is None:
+            of.coins = torch.Generator().manual_seed(of.seed ^ _COINS)
+        with temporarily_pop_interpreter_stack():
+            coin = draw(*args, generator=of.coins, device="cpu", **kwargs)
+            return coin if device is None else coin.to(device)
+
+    return rule
+
+
+def _histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002
+    """Count as ``torch.histc`` does, for which vmap has no rule; mixtures of experts count tokens by it."""
+    if min >= max:  # then the ends of the range would be values of the record
+        return NotImplemented
+    values = input.flatten()
+    places = ((values - min) * (bins / (max - min))).long().clamp(max=bins - 1)
+    inside = (values >= min) & (values <= max)
+    each = (places[:, None] == torch.arange(bins, device=values.device)) & inside[:, None]
+    return each.sum(0).to(input.dtype)
+
+
 def _cell(cell: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``torch.lstm_cell`` or the like, written with linear maps."""
 
@@ -369,11 +407,13 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
     F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
     Tensor.scatter_: _scatter,
+    **{draw: _coin(draw) for draw in (torch.rand, torch.randn, torch.randint)},
     **{func: _decomposed(in_other_words) for func, in_other_words in COMPOSED.items()},
     F.bilinear: _decomposed(_bilinear),
     F.kl_div: _decomposed(_kl_div),
     F.triplet_margin_loss: _decomposed(_triplet_margin_loss),
     F.ctc_loss: _ctc_loss,
+    **dict.fromkeys((torch.histc, Tensor.histc), _decomposed(_histc)),
     torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
     torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
     torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),
