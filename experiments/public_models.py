@@ -28,7 +28,8 @@ from torch import Tensor
 from experiments.abadi_cifar10 import CHOSEN
 from experiments.base import DELTA, Request, Row, Setting, percent, repeat, write_results
 from experiments.public_rows import public_pictures
-from tacit.datasets import Dataset, TensorPair, load
+from experiments.standard import load
+from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.models import Logistic
 from tacit.plan import Plan

@@ -21,7 +21,8 @@ from experiments.base import Request
 from experiments.cached_rows import cached_rows
 from experiments.public_features import PatchDictionary, in_chunks
 from experiments.random_features import RandomCosines
-from tacit.datasets import Dataset, TensorPair, load
+from experiments.standard import load
+from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.models import PictureFeatures
 from tacit.models.picture_features import NORM, PublicDirections, PublicWhitening, shrinking

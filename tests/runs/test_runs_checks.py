@@ -11,7 +11,7 @@ import pytest
 from run_files import digits_run
 
 from tacit.datasets import text as text_files
-from tacit.datasets.registry import names
+from tacit.datasets.bundled import NAMES
 from tacit.errors import TacitError
 from tacit.models import by_name
 from tacit.runs.config import parse_config
@@ -133,7 +133,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
 
 def test_the_catalogue_names_what_there_is() -> None:
     assert (NAMES_ALPHABET, NAMES_LONGEST) == (text_files.NAMES_ALPHABET, text_files.NAMES_LONGEST)
-    assert names() == DATA_SETS
+    assert NAMES == DATA_SETS
     assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
 
 
