@@ -34,7 +34,7 @@ from tacit.errors import InvalidInput
 from tacit.models import Logistic
 from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.base import Pretrained
+from tacit.pretrained.model import Pretrained
 from tacit.recipes import linear_recipe
 from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 from tacit.runs import Run, prepare

@@ -17,7 +17,7 @@ from typing import Any
 from tacit.columns import Encoder
 from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 from tacit.recipes import (
     BINS,
     LORA_RANK,
