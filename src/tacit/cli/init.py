@@ -8,17 +8,22 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import (
+from tacit.cli.terminal import (
     Adjacency,
     AsJson,
     Delta,
     Epsilon,
     NoInput,
     argument,
+    can_ask,
+    console,
     given_options,
+    messages,
     option,
+    plain_table,
+    print_json,
+    show_line,
 )
-from tacit.cli.show import can_ask, console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
