@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
+from experiments.standard import load
 from tacit.accounting import account
 from tacit.attacks import Scores, clopper_pearson
 from tacit.attacks.membership import Evidence, attack_all
@@ -33,7 +34,6 @@ from tacit.attacks.shadows import paired_halves
 from tacit.attacks.stacked import StackedMLPs, train_plainly
 from tacit.audits import Claim, audit_one_run, audit_repeated_runs, claim_test
 from tacit.audits.one_run import audit_one_run_by_tradeoff
-from tacit.datasets import load
 from tacit.events import ApproximateDP, Gaussian
 from tacit.noise.generator import Generator
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from experiments.base import Request, Row
 from experiments.registry import EXPERIMENTS, reproduce
-from tacit.cli.show import Preparations, console, messages
+from tacit.cli.terminal import Preparations, console, messages
 from tacit.errors import InvalidInput, TacitError
 
 _NAMES = "\n\n".join(f"{name}: {experiment.summary}." for name, experiment in EXPERIMENTS.items())

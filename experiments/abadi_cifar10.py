@@ -15,7 +15,8 @@ from torch import Tensor
 from experiments.base import Request, Row, Setting, percent, write_results
 from experiments.linear_on_features import Recipe, repeat_linear
 from experiments.public_rows import photo_rows, public_pictures
-from tacit.datasets import Dataset, load
+from experiments.standard import load
+from tacit.datasets import Dataset
 from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 
 _NAME = "abadi-cifar10"

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.base import Request, Row, Setting, percent, repeat, write_results
-from tacit.datasets import Dataset, TensorPair, load
+from experiments.standard import load
+from tacit.datasets import Dataset, TensorPair
 from tacit.events import Gaussian
 from tacit.models import MLP
 from tacit.models.dp_pca import fit_dp_pca

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.standard import search_folders
 from tacit.columns import Column
 from tacit.datasets.dataset import Dataset
-from tacit.datasets.download import search_folders
 from tacit.datasets.tables import load_table
 from tacit.errors import InvalidInput
 

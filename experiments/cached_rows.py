@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.standard import user_cache
 from tacit import __version__
-from tacit.datasets.download import user_cache
 from tacit.files import write_atomically
 
 

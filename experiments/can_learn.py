@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from benchmarks.machine import machine, versions
 from experiments.adult import load_adult
 from experiments.base import DELTA, classification_loss
+from experiments.standard import user_cache
 from tacit import datasets
-from tacit.datasets.download import user_cache
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
 from tacit.models.networks import MLP, Logistic, papernot_mnist_cnn

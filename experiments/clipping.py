@@ -8,8 +8,9 @@ needs.
 from __future__ import annotations
 
 from experiments.base import NO_SEARCH, Request, Row, Setting, percent, repeat, write_results
+from experiments.standard import load
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
-from tacit.datasets import Dataset, load
+from tacit.datasets import Dataset
 from tacit.models import MLP
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession

@@ -22,8 +22,9 @@ from experiments.base import (
     repeat,
     write_results,
 )
+from experiments.standard import load
 from tacit.correlation import Banded, BandedInverse, Correlation, Tree
-from tacit.datasets import Dataset, load
+from tacit.datasets import Dataset
 from tacit.models import Logistic
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure

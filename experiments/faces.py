@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.datasets.download import search_folders
+from experiments.standard import search_folders
 from tacit.errors import InvalidInput, MissingExtra, check_integer, without_values
 
 _PEOPLE, _PICTURES, _HEIGHT, _WIDTH = 40, 10, 112, 92

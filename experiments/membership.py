@@ -24,6 +24,7 @@ from torch.nn.functional import avg_pool2d
 
 from experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, pooled, roc_with_band
 from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
+from experiments.standard import load
 from tacit.attacks.membership import (
     DEFAULT_ATTACK,
     Evidence,
@@ -34,7 +35,7 @@ from tacit.attacks.membership import (
 from tacit.attacks.shadows import Shadows, paired_halves, train_shadows
 from tacit.attacks.stacked import StackedMLPs, train_plainly, train_privately
 from tacit.audits import Claim, claim_test
-from tacit.datasets import Dataset, load
+from tacit.datasets import Dataset
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from experiments.regenerated import regenerated
-from tacit.datasets import load
+from experiments.standard import load
 from tacit.plan import Plan
 from tacit.report.pages.canvas import new_figure, save_figure
 from tacit.training import PrivateSession

@@ -28,12 +28,13 @@ from torch import Tensor
 from experiments.abadi_cifar10 import CHOSEN
 from experiments.base import DELTA, Request, Row, Setting, percent, repeat, write_results
 from experiments.public_rows import public_pictures
-from tacit.datasets import Dataset, TensorPair, load
+from experiments.standard import load
+from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.models import Logistic
 from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.base import Pretrained
+from tacit.pretrained.model import Pretrained
 from tacit.recipes import linear_recipe
 from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 from tacit.runs import Run, prepare

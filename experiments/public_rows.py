@@ -21,12 +21,20 @@ from experiments.base import Request
 from experiments.cached_rows import cached_rows
 from experiments.public_features import PatchDictionary, in_chunks
 from experiments.random_features import RandomCosines
-from tacit.datasets import Dataset, TensorPair, load
+from experiments.standard import load
+from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.models import PictureFeatures
-from tacit.models.picture_features import NORM, PublicDirections, PublicWhitening, shrinking
-from tacit.models.public_pictures import dead_leaves
-from tacit.models.scattering import CHANNELS, mirror_average, scattering_features
+from tacit.models.picture_features import (
+    CHANNELS,
+    NORM,
+    PublicDirections,
+    PublicWhitening,
+    dead_leaves,
+    mirror_average,
+    scattering_features,
+    shrinking,
+)
 
 _PUBLIC, _FOR_PATCHES = 4000, 3000
 _CHUNK = 2000

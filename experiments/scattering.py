@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from experiments.base import Request, Row, Setting, percent, write_results
 from experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_linear
 from experiments.public_rows import grey_rows, public_pictures, scattering_rows
-from tacit.datasets import Dataset, load
+from experiments.standard import load
+from tacit.datasets import Dataset
 from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
 
 _NAME = "scattering"

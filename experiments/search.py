@@ -17,9 +17,10 @@ from typing import Any
 from experiments import abadi_cifar10, abadi_mnist, public_rows, tables
 from experiments.base import Request, Setting
 from experiments.linear_on_features import Recipe, repeat_linear
+from experiments.standard import load
 from experiments.suite import TABLES
 from experiments.tries import Tries
-from tacit.datasets import Dataset, TensorPair, load
+from tacit.datasets import Dataset, TensorPair
 
 FOLDER = Path(__file__).parent / "searches"
 

@@ -23,10 +23,10 @@ from torch.nn.functional import avg_pool2d
 from experiments.adult import load_adult
 from experiments.attacked import attacked
 from experiments.base import NO_SEARCH, Request, Row, write_results
+from experiments.standard import load
 from tacit.attacks.membership import log_probability, loss_threshold, shokri
 from tacit.attacks.shadows import paired_halves, train_shadows
 from tacit.attacks.stacked import StackedMLPs, train_plainly
-from tacit.datasets import load
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure

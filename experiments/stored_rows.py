@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
+from experiments.standard import load
 from experiments.support_vectors import StoredShare, stored_rows, stored_share
-from tacit.datasets import Dataset, load
+from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, new_figure, save_figure

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.base import Request, Row, Setting, percent, repeat, write_results
-from tacit.datasets import Dataset, load
+from experiments.standard import load
+from tacit.datasets import Dataset
 from tacit.models import TemperedSigmoid
 from tacit.models.networks import papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan

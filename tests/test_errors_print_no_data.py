@@ -3,11 +3,8 @@ NumPy, torch, scikit-learn or Pillow, nor a cause that a traceback shows."""
 
 from __future__ import annotations
 
-import gzip
-import pickle
 import traceback
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as MapStyle
 
 from tacit.datasets import Dataset, TensorPair, load_image_folder, load_text
-from tacit.datasets.arrays import load_idx, load_npz, read_idx
-from tacit.datasets.cifar import safe_unpickle
 from tacit.datasets.text import Alphabet, load_names, token_pair
 from tacit.errors import TacitError, without_values
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
@@ -205,33 +200,6 @@ def of_files(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     (folder / "names" / "names.txt.gz").write_bytes(NAME.encode())
     yield "names", lambda: load_names(folder=folder / "names")
 
-    def npz(name: str, **changed: Any) -> Callable[[], object]:
-        x = np.zeros((4, 2, 2), dtype=np.uint8)
-        arrays = {"x_train": x, "y_train": LABELS[:4], "x_test": x, "y_test": LABELS[:4], **changed}
-        with zipfile.ZipFile(folder / name, "w") as archive:
-            for key, array in arrays.items():
-                with archive.open(f"{key}.npy", "w") as file:
-                    np.save(file, array)
-        return lambda: load_npz(folder / name, name="toy", classes=("a", "b"))
-
-    yield "npz, objects", npz("objects.npz", x_train=np.array([NAME] * 4, dtype=object))
-    yield "npz, strings", npz("strings.npz", x_train=np.full((4, 2, 2), NAME))
-    yield "npz, a label", npz("label.npz", y_test=np.array([0, 1, NUMBER, 1]))
-    yield "npz, labels of strings", npz("labels.npz", y_train=np.array([NAME] * 4))
-    yield "npz, no such", lambda: load_npz(text("no.npz", NAME.encode()), name="toy", classes=("a", "b"))
-    yield (
-        "npz, damaged",
-        lambda: load_npz(
-            text("bad.npz", b"\x93NUMPY\x01\x00\x10\x00" + NAME.encode().ljust(16)),
-            name="toy",
-            classes=("a", "b"),
-        ),
-    )
-    yield "idx", lambda: read_idx(text("no-idx", NAME.encode()))
-    yield "idx, compressed", lambda: read_idx(text("no-idx.gz", NAME.encode()))
-    yield "idx, a folder", lambda: idx_folder(folder / "idx")
-    yield "pickle", lambda: safe_unpickle(NAME.encode(), name="batch")
-    yield "pickle, of what it may not hold", lambda: safe_unpickle(pickle.dumps(Path(NAME)), name="batch")
     yield (
         "data set, a label",
         lambda: Dataset(
@@ -250,16 +218,6 @@ def of_files(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "picture of a person", lambda: pictures(folder / "other", "cat")
     yield "folder of a person", lambda: pictures(folder / "persons", "cat")
     yield "folders of persons and none of a class", lambda: pictures(folder / "persons", "cat", "dog")
-
-
-def idx_folder(folder: Path) -> object:
-    folder.mkdir()
-    for name in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte"):
-        (folder / name).write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 5, 6]))
-    for name in ("train-labels-idx1-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
-        raw = bytes([0, 0, 12, 1, 0, 0, 0, 2]) + NUMBER.to_bytes(4, "big") * 2
-        (folder / name).write_bytes(gzip.compress(raw))
-    return load_idx(folder, name="toy", classes=("a", "b"))
 
 
 def pair(labels: np.ndarray[Any, Any]) -> TensorPair:

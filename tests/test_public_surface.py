@@ -40,10 +40,10 @@ FREE_NAMES = {
     ("tacit.integrations.transformers", "on_train_begin"),  # callbacks, which get more with each version
     ("tacit.integrations.transformers", "on_save"),
     ("tacit.integrations.transformers", "hyperparameter_search"),  # refuses whatever it is given
-    ("tacit.cli.options", "option"),  # Typer and rich refuse what they do not know, templates what they lack
-    ("tacit.cli.options", "argument"),
-    ("tacit.cli.options", "words"),
-    ("tacit.cli.show", "plain_table"),
+    ("tacit.cli.terminal", "option"),  # Typer and rich refuse what they do not know, templates what they lack
+    ("tacit.cli.terminal", "argument"),
+    ("tacit.cli.terminal", "words"),
+    ("tacit.cli.terminal", "plain_table"),
     ("tacit.report.pages.document", "page"),
     ("tacit.report.pages.document", "render"),
     ("tacit.plan.settings", "facts_of"),  # others are a plan's fields: its constructor refuses unknown ones

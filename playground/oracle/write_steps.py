@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import FlatClipping
-from tacit.models.by_name import build
+from tacit.models.networks import build
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling import PoissonSampling

@@ -13,7 +13,7 @@ import pytest
 from shell import Shell
 
 from tacit.accounting import account
-from tacit.cli import show
+from tacit.cli import terminal
 from tacit.cli.app import run
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat, event_to_json
 
@@ -241,7 +241,7 @@ def test_figure(name: str, shell: Shell) -> None:
 
 START = """
 import json, sys
-from tacit.cli import show
+from tacit.cli import terminal
 from tacit.cli.app import run
 code = run(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
@@ -276,13 +276,13 @@ def test_help_is_honest(capsys: pytest.CaptureFixture[str], shell: Shell) -> Non
 
 def test_a_terminal_sees_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[tuple[str, int, int]] = []
-    real = show.Preparations.__call__
+    real = terminal.Preparations.__call__
 
-    def listening(bar: show.Preparations, title: str, done: int, total: int) -> None:
+    def listening(bar: terminal.Preparations, title: str, done: int, total: int) -> None:
         titles.append((title, done, total))
         real(bar, title, done, total)
 
-    monkeypatch.setattr(show.Preparations, "__call__", listening)
+    monkeypatch.setattr(terminal.Preparations, "__call__", listening)
     arguments = ["--noise", "3", "--sampling-rate", "1", "--steps", "9", *STATED, "--figure", "a.png"]
     assert run(["account", *arguments]) == 0
     assert {title for title, _, _ in titles} == {"pricing", "drawing"}

@@ -58,7 +58,7 @@ CASES = {  # what is said of the folder
     "ledger status budget.db --html folder": "folder is a folder. Name a file",
     "ledger key folder": "folder",
 }
-WITHOUT_A_FILE = {"demo", "playground", "reproduce"}
+WITHOUT_A_FILE = {"demo", "playground"}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from shell import Shell
 
 from tacit import __version__
-from tacit.cli import show, train
+from tacit.cli import terminal, train
 from tacit.cli.app import run
 from tacit.runs import Outcome, prepare
 from tacit.testing import seeded_generator
@@ -78,7 +78,7 @@ class Interrupter:
 
 def start(out: str, watcher: Interrupter, *, resume: bool = False) -> Outcome | None:
     made = prepare("iris.toml", out=out, resume=resume, generator=None if resume else seeded_generator(4))
-    with show.catching_interrupt() as stop:
+    with terminal.catching_interrupt() as stop:
         return made.start((watcher,), stop)
 
 
@@ -116,13 +116,13 @@ def test_ctrl_c_in_the_last_step_finishes_the_run() -> None:
 
 def interrupt_command(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     """Ctrl-C during a command, pressed by its own progress bar."""
-    real, presser = show.TrainingBar.on_step, Interrupter(*steps)
+    real, presser = terminal.TrainingBar.on_step, Interrupter(*steps)
 
     def on_step(self: Any, done: int, epsilon: float, loss: float | None) -> None:
         real(self, done, epsilon, loss)
         presser.on_step(done, epsilon, loss)
 
-    monkeypatch.setattr(show.TrainingBar, "on_step", on_step)
+    monkeypatch.setattr(terminal.TrainingBar, "on_step", on_step)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -215,7 +215,7 @@ def test_help_version_and_no_arguments(capsys: pytest.CaptureFixture[str], shell
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
     listed = shell.out("--help")
-    assert all(verb in listed for verb in ("train", "demo", "reproduce", "Start with:  tacit demo"))
+    assert all(verb in listed for verb in ("train", "demo", "Start with:  tacit demo"))
     out, err = shell.both(code=2)
     assert "Usage: tacit [OPTIONS] COMMAND" in out + err
     out, err = shell.both("train", code=2)

@@ -14,7 +14,7 @@ from experiments import abadi_cifar10, public_rows
 from experiments.base import Request
 from experiments.registry import reproduce
 from tacit.datasets import Dataset, TensorPair
-from tacit.models.public_pictures import dead_leaves
+from tacit.models.picture_features import dead_leaves
 
 
 @pytest.fixture(scope="module")

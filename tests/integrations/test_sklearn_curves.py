@@ -12,7 +12,7 @@ from torch import nn
 
 from tacit.columns import Column
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
-from tacit.models.curves import Curve
+from tacit.models.additive import Curve
 
 N = 60
 BASE: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "unit": "row", "adjacency": "replace-one"}

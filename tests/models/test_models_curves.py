@@ -17,8 +17,7 @@ from tacit.columns.encoder import TextColumn
 from tacit.columns.moments import number_of_moment
 from tacit.errors import InvalidInput
 from tacit.models import MLP, Logistic
-from tacit.models.additive import StandardLinear
-from tacit.models.curves import Curve, LinearModel
+from tacit.models.additive import Curve, LinearModel, StandardLinear
 from tacit.models.least_squares import LeastSquaresHead
 
 EDGES = (-2.0, 0.5, 3.0)

@@ -9,11 +9,11 @@ from torch import nn
 from tacit import models
 from tacit.errors import InvalidInput
 from tacit.models import TemperedSigmoid, build
-from tacit.models.by_name import names
 from tacit.models.networks import (
     GroupNormalize,
     activation_layer,
     group_normalize,
+    names,
     papernot_cifar_cnn,
     papernot_mnist_cnn,
 )

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 
 from tacit.errors import InvalidInput
 from tacit.models import PictureFeatures
-from tacit.models.picture_features import NORM, PublicWhitening
-from tacit.models.public_pictures import dead_leaves
-from tacit.models.scattering import scattering_features
+from tacit.models.picture_features import NORM, PublicWhitening, dead_leaves, scattering_features
 
 
 def test_they_are_rooted_scattering_whitened_on_dead_leaves() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.models.public_pictures import _power_law, dead_leaves
+from tacit.models.picture_features import _power_law, dead_leaves
 
 
 def slope(pictures: Tensor) -> float:

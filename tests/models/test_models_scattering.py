@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tacit.errors import InvalidInput
-from tacit.models.scattering import CHANNELS, Scattering, mirror_average, scattering_features
+from tacit.models.picture_features import CHANNELS, Scattering, mirror_average, scattering_features
 
 
 @pytest.fixture(autouse=True)

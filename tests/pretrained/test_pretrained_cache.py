@@ -13,9 +13,9 @@ from tiny_models import write_bert
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.pretrained import cache, load_pretrained
-from tacit.pretrained.base import Pretrained
-from tacit.pretrained.cache import FeatureCache
+from tacit.pretrained import features, load_pretrained
+from tacit.pretrained.features import FeatureCache
+from tacit.pretrained.model import Pretrained
 
 RECORDS = 1_200
 
@@ -114,7 +114,7 @@ def test_a_full_disk_is_named_with_what_is_missing(
     def full(*given: Any, **named: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache, "write_atomically", full)
+    monkeypatch.setattr(features, "write_atomically", full)
     with pytest.raises(
         InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*run the same command again"
     ):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit import Plan, PrivateSession
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.base import Pretrained
+from tacit.pretrained.model import Pretrained
 from tacit.pretrained.text import PretrainedText
 
 WRITERS = {"bert": write_bert, "gpt2": write_gpt2, "vit": write_vit, "convnext": write_convnext}

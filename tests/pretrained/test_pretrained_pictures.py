@@ -19,11 +19,10 @@ from transformers import AutoModel
 
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.base import Pretrained
-from tacit.pretrained.checks import check_isolated
-from tacit.pretrained.looking import usual_size
-from tacit.pretrained.mobilenet import MobileNetV2
-from tacit.pretrained.pictures import PretrainedPictures, scaled
+from tacit.pretrained.features import check_isolated
+from tacit.pretrained.finding import usual_size
+from tacit.pretrained.model import Pretrained
+from tacit.pretrained.pictures import MobileNetV2, PretrainedPictures, scaled
 
 
 @pytest.fixture

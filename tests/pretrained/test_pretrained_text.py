@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 from tacit.errors import InvalidInput
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.checks import check_isolated
+from tacit.pretrained.features import check_isolated
 from tacit.pretrained.text import PretrainedText
 
 TEXTS = ["good", "", "schlechter als gedacht, wirklich", "不好", "so so"]

@@ -17,7 +17,7 @@ from torch import nn
 
 from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
-from tacit.models.curves import LinearModel
+from tacit.models.additive import LinearModel
 from tacit.report.by_column import by_column
 from tacit.report.evaluated import evaluation_data, evaluation_page
 from tacit.report.pages import canvas, column_charts

@@ -11,9 +11,9 @@ import pytest
 from run_files import digits_run
 
 from tacit.datasets import text as text_files
-from tacit.datasets.registry import names
+from tacit.datasets.bundled import NAMES
 from tacit.errors import TacitError
-from tacit.models import by_name
+from tacit.models import networks
 from tacit.runs.config import parse_config
 from tacit.runs.model_sections import NETWORKS
 from tacit.runs.plan import make_plan
@@ -133,8 +133,8 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
 
 def test_the_catalogue_names_what_there_is() -> None:
     assert (NAMES_ALPHABET, NAMES_LONGEST) == (text_files.NAMES_ALPHABET, text_files.NAMES_LONGEST)
-    assert names() == DATA_SETS
-    assert {name: network.options for name, network in by_name._NETWORKS.items()} == NETWORKS
+    assert NAMES == DATA_SETS
+    assert {name: network.options for name, network in networks._NETWORKS.items()} == NETWORKS
 
 
 @pytest.mark.parametrize(("records", "expected"), [(200, 200), (256, 256), (1437, 256), (20_000, 1000)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.cli import show, train
+from tacit.cli import terminal, train
 from tacit.cli.app import run
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config, parse_config
@@ -256,7 +256,7 @@ def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
         return answer
 
     monkeypatch.setattr(train, "can_ask", lambda *, no_input, as_json: not no_input and not as_json)
-    monkeypatch.setattr(show.messages, "input", reply)
+    monkeypatch.setattr(terminal.messages, "input", reply)
     path, out = run_file(tmp_path, **NOWHERE["bounds off by 1,000"]), tmp_path / "out"
 
     assert run(["train", str(path), "--out", str(out)]) == code

@@ -22,11 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 import tacit
 from tacit.cli.app import run as command
 from tacit.datasets import Cutting, load_documents
-from tacit.datasets.corpus import read_json_lines
-from tacit.datasets.documents import sequence_pair
+from tacit.datasets.documents import read_json_lines, sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 from tacit.report.statement.reading import read_statement
 from tacit.runs import prepare, read_config, remembering
 from tacit.runs.build import make_session

@@ -15,7 +15,7 @@ def main() -> None:
     """Run the command line. Errors of Tacit are printed as one paragraph, without a traceback."""
     try:
         from tacit.cli.app import run
-        from tacit.cli.pipes import outliving_reader
+        from tacit.cli.terminal import outliving_reader
         from tacit.launched import launched
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):

@@ -14,8 +14,18 @@ import typer
 from rich.table import Table
 
 from tacit.accounting import METHODS
-from tacit.cli.options import AsJson, Delta, Figure, given_options, option
-from tacit.cli.show import Preparations, console, note, print_json, show_line
+from tacit.cli.terminal import (
+    AsJson,
+    Delta,
+    Figure,
+    Preparations,
+    console,
+    given_options,
+    note,
+    option,
+    print_json,
+    show_line,
+)
 from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.report.pricing import Pricing, Quote, price_event

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from tacit import __version__
-from tacit.cli.show import messages, print_json, refused_data
+from tacit.cli.terminal import messages, print_json, refused_data
 from tacit.errors import (
     LossWarning,
     PrivacyWarning,
@@ -34,12 +34,15 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
-_IN_FILE_OF = {
+_IN_FILE_OF = {  # verbs in the file of another verb
     "export": "predict",
     "audit": "attack",
     "batches": "train",
-}  # verbs in the file of another verb
-_WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")
+    "check": "query",
+    "certificate": "verify",
+    "playground": "demo",
+}
+_WITHOUT_ARGUMENTS = ("demo", "playground")
 _VERBS = {
     "account": "Compute the privacy cost of a mechanism: epsilon with a bracket, and what it means.",
     "init": "Write a run file for your own table or pictures.",
@@ -58,7 +61,6 @@ _VERBS = {
     "verify": "Check a privacy statement or certificate: whether its epsilon is enough and its parts agree.",
     "ledger": "Keep one budget per data set: create a ledger, open data sets, see who spent what.",
     "certificate": "Certify what was and will be released from a data set.",
-    "reproduce": "Say how to run the experiments of papers, from a checkout.",
 }
 
 
@@ -80,12 +82,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
             app.add_typer(_group(verb), name=verb, short_help=summary)
             continue
         command = _guarded(_loaded(verb)) if is_called else _not_loaded
-        app.command(
-            verb,
-            short_help=summary,
-            no_args_is_help=verb not in _WITHOUT_ARGUMENTS,
-            context_settings={"ignore_unknown_options": verb == "reproduce"},
-        )(command)
+        app.command(verb, short_help=summary, no_args_is_help=verb not in _WITHOUT_ARGUMENTS)(command)
     return app
 
 

@@ -8,8 +8,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tacit.cli.options import AsJson, FinishedRun, option
-from tacit.cli.show import INTERRUPTED, Preparations, console, messages, print_json, show_line
+from tacit.cli.terminal import (
+    INTERRUPTED,
+    AsJson,
+    FinishedRun,
+    Preparations,
+    console,
+    messages,
+    option,
+    print_json,
+    show_line,
+)
 from tacit.errors import InvalidInput, check_integer, check_real
 
 

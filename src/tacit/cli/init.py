@@ -8,21 +8,26 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import (
+from tacit.cli.terminal import (
     Adjacency,
     AsJson,
     Delta,
     Epsilon,
     NoInput,
     argument,
+    can_ask,
+    console,
     given_options,
+    messages,
     option,
+    plain_table,
+    print_json,
+    show_line,
 )
-from tacit.cli.show import can_ask, console, messages, plain_table, print_json, show_line
 from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
-from tacit.pretrained.looking import TEXT, look_at
+from tacit.pretrained.finding import TEXT, look_at
 from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns, usual_of
 from tacit.runs.init_questions import Question, ask_facts
 from tacit.runs.init_text import policy_text, run_text

@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tacit.cli import certificate
-from tacit.cli.check import AcceptMissing, AcceptOutside, print_check, table_at
-from tacit.cli.options import AsJson, InDatabase, argument, option
-from tacit.cli.show import console, messages, print_json, say
+from tacit.cli.query import AcceptMissing, AcceptOutside, print_check, table_at
+from tacit.cli.terminal import AsJson, InDatabase, argument, console, messages, option, print_json, say
+from tacit.cli.verify import certificate_command
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Ledger
@@ -311,7 +310,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "verify": verify,
     "recover": recover,
     "raise-cap": raise_cap,
-    "certificate": certificate.command,
+    "certificate": certificate_command,
     "key": key,
 }
 """The commands of ``tacit ledger`` by name."""

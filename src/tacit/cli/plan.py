@@ -11,9 +11,24 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, Figure, argument, option, refuse
 from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
-from tacit.cli.show import Preparations, console, print_json, print_whole, say, show_line, table_of_figures
+from tacit.cli.terminal import (
+    Adjacency,
+    AsJson,
+    Delta,
+    Epsilon,
+    Figure,
+    Preparations,
+    argument,
+    console,
+    option,
+    print_json,
+    print_whole,
+    refuse,
+    say,
+    show_line,
+    table_of_figures,
+)
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
 from tacit.noise_in_time import InTime, Ways, compare_in_time

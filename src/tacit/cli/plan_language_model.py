@@ -9,7 +9,15 @@ from typing import Any
 
 from rich.table import Table
 
-from tacit.cli.show import Preparations, console, print_json, print_whole, say, show_line, table_of_figures
+from tacit.cli.terminal import (
+    Preparations,
+    console,
+    print_json,
+    print_whole,
+    say,
+    show_line,
+    table_of_figures,
+)
 from tacit.errors import InvalidInput, check_integer
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_language_model

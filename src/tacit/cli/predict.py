@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.options import AsJson, Factory, RunFolder, argument, option
-from tacit.cli.show import print_json, progress_bar, show_line
+from tacit.cli.terminal import (
+    AsJson,
+    Factory,
+    RunFolder,
+    argument,
+    option,
+    print_json,
+    progress_bar,
+    show_line,
+)
 
 
 def command(

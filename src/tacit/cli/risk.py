@@ -9,8 +9,7 @@ from rich.table import Table
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.cli.account import percent, read_event_file
-from tacit.cli.options import AsJson, Figure, argument, option
-from tacit.cli.show import console, messages, print_json, say, show_line
+from tacit.cli.terminal import AsJson, Figure, argument, console, messages, option, print_json, say, show_line
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, ApproximateDP
 from tacit.report.pages.canvas import figure_path

@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tacit.cli.options import AsJson, NoInput, argument, option, words
-from tacit.cli.show import (
+from tacit.cli.terminal import (
     INTERRUPTED,
+    AsJson,
+    NoInput,
     Preparations,
     TrainingBar,
+    argument,
     can_ask,
     catching_interrupt,
     console,
     messages,
     note,
     one_voice,
+    option,
     print_json,
     refused_data,
     show_line,
     torchrun,
+    words,
 )
 from tacit.errors import InvalidInput, check_integer
 

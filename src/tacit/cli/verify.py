@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
-from tacit.cli.options import AsJson, argument, option
-from tacit.cli.show import console, messages, note, print_json, say
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.cli.terminal import AsJson, argument, console, messages, note, option, print_json, say, show_line
+from tacit.errors import InvalidInput, MissingExtra, check_in, reason_of
 from tacit.integrations.dp_accounting import google_epsilon
+from tacit.ledger import Ledger
+from tacit.report.certificate.certificate import make_certificate
 from tacit.report.certificate.check import (
     CertificateCheck,
     check_certificate,
     is_certificate,
     read_certificate,
 )
+from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
 from tacit.report.statement.charged_check import against_its_ledger
 from tacit.report.statement.reading import read_statement
 from tacit.report.statement.verification import Verification, verify_statement
@@ -131,3 +137,138 @@ def _show(result: Verification | CertificateCheck) -> None:
     for paragraph in result.in_words():
         console.print()
         say(paragraph)
+
+
+_FORMATS = ("text", "json", "registry")
+_ASKED = Path("statements.toml")  # where answers go if no file is named
+
+
+def certificate_command(
+    ledger: Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")],
+    dataset: Annotated[str, option("The data set.")],
+    run: Annotated[str | None, option("Show the part of this training run: its id, or its folder.")] = None,
+    statements: Annotated[Path | None, option("A TOML file with what the ledger cannot know.")] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            help="Ask for missing statements, and add them to the file of --statements (statements.toml).",
+        ),
+    ] = False,
+    sign: Annotated[Path | None, option("Sign it with the private key in this file.")] = None,
+    html: Annotated[Path | None, option("Also write it as a page.")] = None,
+    out: Annotated[
+        Path | None, option("Write its JSON to this file; with --format registry, the record.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - the name of the option
+        str | None,
+        typer.Option(
+            help="What to print: text; json; or registry, the record for the registry of deployments.",
+            show_default="text",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> int:
+    """Certify what was and will be released from a data set: one page of text, JSON or HTML.
+
+    Every line is graded proved, assumed or not covered; a line without a statement says NOT STATED. The file
+    of --statements may state: {statements}.
+
+    Example:  tacit certificate budget.db --dataset visits --out visits.json
+    """
+    kind = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
+    if out is not None and kind != "registry" and out.suffix.lower() in (".html", ".htm", ".txt"):
+        other = "--html" if out.suffix.lower() != ".txt" else "leave --out out, and redirect the text:  >"
+        raise InvalidInput(f"--out writes JSON, and {out} has the name of another format. Use {other} {out}.")
+    opened = Ledger.open(ledger)
+    texts = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
+    if interactive:
+        texts = _asked(opened, dataset, statements, texts)
+    with messages.status("pricing the mechanisms"):
+        certificate = make_certificate(opened, dataset, run=_run_id(run), statements=texts)
+    if sign is not None:
+        certificate = certificate.signed(sign)
+    match kind:
+        case "registry":
+            output = _record(certificate.data)
+        case "json":
+            output = certificate.to_json()
+        case _:
+            output = certificate.to_text()
+    if out is not None:
+        out.write_text(output if kind == "registry" else certificate.to_json(), encoding="utf-8")
+    if html is not None:
+        html.write_text(certificate.to_html(), encoding="utf-8")
+    typer.echo(output, nl=False)
+    if kind == "text":
+        for path in filter(None, (out, html)):
+            show_line(f"Written: {path}")
+    return 0
+
+
+command.__doc__ = str(command.__doc__).format(statements=", ".join(STATEMENTS))
+
+
+def _record(data: dict[str, Any]) -> str:
+    record = registry_record(data)
+    text = f"A record of tier {record['tier']}, a draft until the registry approves it."
+    if record["tier"] < 3 and (lacking := fields_missing(record, record["tier"] + 1)):
+        text += f" Tier {record['tier'] + 1} needs {', '.join(lacking)}, which are missing or incomplete."
+    messages.print(text, soft_wrap=True)
+    return registry_yaml(record)
+
+
+def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str, str]) -> dict[str, str]:
+    """Ask for the statements that are missing, add the answers to the file, and return all statements."""
+    file = _ASKED if path is None else path
+    if path is None and file.exists():
+        statements = _read(file)
+    messages.print(
+        "State what the ledger cannot know. The certificate prints it as assumed: state nothing that was "
+        "looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all further lines; Ctrl-C "
+        "writes nothing."
+    )
+    unit = ledger.policy(dataset).unit
+    try:
+        answers = ask_statements(statements, _ask, unit=unit)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Nothing was written.") from None
+    new = {key: text for key, text in answers.items() if key not in statements}
+    if new:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        gap = "" if not before or before.endswith("\n") else "\n"
+        file.write_text(before + gap + statements_text(new), encoding="utf-8")
+        messages.print(f"{len(new)} statements were added to {file}.", soft_wrap=True)
+    return answers
+
+
+def _ask(key: str, about: str, problem: str) -> str:
+    if problem:
+        messages.print(f"  {problem}", style="red", soft_wrap=True)
+    else:
+        messages.print()
+        messages.print(about, soft_wrap=True)
+    return messages.input(f"{key} > ")
+
+
+def _run_id(run: str | None) -> str | None:
+    """Return a run's id; for a folder, the id that its statement names."""
+    if run is None or not (Path(run) / "statement.json").is_file():
+        return run
+    charged = read_statement(Path(run) / "statement.json").get("ledger")
+    if not isinstance(charged, dict) or not isinstance(charged.get("run"), str):
+        raise InvalidInput(
+            f"the run in {run} has no part in a certificate: it was not charged to a ledger. Leave --run out."
+        )
+    return str(charged["run"])
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        texts = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise InvalidInput(
+            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that place "
+            "in the file."
+        ) from None
+    return {key: value.isoformat() if isinstance(value, date) else value for key, value in texts.items()}

@@ -1,9 +1,9 @@
-"""Loaders of data sets: bundled sets, local files, and standard downloads with checksums."""
+"""Loaders of data sets: bundled sets, and local files."""
 
+from tacit.datasets.bundled import load
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.documents import Cutting, load_documents
 from tacit.datasets.pictures import load_image_folder
-from tacit.datasets.registry import load
 from tacit.datasets.tables import load_table
 from tacit.datasets.text import load_text
 

@@ -1,4 +1,4 @@
-"""Small, public data sets that come with scikit-learn, for tests, examples and first steps.
+"""Small, public data sets, most from scikit-learn, for tests, examples and first steps.
 
 Columns are scaled by public constants, never by statistics of the rows. Pixels of digits are divided by 16.
 The other columns have round bounds, as a person who knows the quantity would declare without the data.
@@ -6,6 +6,7 @@ The other columns have round bounds, as a person who knows the quantity would de
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.datasets.dataset import Dataset, TensorPair
-from tacit.errors import needed
+from tacit.datasets.text import names_dataset
+from tacit.errors import check_in, needed
 
 _Bounds = tuple[tuple[float, float], ...]
 
@@ -41,25 +43,35 @@ _DIGITS = "UCI optical digits 8x8 (scikit-learn), pixels / 16; 80/20 split, stra
 _SPLIT = "columns scaled to [-1, 1] by declared bounds; 80/20 split with a public seed"
 
 
-def load_bundled(name: str) -> Dataset:
-    """Load a data set in :data:`BUNDLED` from scikit-learn's files.
+def load(name: str, *, folder: Path | None = None) -> Dataset:
+    """Load a small public data set by name.
 
-    Inputs of digits are (n, 1, 8, 8) in [0, 1]; those of the other sets are (n, columns) in [-1, 1]. The
-    targets of diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
+    ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn. ``names``, a
+    list of first names as text, is searched for in ``folder``, then in the folder that the environment
+    variable TACIT_DATA names.
+
+    Inputs of digits are (n, 1, 8, 8) in [0, 1]; those of tables are (n, columns) in [-1, 1]. The targets of
+    diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
 
     Raises:
+        InvalidInput: if the name is unknown, or a file is missing.
         MissingExtra: if scikit-learn is not installed.
 
-    >>> load_bundled("digits").train.inputs.shape
-    torch.Size([1437, 1, 8, 8])
+    >>> data = load("digits")
+    >>> data.input_shape, len(data.classes), data.unit
+    ((1, 8, 8), 10, 'image')
     """
+    check_in("name", name, NAMES)
+    if name == "names":
+        return names_dataset(folder=folder)
     bunch = _fetch(name)
     values = np.asarray(bunch.data, dtype=np.float64)
+
     if name == "digits":
         inputs = (values / 16.0).reshape(-1, 1, 8, 8)
-        return _split(
-            name, inputs, bunch.target, tuple(str(digit) for digit in range(10)), _DIGITS, unit="image"
-        )
+        classes = tuple(str(digit) for digit in range(10))
+        return _split(name, inputs, bunch.target, classes, _DIGITS, unit="image")
+
     bounds, unit, title = _TABLES[name]
     columns = tuple(str(feature) for feature in bunch.feature_names)
     inputs = _to_unit(values, bounds)
@@ -67,6 +79,7 @@ def load_bundled(name: str) -> Dataset:
     if name == "diabetes":
         targets = _to_unit(np.asarray(bunch.target, dtype=np.float64)[:, None], _PROGRESSION)
         return _split(name, inputs, targets, (), source, unit=unit, features=columns)
+
     classes = tuple(str(label) for label in bunch.target_names)
     return _split(name, inputs, bunch.target, classes, source, unit=unit, features=columns)
 
@@ -81,7 +94,8 @@ _TABLES: dict[str, tuple[_Bounds, str, str]] = {
     "iris": (_IRIS, "row", "Iris, Fisher 1936"),
     "diabetes": (_DIABETES, "person", "Diabetes progression, Efron et al. 2004"),
 }
-BUNDLED: tuple[str, ...] = ("digits", *_TABLES)
+NAMES: tuple[str, ...] = ("digits", *_TABLES, "names")
+"""The names that :func:`load` knows."""
 
 
 def _fetch(name: str) -> Any:

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.datasets.arrays import to_inputs
 from tacit.datasets.dataset import Dataset, TensorPair, check_some, choose_test
 from tacit.errors import InvalidInput, check_integer, needed, without_values
 
@@ -92,7 +91,7 @@ def load_image_folder(
             labels = [label for _, label in part[start : start + _PIECE]]
             if test_fraction is not None:
                 marks.append(choose_test(map(_bytes_of, pixels, labels), test_fraction))
-            pieces.append(pixels if features is None else features(to_inputs(pixels, name="pictures")))
+            pieces.append(pixels if features is None else features(scaled_pixels(pixels)))
         pairs.append(TensorPair(_joined(pieces), torch.tensor([label for _, label in part])))
     if test_fraction is None:
         train, test = pairs
@@ -162,6 +161,12 @@ def read_picture(
     return pixels.reshape(*size, colours)
 
 
+def scaled_pixels(pixels: NDArray[np.uint8]) -> Tensor:
+    """Return pixels (n, height, width, colours) as float32 (n, colours, height, width) in [0, 1]."""
+    inputs = torch.from_numpy(np.array(pixels.transpose(0, 3, 1, 2), dtype=np.float32, order="C"))
+    return inputs.div_(255.0)
+
+
 def _whereabouts(folder: Path, files: list[tuple[Path, int]], number: int, classes: tuple[str, ...]) -> str:
     """Describe an image by its position, as the names of its file and inner folders may be people's names."""
     label = files[number][1]
@@ -197,4 +202,4 @@ def _joined(pieces: list[Any]) -> Tensor:
     """Join pieces of features, or of pixels, which are scaled only here, to (n, ...)."""
     if isinstance(pieces[0], Tensor):
         return torch.cat(pieces)
-    return to_inputs(np.concatenate(pieces), name="pictures")
+    return scaled_pixels(np.concatenate(pieces))

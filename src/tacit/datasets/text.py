@@ -9,6 +9,7 @@ Letters: n records; L numbers per record, for the longest line and its end.
 from __future__ import annotations
 
 import gzip
+import os
 import string
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 
 from tacit.datasets.dataset import Dataset, TensorPair, check_one_test, check_some, choose_test
-from tacit.datasets.download import search_folders
 from tacit.errors import InvalidInput, check_integer, without_values
 
 END = 0
@@ -247,7 +247,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
     Raises:
         InvalidInput: if the file is not found, or is not text.
     """
-    folders = search_folders(folder)
+    folders = _folders(folder)
     for path in (place / file for place in folders for file in _FILES):
         if path.is_file():
             names = tuple(line.strip() for line in stream_lines(path) if line.strip())
@@ -259,6 +259,16 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
         f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
         "with folder=... or the environment variable TACIT_DATA."
     )
+
+
+def _folders(folder: Path | None) -> list[Path]:
+    """Return the folders to search: ``folder``, then the one in the environment variable TACIT_DATA."""
+    named = {"folder": folder, "the environment variable TACIT_DATA": os.environ.get("TACIT_DATA") or None}
+    folders = {name: Path(path).expanduser() for name, path in named.items() if path is not None}
+    for name, path in folders.items():
+        if not path.is_dir():
+            raise InvalidInput(f"{name} must name an existing folder; got {str(path)!r}.")
+    return [*folders.values()]
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:

@@ -11,8 +11,7 @@ from tacit.columns import Column, Encoder
 from tacit.errors import InvalidInput
 from tacit.integrations.sklearn_declared import bounds_of
 from tacit.integrations.sklearn_features import takes_given
-from tacit.models.additive import Binned
-from tacit.models.curves import AdditiveModel, LinearModel
+from tacit.models.additive import AdditiveModel, Binned, LinearModel
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, whose base imports this file
 
@@ -24,7 +23,7 @@ class NoCurves(InvalidInput, AttributeError):
 def curves_of(estimator: Estimator) -> AdditiveModel:
     """Return the fitted model as a constant and one curve for each column of X.
 
-    The curves of a classifier are log odds, as in :meth:`tacit.models.curves.LinearModel.log_odds`.  Those
+    The curves of a classifier are log odds, as in :meth:`tacit.models.additive.LinearModel.log_odds`.  Those
     of a regressor are in the units of ``target_bounds``.
 
     **Guarantee**

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, of_device, without_values
 from tacit.models.additive import Binned
-from tacit.pretrained.base import Pretrained
+from tacit.pretrained.model import Pretrained
 from tacit.recipes import BINS, additive_pays
 
 Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file

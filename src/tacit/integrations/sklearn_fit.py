@@ -25,8 +25,7 @@ from tacit.integrations.sklearn_rows import Rows
 from tacit.integrations.sklearn_searches import note_of_fit
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
-from tacit.models.additive import Binned, Calibrated, InPhases, StandardLinear, released, standard_loss
-from tacit.models.curves import Curve
+from tacit.models.additive import Binned, Calibrated, Curve, InPhases, StandardLinear, released, standard_loss
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, needed
-from tacit.pretrained.base import Pretrained, parameters_of
-from tacit.pretrained.folder import file_digest
+from tacit.pretrained.finding import file_digest
+from tacit.pretrained.model import Pretrained, parameters_of
 
 _SIZES = re.compile(r"([\w ()+*/,<>=-]|'\w*')*", re.ASCII)
 """The allowed form of a size in a program: names, numbers and operators."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tacit.errors import InvalidInput, needed
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 
 transformers = needed("transformers", "transformers", "a model of Hugging Face")
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from tacit.errors import InvalidInput
-from tacit.pretrained.base import Pretrained
-from tacit.pretrained.folder import ModelFolder
-from tacit.pretrained.looking import PICTURES, TEXT, WEIGHTS, Found, look_at
+from tacit.pretrained.finding import PICTURES, TEXT, WEIGHTS, Found, ModelFolder, look_at
+from tacit.pretrained.model import Pretrained
 
 
 def load_pretrained(
@@ -67,11 +66,11 @@ def _loaded(location: Found, label: str) -> Pretrained:
 
         return PretrainedText(ModelFolder(location.path), location.settings.get("length"), label)
     if location.kind == PICTURES:
-        from tacit.pretrained.vision import load_vision
+        from tacit.pretrained.pictures import load_vision
 
         return load_vision(ModelFolder(location.path), location.settings.get("image_size"), label)
     if location.kind == WEIGHTS:
-        from tacit.pretrained.weights import load_weights
+        from tacit.pretrained.pictures import load_weights
 
         return load_weights(location.path, **location.settings)
     from tacit.pretrained.exported import load_exported

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, check_integer, needed, without_values
-from tacit.pretrained.base import BATCH, Pretrained, files_in, parameters_of
-from tacit.pretrained.folder import CONFIG, INDEX, TOKENIZER, TOKENIZER_FILES, ModelFolder, file_digest
+from tacit.pretrained.finding import CONFIG, INDEX, TOKENIZER, TOKENIZER_FILES, ModelFolder, file_digest
+from tacit.pretrained.model import BATCH, Pretrained, files_in, parameters_of
 
 USUAL_LENGTH = 256
 """The default number of tokens read from each text, which is about 200 words."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tacit.columns import Encoder
-from tacit.models.curves import AdditiveModel, Curve, LinearModel
+from tacit.models.additive import AdditiveModel, Curve, LinearModel
 
 _DIGITS = ".6g"
 

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.datasets import Cutting
-from tacit.datasets.corpus import CorpusPart, read_part
 from tacit.datasets.dataset import choose_test
-from tacit.datasets.documents import check_users
+from tacit.datasets.documents import CorpusPart, check_users, read_part
 from tacit.errors import MissingExtra
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator

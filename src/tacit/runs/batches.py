@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from tacit.datasets import Cutting, Dataset
-from tacit.datasets.corpus import CorpusPart, corpus_parts
-from tacit.datasets.documents import check_users, pair_of, read_documents, sequence_pair
+from tacit.datasets.documents import (
+    CorpusPart,
+    check_users,
+    corpus_parts,
+    pair_of,
+    read_documents,
+    sequence_pair,
+)
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, needed, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 from tacit.runs.batch_parts import (
     Counts,
     Rule,

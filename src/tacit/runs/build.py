@@ -98,8 +98,8 @@ def make_session(
 
 
 def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None) -> Dataset:
-    """Read the data on each rank, after the first rank has downloaded them or computed features."""
-    if not config.data.download and not config.pretrained:
+    """Read the data on each rank, after the first rank has computed features."""
+    if not config.pretrained:
         return ranks.each(lambda: prepared_data(config, progress))
     first = ranks.only_first(lambda: prepared_data(config, progress, private))
     return ranks.each(lambda: prepared_data(config, progress, private) if first is None else first)

@@ -40,7 +40,7 @@ _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
     "run.mlflow", "run.wandb",
-    "data.folder", "data.download", "data.table", "data.test_table", "data.images",
+    "data.folder", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until", "model.huggingface", "model.encoder",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",

@@ -22,12 +22,10 @@ from torch import Tensor, nn
 from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import TacitError, spelled
-from tacit.pretrained.base import Pretrained
-from tacit.pretrained.cache import PIECE, FeatureCache
-from tacit.pretrained.checks import check_isolated
+from tacit.pretrained.features import PIECE, FeatureCache, check_isolated
 from tacit.pretrained.loading import load_called
+from tacit.pretrained.model import Head, Pretrained, TunedModel, with_all_weights, with_lora
 from tacit.pretrained.text import PretrainedText
-from tacit.pretrained.tuned import Head, TunedModel, with_all_weights, with_lora
 from tacit.runs.config import Config
 from tacit.runs.model_sections import FEATURES, in_run_file
 

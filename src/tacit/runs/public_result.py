@@ -25,7 +25,7 @@ from torch import nn
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
-from tacit.pretrained.tuned import Head, TunedModel, merged
+from tacit.pretrained.model import Head, TunedModel, merged
 from tacit.report.model_card import CardFacts
 from tacit.report.statement.statement import Statement
 from tacit.runs.config import Config

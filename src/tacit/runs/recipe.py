@@ -17,7 +17,7 @@ from typing import Any
 from tacit.columns import Encoder
 from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 from tacit.recipes import (
     BINS,
     LORA_RANK,
@@ -171,11 +171,13 @@ def _classes_of(run_file: Mapping[str, Any]) -> int:
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
         return 1
     values = column.get("values") if isinstance(column, dict) else data.get("classes")
-    return len(values) if isinstance(values, list) and len(values) > 1 else _KNOWN.get(data.get("name"), 2)
-
-
-_KNOWN = {"cifar10": 10, "cifar100": 100, "mnist": 10, "fashion-mnist": 10, "digits": 10}
-"""The number of classes of each data set of pictures."""
+    return (
+        len(values)
+        if isinstance(values, list) and len(values) > 1
+        else 10
+        if data.get("name") == "digits"
+        else 2
+    )
 
 
 def _recipe(

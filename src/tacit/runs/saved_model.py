@@ -38,7 +38,7 @@ from tacit.runs.model_sections import ModelSection
 from tacit.serial import parse_json
 
 if TYPE_CHECKING:
-    from tacit.pretrained.tuned import TunedModel
+    from tacit.pretrained.model import TunedModel
 
 ENCODER = "encoder"
 """The name of the folder for the public model's body, inside the folder of a run."""
@@ -242,7 +242,7 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
         InvalidInput: the body is missing, or belongs to another head.
     """
     from tacit.pretrained import load_pretrained  # imports transformers
-    from tacit.pretrained.tuned import Head, TunedModel
+    from tacit.pretrained.model import Head, TunedModel
 
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():

@@ -26,7 +26,6 @@ _WITH_MOMENTUM = ("sgd", "rmsprop")
 
 DATA_SETS = (
     "digits", "breast-cancer", "wine", "iris", "diabetes", "names",
-    "mnist", "fashion-mnist", "cifar10", "cifar100",
 )  # fmt: skip
 """The names that :func:`tacit.datasets.load` knows."""
 
@@ -75,7 +74,6 @@ class DataSection(Section):
 
     name: str | None = None
     folder: str | None = None
-    download: bool = False
     table: str | None = None
     test_table: str | None = None
     target: str | list[str] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from tacit.columns.encoder import Encoder, TextColumn
 from tacit.errors import InvalidInput
 from tacit.plan.signal import Ranked, rank_tuning
-from tacit.pretrained.folder import ModelFolder
+from tacit.pretrained.finding import ModelFolder
 from tacit.runs.config import Config, read_config
 from tacit.runs.plan import make_plan
 

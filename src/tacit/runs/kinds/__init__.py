@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput, spelled
-from tacit.pretrained.looking import TEXT, look_at
+from tacit.pretrained.finding import TEXT, look_at
 from tacit.runs.config import Config
 from tacit.runs.kinds.arrays import Arrays
 from tacit.runs.kinds.base import Kind, Piece, Progress, Source, silent
@@ -158,8 +158,7 @@ def _public_features(config: Config, progress: Progress, private: Path | None) -
 @functools.lru_cache(maxsize=4)
 def features_of(name: str, shape: tuple[int, ...]) -> Callable[..., Tensor]:
     """Return a function that computes features of pictures (n, *shape); its preparation may take seconds."""
-    from tacit.models.picture_features import PictureFeatures
-    from tacit.models.scattering import scattering_features
+    from tacit.models.picture_features import PictureFeatures, scattering_features
 
     if name == "scattering":
         return scattering_features

@@ -61,7 +61,7 @@ class Arrays(Kind):
 
         section = config.data
         folder = None if section.folder is None else Path(section.folder)
-        return load(str(section.name), folder=folder, download=section.download)
+        return load(str(section.name), folder=folder)
 
     @classmethod
     def of(cls, config: Config, data: Dataset) -> Kind:

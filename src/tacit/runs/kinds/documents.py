@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
-from tacit.pretrained.folder import TOKENIZER, ModelFolder
+from tacit.pretrained.finding import TOKENIZER, ModelFolder
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import Progress, Source, check_loss, check_path
 from tacit.runs.model_sections import LoraSection

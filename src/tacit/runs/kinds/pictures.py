@@ -85,13 +85,13 @@ class Pictures(Kind):
     def inputs(self, records: Any) -> Tensor:
         if isinstance(records, list | tuple):
             return self._read(records, lambda number: f"picture {number + 1}")
-        from tacit.datasets.arrays import to_inputs
+        from tacit.datasets.pictures import scaled_pixels
 
         values = as_array(records, "pictures")
         if values.dtype == np.uint8:
             pixels = values[..., None] if values.ndim == 3 else values
             if pixels.shape[1:] == (*self.size, self.colours):
-                return to_inputs(pixels, name="pictures")
+                return scaled_pixels(pixels)
         elif values.dtype.kind == "f" and values.shape[1:] == self.shape:
             return in_range(values, 0.0, 1.0, "pixels over 255")
         raise InvalidInput(
@@ -112,15 +112,14 @@ class Pictures(Kind):
             yield Piece(names, self._read(part, partial(_place, path, start)))
 
     def _read(self, pictures: Sequence[Any], where: Callable[[int], str]) -> Tensor:
-        from tacit.datasets.arrays import to_inputs
-        from tacit.datasets.pictures import read_picture
+        from tacit.datasets.pictures import read_picture, scaled_pixels
 
         if not pictures:
             raise InvalidInput("the list of pictures is empty. Give at least one.")
         pixels = np.empty((len(pictures), *self.size, self.colours), dtype=np.uint8)
         for number, picture in enumerate(pictures):
             pixels[number] = read_picture(picture, self.size, self.colours, partial(where, number))
-        return to_inputs(pixels, name="pictures")
+        return scaled_pixels(pixels)
 
 
 def _place(path: Path, start: int, number: int) -> str:

@@ -1,19 +1,20 @@
-"""The output of commands: tables, JSON, progress bars and messages; also, the handling of a Ctrl-C.
-
-Results go to stdout; messages about progress go to stderr.
-"""
+"""Functions that make options and arguments of commands, and options that several commands share."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import signal
+import stat
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeAlias
 
 import typer
 from rich import box
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from tacit.errors import TacitError
+from tacit.errors import InvalidInput, TacitError
 from tacit.launched import launched
 from tacit.rounding import finite
 
@@ -31,6 +32,71 @@ if TYPE_CHECKING:
     from tacit.plan import Plan
     from tacit.training.loop import MetricsRow
     from tacit.training.ranks.processes import Ranks
+
+
+def option(about: str, *names: str, **settings: Any) -> Any:
+    """Make an option whose help shows no default."""
+    return typer.Option(*names, help=about, show_default=False, **settings)
+
+
+def argument(about: str, **settings: Any) -> Any:
+    """Make an argument whose help shows no default."""
+    return typer.Argument(help=about, show_default=False, **settings)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
+FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
+NoInput = Annotated[bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")]
+Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
+Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
+Delta = Annotated[float | None, option("Probability that the promise fails, below 1 / records; no default.")]
+Adjacency = Annotated[
+    str | None, option("Neighbouring data sets: add-remove, replace-one or zero-out; no default.")
+]
+Figure = Annotated[Path | None, option("Draw the result to this file.")]
+InDatabase = Annotated[str | None, option("Table in a database: table or schema.table.")]
+
+
+def given_options(context: typer.Context, *names: str) -> list[str]:
+    """Return those of the named parameters that the user has given, as they are written in a shell.
+
+    Args:
+        context: the call of the command.
+        names: the names of the parameters in Python.
+    """
+    flags = {param.name: param.opts[0] for param in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    explicit = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    return [flags[name] if flags[name].startswith("-") else "RUN.toml" for name in explicit]
+
+
+def refuse(context: typer.Context, command: str, *names: str) -> None:
+    """Refuse parameters that ``command``, as called, would ignore."""
+    if options := given_options(context, *names):
+        raise InvalidInput(
+            f"{command} takes no {' and no '.join(options)}. Leave it out; see {context.command_path} --help."
+        )
+
+
+def words(context: typer.Context, **changed: object) -> list[str]:
+    """Return the user's arguments as words for a shell, with those in ``changed`` and without ``--json``."""
+    shell_words: list[str] = []
+    for param in context.command.params:
+        name, flag = str(param.name), param.opts[0]
+        value = (
+            changed[name]
+            if name in changed
+            else context.params[name]
+            if given_options(context, name)
+            else None
+        )
+        if value is None or value is False or name == "as_json":
+            continue
+        shell_words += [flag] if flag.startswith("-") else []
+        shell_words += [] if value is True else [str(value)]
+    return shell_words
+
 
 INTERRUPTED = 130
 """The exit code after a Ctrl-C."""
@@ -265,3 +331,26 @@ def _alone(device: str) -> None:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+class _OutlivingReader(io.FileIO):
+    """A pipe that takes everything after its reader has gone, such as ``head``.
+
+    So each command runs to its end, and its verdict alone decides the exit code.
+    """
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def outliving_reader(stream: TextIO) -> TextIO:
+    """Return the stream, or if it is a pipe, one that takes everything after the reader has gone."""
+    if not isinstance(stream, io.TextIOWrapper) or not stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+        return stream
+    pipe = io.BufferedWriter(_OutlivingReader(stream.fileno(), "wb", closefd=False))
+    return io.TextIOWrapper(
+        pipe, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering
+    )

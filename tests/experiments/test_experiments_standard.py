@@ -1,13 +1,18 @@
-"""Image sets in files: npz, IDX, CIFAR in its three forms, folders of pictures; where they are found."""
+"""Standard image sets in files: npz, IDX, CIFAR in its three forms; where they are found; downloads."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.server
 import io
 import os
 import pickle
 import struct
 import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,19 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tacit.datasets import load, load_image_folder
-from tacit.datasets.arrays import IDX_FILES, load_idx, load_npz, read_idx
-from tacit.datasets.cifar import read_batches, safe_unpickle
+from experiments import standard
+from experiments.standard import (
+    IDX_FILES,
+    RemoteFile,
+    fetch,
+    load,
+    load_idx,
+    load_npz,
+    read_batches,
+    read_idx,
+    safe_unpickle,
+    sha256_of,
+)
 from tacit.errors import InvalidInput
 
 DATA = Path(os.environ.get("TACIT_DATA", "/nowhere"))
@@ -324,67 +339,193 @@ def test_cifar10_of_the_shared_data() -> None:
     assert counts.tolist() == [1000] * 10
 
 
-# Folders of pictures
+@pytest.mark.skipif(not (DATA / "mnist.npz").is_file(), reason="TACIT_DATA has no mnist.npz")
+def test_mnist() -> None:
+    data = load("mnist", folder=DATA)
+    assert data.train.inputs.shape == (60_000, 1, 28, 28)
+    assert data.test.inputs.shape == (10_000, 1, 28, 28)
+    assert torch.equal(torch.bincount(data.test.targets)[:3], torch.tensor([980, 1135, 1032]))
+    assert float(data.train.inputs.mean()) == pytest.approx(0.1307, abs=1e-4)
+    with np.load(DATA / "mnist.npz") as raw:
+        pixels = torch.from_numpy(raw["x_test"][:100].astype(np.float32) / 255)
+    assert torch.equal(data.test.inputs[:100, 0], pixels)
 
 
-def save_pictures(root: Path, count: int = 6) -> None:
-    for label, level in (("a", 0), ("b", 255)):
-        (root / label).mkdir(parents=True)
-        for number in range(count):
-            colour = (level, abs(level - number), level)
-            Image.new("RGB", (10 + number, 7), colour).save(root / label / f"{number}.png")
+# Downloads
 
 
-def test_image_folder_with_its_own_split(tmp_path: Path) -> None:
-    save_pictures(tmp_path / "train")
-    save_pictures(tmp_path / "test", 2)
-    (tmp_path / "train" / "a" / ".hidden").write_text("not a picture")
-    seen: list[tuple[int, int]] = []
-    data = load_image_folder(
-        tmp_path, size=(5, 4), classes=CLASSES, progress=lambda done, total: seen.append((done, total))
-    )
-    assert data.train.inputs.shape == (12, 3, 5, 4)
-    assert data.train.targets.tolist() == [0] * 6 + [1] * 6
-    assert data.test.targets.tolist() == [0, 0, 1, 1]
-    assert data.train.inputs[:6, 0].max() == 0.0
-    assert data.train.inputs[6:, 0].min() == 1.0
-    assert seen[-1] == (16, 16)
+CONTENT = bytes(range(256)) * 40_000  # 10 MB: several chunks
 
 
-def test_image_folder_split_by_picture(tmp_path: Path) -> None:
-    save_pictures(tmp_path, 20)
-    data = load_image_folder(tmp_path, size=(4, 4), classes=CLASSES, colours=1, test_fraction=0.3)
-    assert data.input_shape == (1, 4, 4)
-    assert len(data.train.inputs) + len(data.test.inputs) == 40
-    trained = {tuple(row) for row in data.train.inputs.flatten(1).tolist()}
-    (tmp_path / "a" / "0.png").unlink()
-    fewer = load_image_folder(tmp_path, size=(4, 4), classes=CLASSES, colours=1, test_fraction=0.3)
-    assert len(trained ^ {tuple(row) for row in fewer.train.inputs.flatten(1).tolist()}) <= 1
+@pytest.fixture
+def remote(tmp_path: Path) -> RemoteFile:
+    source = tmp_path / "source.bin"
+    source.write_bytes(CONTENT)
+    return RemoteFile(source.as_uri(), hashlib.sha256(CONTENT).hexdigest())
 
 
-def test_image_folder_with_faults(tmp_path: Path) -> None:
-    save_pictures(tmp_path)
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that promises 1000 bytes under /torn, and hangs up after 10; no proxy stands before it."""
 
-    def read(classes: tuple[str, ...] = CLASSES, fraction: float | None = 0.3, colours: int = 3) -> None:
-        load_image_folder(tmp_path, size=(4, 4), classes=classes, test_fraction=fraction, colours=colours)
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if self.path == "/absent" else 200)
+            self.send_header("Content-Length", "1000" if self.path == "/torn" else "10")
+            self.end_headers()
+            self.wfile.write(b"0123456789")
 
-    with pytest.raises(InvalidInput, match="lacks class folders: c"):
-        read(("a", "b", "c"))
-    with pytest.raises(InvalidInput, match="has 1 folders that are no declared class"):
-        read(("a",))
-    with pytest.raises(InvalidInput, match="test_fraction must be given"):
-        read(fraction=None)
-    with pytest.raises(InvalidInput, match="colours must be 1 or 3"):
-        read(colours=2)
-    with pytest.raises(InvalidInput, match="leaves no picture for testing"):
-        read(fraction=1e-9)
-    (tmp_path / "b" / "torn.png").write_bytes((tmp_path / "b" / "1.png").read_bytes()[:40])
-    with pytest.raises(InvalidInput, match=r"cannot read picture \d+ of .*/b, in the order of paths: "):
-        read()
-    empty = tmp_path / "empty"
-    for label in CLASSES:
-        (empty / label).mkdir(parents=True)
-    with pytest.raises(InvalidInput, match="hold no pictures"):
-        load_image_folder(empty, size=(4, 4), classes=CLASSES, test_fraction=0.5)
-    with pytest.raises(InvalidInput, match="there is no folder"):
-        load_image_folder(tmp_path / "absent", size=(4, 4), classes=CLASSES, test_fraction=0.5)
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  named by the base class
+            pass
+
+    monkeypatch.setenv("no_proxy", "*")
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def at_each_chunk(monkeypatch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Calls ``told`` in the place of the bar, with the bytes of each chunk."""
+
+    class Bar:
+        def __init__(self, total: int | None, **_: Any) -> None:
+            self.total, self.update = total, told
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *problem: object) -> None:
+            assert self.total == len(CONTENT)
+
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
+
+
+def test_fetches_and_checks(tmp_path: Path, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    at_each_chunk(monkeypatch, seen.append)
+    path = fetch(remote, tmp_path / "cache")
+    assert path == tmp_path / "cache" / "source.bin"
+    assert path.read_bytes() == CONTENT
+    assert sum(seen) == len(CONTENT)
+    assert len(seen) > 5
+
+
+def test_a_file_with_the_right_checksum_is_not_fetched_again(tmp_path: Path, remote: RemoteFile) -> None:
+    path = fetch(remote, tmp_path / "cache")
+    (tmp_path / "source.bin").unlink()
+    assert fetch(remote, tmp_path / "cache") == path
+
+
+def test_a_damaged_file_in_the_cache_is_replaced(tmp_path: Path, remote: RemoteFile) -> None:
+    path = fetch(remote, tmp_path / "cache")
+    path.write_bytes(b"damaged")
+    assert sha256_of(fetch(remote, tmp_path / "cache")) == remote.sha256
+
+
+def test_a_wrong_checksum_leaves_nothing_behind(tmp_path: Path, remote: RemoteFile) -> None:
+    wrong = RemoteFile(remote.url, "0" * 64)
+    with pytest.raises(InvalidInput, match=f"has the sha256 {remote.sha256}, not 0+"):
+        fetch(wrong, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_an_interrupted_download_leaves_nothing_behind_and_keeps_the_old_file(
+    tmp_path: Path, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "source.bin").write_bytes(b"older")
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    at_each_chunk(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(remote, cache)
+    assert [path.read_bytes() for path in cache.iterdir()] == [b"older"]
+
+
+def test_over_http(tmp_path: Path, server: str) -> None:
+    good = RemoteFile(f"{server}/ten", hashlib.sha256(b"0123456789").hexdigest())
+    assert fetch(good, tmp_path).read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("path", ["/absent", "/torn"])
+def test_http_failures_say_what_to_do(tmp_path: Path, server: str, path: str) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot fetch http.*TACIT_DATA|has the sha256"):
+        fetch(RemoteFile(server + path, hashlib.sha256(b"0123456789x").hexdigest()), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_such_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(InvalidInput, match=r"put nothing\.gz in a folder"):
+        fetch(RemoteFile((tmp_path / "nothing.gz").as_uri(), "0" * 64), tmp_path)
+    with pytest.raises(InvalidInput, match="cannot fetch"):
+        fetch(RemoteFile("http://127.0.0.1:1/x", "0" * 64), tmp_path)
+
+
+def test_a_long_download_shows_a_bar_and_a_short_one_does_not(
+    tmp_path: Path, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standard, "_QUIET", 1e9)
+    fetch(remote, tmp_path / "short")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(standard, "_QUIET", -1.0)
+    fetch(remote, tmp_path / "long")
+    assert "source.bin" in capsys.readouterr().err
+
+
+def test_load_downloads_only_when_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it: four files are fetched to the cache with their checksums, then found there."""
+    monkeypatch.delenv("TACIT_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    x, y = np.full((2, 28, 28), 51, dtype=np.uint8), np.array([3, 4], dtype=np.uint8)
+    remotes = []
+    for file, values in zip(IDX_FILES, (x, y, x, y), strict=True):
+        raw = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+        path = origin / f"{file}.gz"
+        path.write_bytes(gzip.compress(raw))
+        remotes.append(RemoteFile(path.as_uri(), sha256_of(path)))
+    sets = dict(standard._IMAGE_SETS)
+    entry = standard._ImageSet(sets["mnist"].find, tuple(remotes), "mnist", sets["mnist"].files)
+    monkeypatch.setitem(standard._IMAGE_SETS, "mnist", entry)
+    with pytest.raises(InvalidInput, match="download=True"):
+        load("mnist")
+    assert not (tmp_path / "cache" / "tacit").exists()
+    data = load("mnist", download=True)
+    assert data.train.targets.tolist() == [3, 4]
+    assert float(data.train.inputs.mean()) == pytest.approx(0.2)
+    assert len(list((tmp_path / "cache" / "tacit" / "mnist").iterdir())) == 4
+    assert load("mnist").name == "mnist"  # from the cache
+
+
+def test_official_files_have_plausible_addresses_and_checksums() -> None:
+    remotes = [remote for entry in standard._IMAGE_SETS.values() for remote in entry.remote]
+    assert len(remotes) == 10
+    assert len({remote.sha256 for remote in remotes}) == 10
+    for remote in remotes:
+        assert len(bytes.fromhex(remote.sha256)) == 32
+        assert remote.url.startswith("http")
+        assert remote.name.endswith(".gz")
+
+
+def test_two_threads_that_fetch_at_once_do_not_disturb_each_other(
+    tmp_path: Path, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[Path] = []
+    at_each_chunk(monkeypatch, lambda _: time.sleep(0.005))
+    threads = [
+        threading.Thread(target=lambda: paths.append(fetch(remote, tmp_path / "cache"))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() == CONTENT for path in paths] == [True, True]
+    assert len(list((tmp_path / "cache").iterdir())) == 1

@@ -1,0 +1,304 @@
+"""The public model at a path: its kind by file names and configuration files, found without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from tacit.errors import InvalidInput, reason_of
+
+CONFIG, SAFETENSORS, INDEX, TOKENIZER = (
+    "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
+)  # fmt: skip
+TOKENIZER_FILES = (
+    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
+    "merges.txt", "added_tokens.json", "tokenizer.model",
+)  # fmt: skip
+"""The files of a tokenizer. Only tokenizer.json is read; all are saved with the trained model."""
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model.pt", "consolidated.00.pth")
+_SPECIAL = ("bos_token", "eos_token", "pad_token")
+_CHUNK = 1 << 20
+_LISTED = 6
+
+
+@final
+@dataclass(frozen=True)
+class ModelFolder:
+    """The folder of a transformers model at ``path``; :meth:`check` makes one."""
+
+    path: Path
+
+    @classmethod
+    def check(
+        cls,
+        path: Path | str,
+        *,
+        called: str = "[model] huggingface",
+        files: tuple[str, ...] = (CONFIG, TOKENIZER),
+    ) -> ModelFolder:
+        """Check the folder at ``path``, and return it.
+
+        Args:
+            path: the folder.
+            called: the user's setting that names the folder, for errors.
+            files: the files that the folder must have, in addition to weights.
+
+        Raises:
+            InvalidInput: if the folder does not exist, if a file is missing or unreadable, or if loading the
+                weights or the model would run code.
+        """
+        folder = cls(Path(path))
+        where = f'{called} = "{path}"'
+        if not folder.path.is_dir():
+            raise InvalidInput(
+                f"{where}: there is no such folder. Name one that holds {CONFIG}, {TOKENIZER} and, unless "
+                f"the weights are to be random, {SAFETENSORS}; nothing is downloaded. The path is relative "
+                "to the folder in which the command is called."
+            )
+        names = sorted(file.name for file in folder.path.iterdir())
+        if "adapter_config.json" in names:
+            raise InvalidInput(
+                f"{where} holds an adapter, not a whole model. Merge it into its base model first "
+                "(merge_and_unload of peft), and save that."
+            )
+        for name in files:
+            if name not in names:
+                contents = ", ".join(names[:_LISTED]) + (" and others" if len(names) > _LISTED else "")
+                raise InvalidInput(
+                    f"{where}: {name} is missing; the folder holds {contents or 'nothing'}. Save the model "
+                    "and its tokenizer there by save_pretrained of transformers."
+                )
+        if not folder.has_weights and (pickles := [name for name in _PICKLES if name in names]):
+            raise InvalidInput(
+                f"{where}: the weights in {pickles[0]} are a pickle. A pickle can run any code when it is "
+                f"read. Save them as {SAFETENSORS}: load the model in transformers and call save_pretrained. "
+                f"Without {pickles[0]} the weights would be random."
+            )
+        if not isinstance(folder.config.get("model_type"), str):
+            raise InvalidInput(f"{where}: {CONFIG} has no model_type. Take the folder of a whole model.")
+        if "auto_map" in folder.config:
+            raise InvalidInput(
+                f"{where}: {CONFIG} has the key auto_map. It names code in the folder, and Tacit does not "
+                "run such code. Take a model that transformers knows, or build this one by [model] factory."
+            )
+        for file in folder.weight_files:
+            if not file.is_file():
+                raise InvalidInput(f"{where}: {INDEX} names {file.name}, which is missing. Copy it again.")
+        return folder
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return self.read(CONFIG)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the folder contains weights; otherwise the model starts with random weights."""
+        return (self.path / SAFETENSORS).is_file() or (self.path / INDEX).is_file()
+
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """The files of the weights, sorted by name."""
+        if (self.path / SAFETENSORS).is_file() or not self.has_weights:
+            return (self.path / SAFETENSORS,) if self.has_weights else ()
+        parts = self.read(INDEX).get("weight_map")
+        if not isinstance(parts, dict) or not all(_is_name(part) for part in parts.values()):
+            raise InvalidInput(f"{self.path / INDEX} has no weight_map with names of files. Copy it again.")
+        return tuple(self.path / name for name in sorted(set(parts.values())))
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """The texts of the begin, end and padding tokens that tokenizer_config.json names, by key."""
+        if not (self.path / "tokenizer_config.json").is_file():
+            return {}
+        config = self.read("tokenizer_config.json")
+        texts = {name: config.get(name) for name in _SPECIAL}
+        texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in texts.items()}
+        return {name: one for name, one in texts.items() if isinstance(one, str)}
+
+    def weights_digest(self) -> str | None:
+        """Return the SHA-256 of the weights, in hexadecimal; None if there are none.
+
+        For one file this is the hash of the file. For several files it is the hash of the lines
+        "digest  name" that sha256sum prints, sorted by name.
+        """
+        digests = [(file_digest(file), file.name) for file in self.weight_files]
+        if len(digests) < 2:
+            return digests[0][0] if digests else None
+        lines = "".join(f"{digest}  {name}\n" for digest, name in digests)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def tokenizer_digest(self) -> str:
+        """Return the SHA-256 of tokenizer.json, in hexadecimal."""
+        return file_digest(self.path / TOKENIZER)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return the content of a JSON file."""
+        try:
+            data = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as problem:
+            raise InvalidInput(
+                f"{self.path / name} cannot be read as JSON: {reason_of(problem)}. Copy it again."
+            ) from None
+        if not isinstance(data, dict):
+            raise InvalidInput(f"{self.path / name} is JSON, but not an object. Copy it again.")
+        return data
+
+
+def _is_name(part: object) -> bool:
+    return isinstance(part, str) and Path(part).name == part
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+FORMAT = 1
+SAVED = "pretrained.json"
+"""The file in a saved folder that says how to load the model in this folder."""
+_SETTINGS = ("architecture", "length", "image_size")
+TEXT, PICTURES, WEIGHTS, PROGRAM = "text", "pictures", "weights", "program"
+_TAKES = {TEXT: ("length",), PICTURES: ("image_size",), WEIGHTS: ("architecture", "image_size"), PROGRAM: ()}
+_WEIGHTS, _PROGRAMS = (".pth", ".pt", ".safetensors"), (".pt2", ".onnx")
+_PREPROCESSOR = "preprocessor_config.json"
+USUAL_SIZE, SMALL_SIZE, _SMALL = 224, 128, 64
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """A public model that was found, but not loaded yet.
+
+    Attributes:
+        kind: ``TEXT`` or ``PICTURES`` for a transformers folder, ``WEIGHTS`` or ``PROGRAM`` for a file.
+        path: the folder or file to load.
+        settings: the settings for loading it that are given: architecture, length or image_size.
+        digest: the digest that the loaded model must have, if ``Pretrained.save`` wrote it; else None.
+    """
+
+    kind: str
+    path: Path
+    settings: Mapping[str, Any]
+    digest: str | None = None
+
+
+def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
+    """Find the model at a path.
+
+    Args:
+        path: a file or folder.
+        label: the setting by which the user names the path, for errors.
+        arguments: the settings for loading the model, with None for those that the user leaves out.
+
+    Raises:
+        InvalidInput: if the path does not exist or contains no model, if a file is missing, or if a setting
+            is missing or does not apply.
+    """
+    settings = {name: value for name, value in arguments.items() if value is not None}
+    place, digest = path, None
+    if (path / SAVED).is_file():
+        place, settings, digest = _saved_model(path, settings)
+    where = f'{label} = "{place}"'
+    if not place.exists():
+        raise InvalidInput(
+            f"{where}: there is no such file or folder. Name the folder of a model of transformers, or a "
+            f"file {', '.join((*_WEIGHTS, *_PROGRAMS))}; nothing is downloaded. A relative path begins at "
+            "the folder in which the command is called."
+        )
+    kind = _kind(place, label)
+    for name in settings:
+        if name not in _TAKES[kind]:
+            takes = " and ".join(f"`{one}`" for one in _TAKES[kind]) or "no setting"
+            raise InvalidInput(
+                f"is not for {where}, which takes {takes}", argument=name, fix=f"Leave `{name}` out."
+            )
+    if kind == WEIGHTS and "architecture" not in settings:
+        raise InvalidInput(
+            f"{where} holds weights alone, without their network",
+            fix='Name `architecture`, such as architecture = "mobilenet_v2".',
+        )
+    return Found(kind, place, settings, digest)
+
+
+def _kind(path: Path, label: str) -> str:
+    if path.is_dir():
+        return _kind_of_folder(path, label)
+    if path.suffix.lower() in _WEIGHTS:
+        return WEIGHTS
+    if path.suffix.lower() in _PROGRAMS:
+        return PROGRAM
+    raise InvalidInput(
+        f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}. It may also be a folder of a '
+        "transformers model. Give the file the ending of its format."
+    )
+
+
+def _kind_of_folder(path: Path, label: str) -> str:
+    """Return TEXT or PICTURES, by the files and the configuration of a model's folder."""
+    present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
+    if all(present):
+        raise InvalidInput(
+            f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
+            "pictures together. Save its part for texts or its part for pictures alone, with save_pretrained."
+        )
+    folder = ModelFolder.check(path, called=label, files=(CONFIG,))
+    of_pictures = present[1] or (
+        not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
+    )
+    if not of_pictures and not present[0]:
+        ModelFolder.check(path, called=label)  # reports the missing files
+    if not folder.has_weights:
+        raise InvalidInput(
+            f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
+            "no features. Add the file."
+        )
+    return PICTURES if of_pictures else TEXT
+
+
+def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
+    """Return the path of a saved model, the settings for loading it, and its digest.
+
+    Raises:
+        InvalidInput: if the saved description is damaged, has another format, or contradicts ``arguments``.
+    """
+    path = folder / SAVED
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+        form, digest, file = description["format"], str(description["digest"]), description.get("file")
+    except (OSError, ValueError, TypeError, KeyError) as problem:
+        raise InvalidInput(f"{path} cannot be read: {reason_of(problem)}. Copy the folder again.") from None
+    if form != FORMAT:
+        raise InvalidInput(
+            f"{path} has format {form!r}; this version of Tacit reads {FORMAT}. Use the version that wrote "
+            "it."
+        )
+    settings = {name: description[name] for name in _SETTINGS if description.get(name) is not None}
+    for name, value in arguments.items():
+        if settings.get(name) != value:
+            raise InvalidInput(
+                f"{name} = {value!r} contradicts the model saved in {folder}, which has "
+                f"{settings.get(name)!r}. Leave it out, or load the original model."
+            )
+    return (folder if file is None else folder / Path(str(file)).name), settings, digest
+
+
+def usual_size(height: int, width: int) -> int:
+    """Return the side in pixels to which images should be scaled for a model that takes any size.
+
+    Small images are scaled to 128 pixels only: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels and
+    takes twice as long at 224.
+
+    >>> usual_size(32, 32), usual_size(480, 640)
+    (128, 224)
+    """
+    return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE
