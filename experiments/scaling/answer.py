@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments.scaling.law import Floats, Law, parameters
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency
 from tacit.planner import PlanRequest
-from tacit.scaling.law import Floats, Law, parameters
 
 _LEAST_EPSILON = 0.1  # below, the tight accountant takes seconds at the rates of large corpora
 _SPARE = 5.0  # standard deviations between the expected batch and the largest one
@@ -108,8 +108,8 @@ class Configuration:
         tokens_per_parameter: tokens / M.
         epochs: T q, the mean number of times that a record is drawn.
 
-    >>> from tacit.scaling import advise_language_model
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling import advise_language_model
+    >>> from experiments.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> best = advise_language_model(question, published_law()).best
@@ -171,7 +171,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelAdvice:
-    """The answer to a :class:`~tacit.scaling.LanguageModelRequest`.
+    """The answer to a :class:`~experiments.scaling.LanguageModelRequest`.
 
     Attributes:
         question: the request.
@@ -183,8 +183,8 @@ class LanguageModelAdvice:
             that twice as much of one budget would remove, with the other budgets unchanged.
         warnings: sentences about assumptions beyond the runs of the law, and about limits of the search.
 
-    >>> from tacit.scaling import advise_language_model
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling import advise_language_model
+    >>> from experiments.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())

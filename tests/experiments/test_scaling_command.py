@@ -1,20 +1,44 @@
-"""``tacit plan --language-model``: what is shown, that the promise is kept, and what is refused how."""
+"""``python -m experiments.scaling``: what is shown, that the promise is kept, and what is refused how."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
-from shell import Shell
 
 import tacit
-from tacit.cli.app import run
+from experiments.scaling.__main__ import main
 
 PROMISE = ("--unit", "sequence", "--adjacency", "add-remove", "--epsilon", "4", "--delta", "1e-8")
-ASK = ("plan", "--language-model", "--records", "1e7", "--flops", "1e20", *PROMISE)
+ASK = ("--records", "1e7", "--flops", "1e20", *PROMISE)
 PAGE = Path(__file__).parents[2] / "docs" / "language-model-plan.md"
+
+
+class Shell:
+    """Runs the command in this process, checks its exit code, and returns its output."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def both(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        out, err = self._capsys.readouterr()
+        assert (ended.value.code or 0) == code, out + err
+        return out, err
+
+    def data(self, *arguments: str) -> Any:
+        return json.loads(self.both(*arguments, "--json")[0])
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
 
 
 def test_the_table_the_words_and_the_figure(shell: Shell, tmp_path: Path) -> None:
@@ -67,42 +91,42 @@ def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> No
     assert data["law"]["source"] == str(path)
     assert data["law"]["quality"]["typical"] < 0.005
     assert 2.0 < data["best"]["loss"] < 4.0
-    assert "--runs needs --sequence-length" in shell.err(*ASK, "--runs", str(path), code=2)
+    assert "--runs needs --sequence-length" in shell.both(*ASK, "--runs", str(path), code=2)[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--language-model", "needs --flops .* --unit .* exactly one of --records and --tokens"),
-        ("--language-model --records 1e7 --tokens 5e9 --flops 1e19 PROMISE", "exactly one of --records"),
-        ("--language-model --records 1e7 --flops 1e19 --epochs 3 PROMISE", "takes no --epochs"),
-        ("--records 1e4 --steps 10 --flops 1e19 PROMISE", "without --language-model takes no --flops"),
-        ("--language-model --records 1e7 --flops nan PROMISE", "flops must be a real number"),
-        ("--language-model --records 1e7 --flops -1 PROMISE", "flops must be a real number"),
-        ("--language-model --tokens 100 --flops 1e19 PROMISE", "at least one sequence of 512 tokens"),
-        ("--language-model --tokens inf --flops 1e19 PROMISE", "at least one sequence of 512 tokens"),
-        ("--language-model --records 1e7 --flops 1e12 PROMISE", "too few for one sequence a step"),
-        ("--language-model --records 100 --flops 1e19 PROMISE", "ratio of this budget is at least"),
-        ("--language-model --records 1e7 --flops 1e19 --parameters 1e9 PROMISE", "outside the scaling law"),
+        ("--extrapolate", "needs --flops .* --unit .* exactly one of --records and --tokens"),
+        ("--records 1e7 --tokens 5e9 --flops 1e19 PROMISE", "exactly one of --records"),
+        ("--records 1e7 --flops nan PROMISE", "flops must be a real number"),
+        ("--records 1e7 --flops -1 PROMISE", "flops must be a real number"),
+        ("--tokens 100 --flops 1e19 PROMISE", "at least one sequence of 512 tokens"),
+        ("--tokens inf --flops 1e19 PROMISE", "at least one sequence of 512 tokens"),
+        ("--records 1e7 --flops 1e12 PROMISE", "too few for one sequence a step"),
+        ("--records 100 --flops 1e19 PROMISE", "ratio of this budget is at least"),
+        ("--records 1e7 --flops 1e19 --parameters 1e9 PROMISE", "outside the scaling law"),
         (
-            "--language-model --records 1e7 --flops 1e19 --sequence-length 0 PROMISE",
+            "--records 1e7 --flops 1e19 --sequence-length 0 PROMISE",
             "must be an integer >= 1",
         ),
-        ("--language-model --records 1e7 --flops 1e19 --compare-epsilon 3 PROMISE", "--figure FILE.png"),
+        ("--records 1e7 --flops 1e19 --compare-epsilon 3 PROMISE", "--figure FILE.png"),
         (
-            "--language-model --records 1e7 --flops 1e19 --figure x.txt PROMISE",
+            "--records 1e7 --flops 1e19 --figure x.txt PROMISE",
             "the name of a figure must end in",
         ),
-        ("--language-model --records 1e7 --flops 1e19 --largest-batch 0 PROMISE", "--largest-batch must be"),
+        ("--records 1e7 --flops 1e19 --largest-batch 0 PROMISE", "--largest-batch must be"),
         (
-            "--language-model --records 1e7 --flops 1e19 PROMISE --epsilon 0.01",
+            "--records 1e7 --flops 1e19 PROMISE --epsilon 0.01",
             "must be at least 0.1",
         ),
-        ("--language-model --records 1e9 --flops 1e19 PROMISE", "delta = 1e-08 is not below 1/N"),
+        ("--records 1e9 --flops 1e19 PROMISE", "delta = 1e-08 is not below 1/N"),
     ],
 )
 def test_wrong_questions_are_refused(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
-    assert run(["plan", *shlex.split(arguments.replace("PROMISE", " ".join(PROMISE)))]) in (1, 2)
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(arguments.replace("PROMISE", " ".join(PROMISE))))
+    assert ended.value.code in (1, 2)
     out, err = capsys.readouterr()
     assert out == ""
     assert re.search(says, " ".join(err.split())), err
@@ -116,9 +140,9 @@ def test_the_commands_of_the_page_run(shell: Shell, tmp_path: Path, monkeypatch:
     assert len(commands) == 2
     shown = ""
     for command in commands:
-        name, *arguments = shlex.split(command)
-        assert name == "tacit"
-        shown += shell.out(*arguments)
+        python, flag, module, *arguments = shlex.split(command)
+        assert (python, flag, module) == ("python", "-m", "experiments.scaling")
+        shown += shell.both(*arguments)[0]
     table = text.split("```text\n")[1].split("\n```")[0]
     assert table in shown
 

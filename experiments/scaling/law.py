@@ -114,7 +114,7 @@ class Law:
         quality: the errors of the fit.
         source: where the runs come from.
 
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling.published import published_law
     >>> round(published_law().loss(model_size=17e6, steps=9_600, noise_batch_ratio=5.1e-5), 1)
     3.7
     """
@@ -160,7 +160,7 @@ class Law:
         Raises:
             InvalidInput: if there are too few runs, or if they differ too little to tell the terms apart.
         """
-        from tacit.scaling.fitting import fit_coefficients  # the import of scipy.optimize is slow
+        from experiments.scaling.fitting import fit_coefficients  # the import of scipy.optimize is slow
 
         measured = tuple(runs)
         _check(measured)
@@ -239,7 +239,7 @@ class Law:
     def from_data(cls, data: dict[str, Any]) -> Law:
         """Read the scaling law that :meth:`as_data` wrote.
 
-        >>> from tacit.scaling.published import published_law
+        >>> from experiments.scaling.published import published_law
         >>> Law.from_data(published_law().as_data()) == published_law()
         True
         """

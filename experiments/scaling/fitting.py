@@ -41,10 +41,10 @@ _STARTS = tuple(
 def fit_coefficients(
     sizes: Floats, steps: Floats, ratios: Floats, losses: Floats
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Fit the coefficients of :meth:`tacit.scaling.Law.fit`; each array has one entry per run.
+    """Fit the coefficients of :meth:`experiments.scaling.Law.fit`; each array has one entry per run.
 
     Returns:
-        The coefficients of a :class:`~tacit.scaling.Law` by name, and the errors of a ``Quality`` by name.
+        The coefficients of a :class:`~experiments.scaling.Law` and the errors of a ``Quality``, by name.
     """
     middle_size, middle_steps = _middle(sizes), _middle(steps)
     middle_ratio = _middle(ratios[ratios > 0.0])

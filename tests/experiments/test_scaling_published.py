@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.scaling import LanguageModelRequest, Law, advise_language_model
-from tacit.scaling.advice import loss_over_compute, without_privacy
-from tacit.scaling.published import published_facts, published_law, published_runs
+from experiments.scaling import LanguageModelRequest, Law, advise_language_model
+from experiments.scaling.advice import loss_over_compute, without_privacy
+from experiments.scaling.published import published_facts, published_law, published_runs
 
 DATA = published_facts()
 TABLE = DATA["runs"]

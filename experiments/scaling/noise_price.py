@@ -22,12 +22,12 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
+from experiments.scaling.law import Floats
 from tacit.accounting import calibrate
 from tacit.accounting.calibrate import LooseBudget
 from tacit.events import Adjacency, Event, Gaussian
 from tacit.rounding import NOISE_DIGITS
 from tacit.sampling import FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
-from tacit.scaling.law import Floats
 
 _RATES, _STEPS = 5, 3  # grid points of the table
 _QUIET = 0.38  # at a smaller estimate of sigma, the tight accountant takes seconds to minutes

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.scaling import LanguageModelRequest, Law, Run, advise_language_model
+from experiments.scaling.published import published_law, read_runs
 from tacit.errors import InvalidInput
-from tacit.scaling import LanguageModelRequest, Law, Run, advise_language_model
-from tacit.scaling.published import published_law, read_runs
 
 QUESTION = LanguageModelRequest(
     records=2_000_000, unit="sequence", epsilon=4, delta=1e-8, adjacency="add-remove", flops=3e17,

@@ -5,7 +5,7 @@ floating-point operations (Kaplan et al., 2001.08361; clipping and noise add lit
 2501.18914, appendix B.3). The promise and the number of records determine sigma for each B and T. The search
 finds the (M, T, B) within the budget that have the least loss by the scaling law.
 
-Symbols: N records, S tokens per record; M, T, B, sigma, r as in :mod:`tacit.scaling.law`.
+Symbols: N records, S tokens per record; M, T, B, sigma, r as in :mod:`experiments.scaling.law`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from tacit.accounting.calibrate import LooseBudget
-from tacit.errors import InvalidInput
-from tacit.events import Adjacency
-from tacit.scaling.answer import (
+from experiments.scaling.answer import (
     Configuration,
     LanguageModelAdvice,
     LanguageModelRequest,
@@ -28,9 +25,12 @@ from tacit.scaling.answer import (
     NonPrivate,
     Point,
 )
-from tacit.scaling.law import Floats, Law, Range, parameters
-from tacit.scaling.noise_price import NoiseTable, accountant, noise_multiplier
-from tacit.scaling.published import published_facts
+from experiments.scaling.law import Floats, Law, Range, parameters
+from experiments.scaling.noise_price import NoiseTable, accountant, noise_multiplier
+from experiments.scaling.published import published_facts
+from tacit.accounting.calibrate import LooseBudget
+from tacit.errors import InvalidInput
+from tacit.events import Adjacency
 from tacit.strength import warn_if_weak
 
 NEAR_BEST = 0.01
@@ -55,7 +55,7 @@ def advise_language_model(
     Raises:
         InvalidInput: if no configuration within the budget is in the range of the law. The message says why.
 
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> advice = advise_language_model(question, published_law())
@@ -93,7 +93,7 @@ def loss_over_compute(
     The noise is the estimate of the search, within a tenth of the proven noise. A compute budget without a
     configuration in the range of the law is left out.
 
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> points = loss_over_compute(question, published_law(), epsilon=4, flops=np.array([1e18, 1e19]))
@@ -275,7 +275,7 @@ def _twice(question: LanguageModelRequest) -> tuple[LanguageModelRequest, ...]:
 def without_privacy(question: LanguageModelRequest, law: Law) -> NonPrivate:
     """Return the published choice for training without privacy with that compute.
 
-    >>> from tacit.scaling.published import published_law
+    >>> from experiments.scaling.published import published_law
     >>> question = LanguageModelRequest(records=10**7, unit="sequence", epsilon=4, delta=1e-8,
     ...     adjacency="add-remove", flops=1e19, sequence_length=512)
     >>> plain = without_privacy(question, published_law())

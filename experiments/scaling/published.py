@@ -10,18 +10,17 @@ import csv
 import json
 from dataclasses import fields
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from experiments.scaling.law import Law, Run
 from tacit.errors import InvalidInput, reason_of
-from tacit.scaling.law import Law, Run
 
 
 @cache
 def published_facts() -> dict[str, Any]:
     """Return all published numbers that a plan uses, with their sources."""
-    text = resources.files("tacit.scaling").joinpath("published.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "published.json").read_text(encoding="utf-8")
     facts: dict[str, Any] = json.loads(text)
     return facts
 

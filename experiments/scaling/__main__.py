@@ -1,22 +1,34 @@
-"""``tacit plan --language-model``: the model size, batch size and steps for a compute and privacy budget."""
+"""The size of a language model for budgets of compute and privacy: ``python -m experiments.scaling``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
 
-from tacit.cli.show import Preparations, console, print_json, print_whole, say, show_line, table_of_figures
-from tacit.errors import InvalidInput, check_integer
+from experiments.scaling import LanguageModelRequest, Law, advise_language_model
+from experiments.scaling.answer import Configuration, LanguageModelAdvice
+from experiments.scaling.figure import plot_language_model
+from experiments.scaling.law import parameters as size_in_words
+from experiments.scaling.published import published_law, read_runs
+from tacit.cli.app import in_shell
+from tacit.cli.options import Adjacency, AsJson, Delta, Epsilon, Figure, option
+from tacit.cli.show import (
+    Preparations,
+    console,
+    messages,
+    print_json,
+    print_whole,
+    say,
+    show_line,
+    table_of_figures,
+)
+from tacit.errors import InvalidInput, TacitError, check_integer, spelled
 from tacit.report.pages.canvas import figure_path
-from tacit.report.pages.plan_figures import plot_language_model
-from tacit.scaling import LanguageModelRequest, Law, advise_language_model
-from tacit.scaling.answer import Configuration, LanguageModelAdvice
-from tacit.scaling.law import parameters
-from tacit.scaling.published import published_law, read_runs
 
 _NEEDED = {
     "flops": "floating-point operations for training, such as 1e19",
@@ -28,68 +40,87 @@ _NEEDED = {
 }
 
 
-def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
-    """Refuse a question that lacks a needed fact."""
-    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
-    if missing:
-        raise InvalidInput(
-            f"{question} needs {'; '.join(missing)}. There is no default, because each of these changes "
-            "what the promise means. For an example, see tacit plan --help."
-        )
+def main(arguments: list[str]) -> None:
+    """Answer one question; exit with a code other than 0 after an error."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(no_args_is_help=True)(command)
+    try:
+        with spelled(in_shell(command)):
+            app(arguments, prog_name="python -m experiments.scaling")
+    except TacitError as problem:
+        messages.print(f"error: {problem}", soft_wrap=not messages.is_terminal)
+        sys.exit(problem.exit_code)
 
 
-def plan_language_model(
-    *,
-    flops: float | None,
-    tokens: float | None,
-    length: float | None,
-    model_size: float | None,
-    largest_batch: float | None,
-    runs: Path | None,
-    compare_epsilon: tuple[float, ...],
-    extrapolate: bool,
-    records: float | None,
-    unit: str | None,
-    epsilon: float | None,
-    delta: float | None,
-    adjacency: str | None,
-    allow_large_delta: bool,
-    figure: Path | None,
-    as_json: bool,
-) -> int:
-    """Plan the training of a language model, print and draw the plan, and return the exit code."""
+def command(
+    records: Annotated[float | None, option("N, a public figure.")] = None,
+    tokens: Annotated[float | None, option("Tokens of the corpus; or --records.")] = None,
+    unit: Annotated[str | None, option("What one record is: sequence, user.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    adjacency: Adjacency = None,
+    flops: Annotated[float | None, option("Compute for training, in all.")] = None,
+    sequence_length: Annotated[
+        float | None, option("Tokens per sequence; default: 512, as in the law.")
+    ] = None,
+    parameters: Annotated[float | None, option("A fixed model size.")] = None,
+    largest_batch: Annotated[float | None, option("Cut larger Poisson samples to this many records.")] = None,
+    runs: Annotated[Path | None, option("CSV of your own runs, to fit a law.")] = None,
+    compare_epsilon: Annotated[list[float] | None, option("Also draw this epsilon; several times.")] = None,
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Search beyond the law's range.")
+    ] = False,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/N or more.")
+    ] = False,
+    figure: Figure = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose model size, batch size and steps of a language model by a scaling law; reads no data.
+
+    Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
+
+    Example:  python -m experiments.scaling --tokens 5e9 --unit sequence --adjacency add-remove --epsilon 4
+    --delta 1e-8 --flops 1e19
+    """
     facts: dict[str, Any] = {
         "flops": flops, "unit": unit, "epsilon": epsilon, "delta": delta, "adjacency": adjacency,
     }  # fmt: skip
-    data = {"": True if (records is None) != (tokens is None) else None}
-    check_stated("a plan for a language model", _NEEDED, facts | data)
+    stated = facts | {"": True if (records is None) != (tokens is None) else None}
+    missing = [f"--{name} ({why})" if name else why for name, why in _NEEDED.items() if stated[name] is None]
+    if missing:
+        raise InvalidInput(
+            f"a plan for a language model needs {'; '.join(missing)}. There is no default, because each of "
+            "these changes what the promise means."
+        )
     target = None if figure is None else figure_path(figure)
     if target is None and compare_epsilon:
         raise InvalidInput("--compare-epsilon needs --figure FILE.png: it is for the figure.")
-    law, tokens_each = _law(runs, None if length is None else whole("sequence_length", length))
+    law, tokens_each = _law(
+        runs, None if sequence_length is None else _whole("sequence_length", sequence_length)
+    )
     question = LanguageModelRequest(
         **facts,
         records=_records(records, tokens, tokens_each),
         sequence_length=tokens_each,
-        model_size=model_size,
-        largest_batch=None if largest_batch is None else whole("largest_batch", largest_batch),
+        model_size=parameters,
+        largest_batch=None if largest_batch is None else _whole("largest_batch", largest_batch),
         extrapolate=extrapolate,
         allow_large_delta=allow_large_delta,
     )
     with Preparations() as progress:
         advice = advise_language_model(question, law, progress=progress)
         if target is not None:
-            plot_language_model(advice, target, epsilons=compare_epsilon, progress=progress)
+            plot_language_model(advice, target, epsilons=compare_epsilon or (), progress=progress)
     if as_json:
         print_json(advice.as_data())
     else:
         _show(advice)
         if target is not None:
             show_line(f"\nFigure: {figure}")
-    return 0
 
 
-def whole(name: str, value: float) -> int:
+def _whole(name: str, value: float) -> int:
     """Return ``value`` as a whole number, so that a user may write 1e6."""
     if not float(value).is_integer():
         raise InvalidInput("must be a whole number", argument=name, value=value)
@@ -112,7 +143,7 @@ def _law(runs: Path | None, length: int | None) -> tuple[Law, int]:
 
 def _records(records: float | None, tokens: float | None, length: int) -> int:
     if records is not None:
-        return whole("records", records)
+        return _whole("records", records)
     if tokens is None or not math.isfinite(tokens) or tokens < length:
         raise InvalidInput(
             f"must be at least one sequence of {length} tokens", argument="tokens", value=tokens
@@ -146,7 +177,7 @@ def _table(advice: LanguageModelAdvice) -> Table:
     table.add_row("advised", *_cells(advice.best), style="bold")
     table.add_row(
         "without privacy",
-        parameters(other.model_size),
+        size_in_words(other.model_size),
         f"{other.steps:,}",
         f"{other.batch_size:,}",
         f"{other.tokens / other.model_size:,.3g}",
@@ -161,7 +192,7 @@ def _table(advice: LanguageModelAdvice) -> Table:
 
 def _cells(configuration: Configuration) -> list[str]:
     return [
-        parameters(configuration.model_size),
+        size_in_words(configuration.model_size),
         f"{configuration.steps:,}",
         f"{configuration.batch_size:,}",
         f"{configuration.tokens_per_parameter:,.0f}",
@@ -169,3 +200,7 @@ def _cells(configuration: Configuration) -> list[str]:
         f"{configuration.noise_batch_ratio:.2e}",
         f"{configuration.loss:.2f}{'?' if configuration.beyond else ''}",
     ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -9,9 +9,9 @@
 Nothing here imports torch.
 """
 
-from tacit.scaling.advice import advise_language_model
-from tacit.scaling.answer import LanguageModelRequest
-from tacit.scaling.law import Law, Run
+from experiments.scaling.advice import advise_language_model
+from experiments.scaling.answer import LanguageModelRequest
+from experiments.scaling.law import Law, Run
 
 __all__ = [
     "LanguageModelRequest",
