@@ -31,7 +31,7 @@ from tacit.attacks import Scores, clopper_pearson
 from tacit.attacks.membership import Evidence, attack_all
 from tacit.attacks.shadows import paired_halves
 from tacit.attacks.stacked import StackedMLPs, train_plainly
-from tacit.audits import Claim, audit_one_run, audit_repeated_runs, claim_test
+from tacit.audits import Claim, audit_one_run, claim_test
 from tacit.audits.one_run import audit_one_run_by_tradeoff
 from tacit.datasets import load
 from tacit.events import ApproximateDP, Gaussian
@@ -39,6 +39,7 @@ from tacit.noise.generator import Generator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which contains the experiments
 from experiments.attacked import attacked
+from experiments.laboratory.repeated import audit_repeated_runs
 
 ART, JAX = "adversarial-robustness-toolbox", "jax-privacy"
 RECORDS, MISLABELLED, SIZES = 2000, 200, (196, 64, 10)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from experiments.laboratory.repeated import audit_repeated_runs
 from tacit.accounting import PrivacyCurve, account
 from tacit.attacks import Scores
-from tacit.audits import AuditResult, Claim, audit_one_run, audit_repeated_runs, claim_test
+from tacit.audits import AuditResult, Claim, audit_one_run, claim_test
 from tacit.audits.claim import NoiseFamily, judged_counts
 from tacit.audits.counts import ErrorCounts, counts_after_rehearsal
 from tacit.audits.one_run import (

@@ -16,8 +16,9 @@ from ran import make_statement
 from regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from torch import Tensor, nn
 
+from experiments.laboratory.laws import noise_law
 from tacit.attacks import Scores
-from tacit.audits import Claim, audit_slots, noise_law
+from tacit.audits import Claim, audit_slots
 from tacit.audits.claim import judged_counts
 from tacit.audits.slots import rehearsed_slot_scores, scores_of_slots
 from tacit.noise import gaussian as gaussian_module

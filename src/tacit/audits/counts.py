@@ -171,33 +171,6 @@ def _slope(a: float, b: float) -> float:
     return float(np.clip(np.exp((ndtri(a) ** 2 - ndtri(b) ** 2) / 2.0), 1.0 / 16.0, 16.0))
 
 
-def bounded_rates(
-    scores: Scores, choose: Objective, *, level: float, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Return upper Clopper-Pearson bounds on the rates of false positives and false negatives of one half.
-
-    The other half chooses the threshold, because a threshold looks too good on the scores that chose it.
-
-    Args:
-        level: the largest probability with which each of the two bounds may fail.
-    """
-    counts = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
-    return (
-        float(largest_rate(counts.false_positives, counts.non_members, level)),
-        float(largest_rate(counts.false_negatives, counts.members, level)),
-    )
-
-
-def epsilons_shown(false_positives: Array, false_negatives: Array, delta: float) -> Array:
-    """Return the largest epsilon that the rates contradict at ``delta``: log((1 - delta - FNR) / FPR), or 0.
-
-    See Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 2.1.  Exchange the rates to get the bound for the
-    other direction.
-    """
-    true_positives = np.maximum(1.0 - delta - false_negatives, 1e-300)
-    return np.maximum(0.0, np.log(true_positives / np.maximum(false_positives, 1e-300)))
-
-
 def mus_shown(false_positives: Array, false_negatives: Array) -> Array:
     """Return the largest mu for which the rates contradict mu-GDP: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
     with np.errstate(invalid="ignore"):

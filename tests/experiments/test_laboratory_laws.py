@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.audits.laws import noise_law, sampler_law
+from experiments.laboratory.laws import noise_law, sampler_law
 from tacit.errors import InvalidInput
 
 Array = NDArray[np.float64]

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from experiments.laboratory.precision import audit_precision, lowest_bits
 from tacit import accounting
-from tacit.audits import audit_precision
-from tacit.audits.precision import lowest_bits
 from tacit.errors import InvalidInput
 from tacit.events import DiscreteGaussian
 from tacit.queries.noise import OwnSampler, sampler
