@@ -22,9 +22,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.intervals import largest_rate, least_rate
-from tacit.audits.counts import check_confidence
-from tacit.audits.result import AuditResult
+from tacit.audits.claim import AuditResult, check_confidence
+from tacit.audits.scores import largest_rate, least_rate
 from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]

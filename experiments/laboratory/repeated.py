@@ -12,11 +12,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.attacks import Scores
-from tacit.attacks.intervals import largest_rate
-from tacit.audits.counts import Objective, check_confidence, counts_after_halving, mus_shown
-from tacit.audits.result import AuditResult
-from tacit.audits.tradeoff import Claim, gaussian_epsilon
+from tacit.audits.claim import (
+    AuditResult,
+    Claim,
+    Objective,
+    check_confidence,
+    count_errors,
+    gaussian_epsilon,
+    mus_shown,
+)
+from tacit.audits.scores import Scores, largest_rate
 from tacit.errors import check_real
 
 Array: TypeAlias = NDArray[np.float64]
@@ -100,7 +105,8 @@ def bounded_rates(
     Args:
         level: the largest probability with which each of the two bounds may fail.
     """
-    counts = counts_after_halving(scores, choose, level=2.0 * level, rng=rng)
+    choosing, judging = scores.split(rng)
+    counts = count_errors(judging, choosing, choose, level=2.0 * level)
     return (
         float(largest_rate(counts.false_positives, counts.non_members, level)),
         float(largest_rate(counts.false_negatives, counts.members, level)),

@@ -37,6 +37,7 @@ _GROUPS = ("ledger",)  # verbs with subcommands
 _IN_FILE_OF = {
     "export": "predict",
     "audit": "attack",
+    "risk": "attack",
     "batches": "train",
 }  # verbs in the file of another verb
 _WITHOUT_ARGUMENTS = ("demo", "playground", "reproduce")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tacit.attacks.memorisation import Canary, SecretSpace, plant_canaries, planted_records
+from tacit.audits.memorisation import Canary, SecretSpace, plant_canaries, planted_records
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
