@@ -75,7 +75,7 @@ def command(
     ] = False,
     figure: Figure = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Choose model size, batch size and steps of a language model by a scaling law; reads no data.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
@@ -118,6 +118,7 @@ def command(
         _show(advice)
         if target is not None:
             show_line(f"\nFigure: {figure}")
+    return 0
 
 
 def _whole(name: str, value: float) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc, expit
 
 from tacit.audits.claim import AuditResult, Claim, check_confidence, gaussian_epsilon, largest_contradicted
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -199,7 +199,6 @@ def chance_of_right_guesses(
     >>> round(chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5), 6)
     0.015877
     """
-    _check_counts(canaries, guessed, right)
     if right == 0:
         return 1.0
     q = float(expit(epsilon))
@@ -219,7 +218,6 @@ def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: floa
     >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
     [1.05, 3.49, 5.81, 7.42]
     """
-    _check_counts(canaries, guessed, right)
 
     def contradicted(epsilon: float) -> bool:
         return chance_of_right_guesses(canaries, guessed, right, epsilon=epsilon, delta=delta) <= level
@@ -237,7 +235,6 @@ def tradeoff_contradicted(
     i-th guess.  The trade-off function bounds how fast h grows.  For an f-DP run, r + h is at most
     guessed / canaries.
     """
-    _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries
     for i in range(right - 1, -1, -1):
         higher = max(h, float(np.asarray(tradeoff(1.0 - r))))
@@ -254,7 +251,6 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
     >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
     0.4402
     """
-    _check_counts(canaries, guessed, right)
 
     def contradicted(mu: float) -> bool:
         def false_negative(rate: float) -> float:
@@ -264,9 +260,3 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
         return tradeoff_contradicted(canaries, guessed, right, false_negative, level=level)
 
     return largest_contradicted(contradicted, _MOST, halvings=_HALVINGS)
-
-
-def _check_counts(canaries: int, guessed: int, right: int) -> None:
-    check_integer("canaries", canaries, low=1)
-    check_integer("guessed", guessed, low=1, high=canaries)
-    check_integer("right", right, low=0, high=guessed)

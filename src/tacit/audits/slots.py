@@ -167,15 +167,30 @@ def audit_slots(
     >>> found.claim.claim_rejected, found.claim.eps_lower > 2.0
     (False, True)
     """
-    scores, claim = scores_of_slots(evidence, plan), Claim(plan.curve, delta=plan.delta)
-    tested = claim_test(
-        scores,
-        claim,
-        confidence=confidence,
-        rng=rng,
-        rehearsals=tuple(_rehearsal(plan, less_noise, rng) for less_noise in _BUGS),
-        family=_family(plan),
+    scores = scores_of_slots(evidence, plan)
+    claim = Claim(plan.curve, delta=plan.delta)
+    noise = plan.gradient_noise_multiplier
+    rehearsals = tuple(
+        rehearsed_slot_scores(
+            steps=plan.steps,
+            sampling_rate=_rate(plan),
+            noise_multiplier=noise,
+            true_noise=noise / less_noise,
+            rng=rng,
+            slots=int(np.clip(_REHEARSAL_CELLS / plan.steps, 500, 10_000)),
+        )
+        for less_noise in _BUGS
     )
+
+    def event(noise: float) -> Event:
+        training = plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)
+        return Compose((*plan.beside, training)) if plan.beside else training
+
+    family = NoiseFamily(
+        event, claimed_noise=plan.noise_multiplier, name=f"{plan.steps} steps of Gaussian noise"
+    )
+    tested = claim_test(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, family=family)
+
     values = np.concatenate([scores.members, scores.non_members])
     coins = np.arange(values.size) < scores.members.size
     one_run, by_tradeoff = (
@@ -220,26 +235,4 @@ def _rate(plan: Plan) -> float:
     raise PrivacyRefusal(
         f"an audit by slots needs Poisson samples or full batches; got {plan.sampling!r}. Under other "
         "samplers, canaries are not independent."
-    )
-
-
-def _rehearsal(plan: Plan, less_noise: float, rng: np.random.Generator) -> Scores:
-    noise = plan.gradient_noise_multiplier
-    return rehearsed_slot_scores(
-        steps=plan.steps,
-        sampling_rate=_rate(plan),
-        noise_multiplier=noise,
-        true_noise=noise / less_noise,
-        rng=rng,
-        slots=int(np.clip(_REHEARSAL_CELLS / plan.steps, 500, 10_000)),
-    )
-
-
-def _family(plan: Plan) -> NoiseFamily:
-    def event(noise: float) -> Event:
-        training = plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)
-        return Compose((*plan.beside, training)) if plan.beside else training
-
-    return NoiseFamily(
-        event, claimed_noise=plan.noise_multiplier, name=f"{plan.steps} steps of Gaussian noise"
     )

@@ -199,17 +199,15 @@ def _scores(
     def named(values: Array) -> Scores:
         return Scores.of(values, run.is_member)
 
-    if run.data.classes:
-        labels = run.pool.targets.numpy()
-        scores = {LOSS_ATTACK: named(log_probability(outputs, labels))}
-        margins = partial(logit_margin, labels=labels)
-    else:
-        scores = {LOSS_ATTACK: named(outputs)}
-        margins = np.asarray
+    labels = run.pool.targets.numpy() if run.data.classes else None
+    losses = outputs if labels is None else log_probability(outputs, labels)
+    scores = {LOSS_ATTACK: named(losses)}
     if shadows is None:
         return scores, {}
 
-    own, others, trained_on = margins(outputs), margins(shadows.outputs), shadows.trained_on
+    own, others, trained_on = outputs, shadows.outputs, shadows.trained_on
+    if labels is not None:
+        own, others = logit_margin(own, labels), logit_margin(others, labels)
     scores[ATTACK] = named(bavaria(ShadowScores(own, others, trained_on)))
     without = [
         named(bavaria(ShadowScores(own, others[kept], trained_on[kept])))

@@ -13,8 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tacit.audits.memorisation import Canary, SecretSpace, plant_canaries, planted_records
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.files import write_atomically
@@ -42,8 +40,10 @@ def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
     if characters is None:
         return ()
     rng = generator.numpy(purpose=Purpose.CANARIES, step=0)
-    tags = iter(_tags(characters, sum(section.count), rng))
-    prefixes = (section.prefix.replace(TAG, tag) for tag in tags)
+    count = sum(section.count)
+    tags = SecretSpace(letters_of(characters), tag_length(characters, count))
+    drawn = rng.choice(tags.size, count, replace=False)  # distinct tags
+    prefixes = (section.prefix.replace(TAG, tags.secret(int(place))) for place in drawn)
     return tuple(
         canary
         for copies, count in zip(section.copies, section.count, strict=True)
@@ -110,12 +110,6 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     return canaries
 
 
-def _tags(characters: str, count: int, rng: np.random.Generator) -> list[str]:
-    """Draw distinct random tags for ``count`` canaries."""
-    space = SecretSpace(letters_of(characters), tag_length(characters, count))
-    return [space.secret(int(place)) for place in rng.choice(space.size, count, replace=False)]
-
-
 TAG = "{name}"
 """The placeholder in the prefix, which each canary replaces by its random tag."""
 _PRINTABLE = "".join(map(chr, range(32, 127)))
@@ -132,7 +126,11 @@ def check_canaries(config: Config) -> str | None:
     """
     section = config.canaries
     if not section.count:
-        _refuse_without_count(section)
+        if section.model_fields_set:
+            raise InvalidInput(
+                "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
+                "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
+            )
         return None
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
@@ -209,15 +207,6 @@ def tag_length(characters: str, count: int) -> int:
     while len(letters_of(characters)) ** length < 4 * count:
         length += 1
     return length
-
-
-def _refuse_without_count(section: CanariesSection) -> None:
-    keys = sorted(section.model_fields_set - {"count"})
-    if keys or "count" in section.model_fields_set:
-        raise InvalidInput(
-            "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
-            "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
-        )
 
 
 def check_nothing_planted(config: Config) -> None:
