@@ -30,12 +30,7 @@ def secret_space(section: CanariesSection) -> SecretSpace:
 
 
 def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
-    """Draw the canaries of a run with the generator's key; empty if the configuration plants none.
-
-    Raises:
-        InvalidInput: the records cannot hold the canaries that the section describes.
-        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
-    """
+    """Draw the canaries of a run with the generator's key; empty if the configuration plants none."""
     section, characters = config.canaries, check_canaries(config)
     if characters is None:
         return ()
@@ -80,11 +75,7 @@ def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none.
-
-    Raises:
-        InvalidInput: the file is missing or damaged, or belongs to another run.
-    """
+    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none."""
     section = config.canaries
     if not section.count:
         return ()
@@ -118,12 +109,7 @@ _LARGEST_SHARE = 0.2  # of the number of records, since a model learns nothing u
 
 
 def check_canaries(config: Config) -> str | None:
-    """Check the section, and return the characters that records may hold; None without canaries.
-
-    Raises:
-        InvalidInput: the records cannot hold the canaries that the section describes.
-        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
-    """
+    """Check the section, and return the characters that records may hold; None without canaries."""
     section = config.canaries
     if not section.count:
         if section.model_fields_set:
@@ -210,11 +196,7 @@ def tag_length(characters: str, count: int) -> int:
 
 
 def check_nothing_planted(config: Config) -> None:
-    """Refuse settings that batches written in advance do not support.
-
-    Raises:
-        InvalidInput: the configuration has audit slots, canaries, dates, or people with several rows.
-    """
+    """Refuse settings that batches written in advance do not support."""
     if config.data.rows_per_user is not None:
         raise InvalidInput(
             "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "

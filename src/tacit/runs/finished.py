@@ -60,11 +60,7 @@ class FinishedRun:
 
 
 def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
-    """Return the configuration, the performed plan and the statement of a finished run.
-
-    Raises:
-        InvalidInput: the folder holds no finished run, or its files do not fit together.
-    """
+    """Return the configuration, the performed plan and the statement of a finished run."""
     weights = weights_in(folder)
     if not folder.is_dir():
         raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
@@ -86,13 +82,7 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
 
 
 def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
-    """Read the files of a run, and load its data again.
-
-    Raises:
-        InvalidInput: the folder holds no finished run, its files do not fit together, its model cannot be
-            loaded, its records are people with several rows, or it is a run by date.
-        PrivacyRefusal: the data are not those of the run.
-    """
+    """Read the files of a run, and load its data again."""
     config, plan, statement = finished_files(folder)
     if config.data.rows_per_user is not None:
         raise InvalidInput(
