@@ -28,17 +28,17 @@ from torch.nn.functional import avg_pool2d
 
 from experiments.standard import load
 from tacit.accounting import account
-from tacit.attacks import Scores, clopper_pearson
-from tacit.attacks.membership import Evidence, attack_all
-from tacit.attacks.shadows import paired_halves
-from tacit.attacks.stacked import StackedMLPs, train_plainly
-from tacit.audits import Claim, audit_one_run, audit_repeated_runs, claim_test
+from tacit.audits import Claim, Scores, audit_one_run, claim_test, clopper_pearson
+from tacit.audits.membership import paired_halves
 from tacit.audits.one_run import audit_one_run_by_tradeoff
 from tacit.events import ApproximateDP, Gaussian
 from tacit.noise.generator import Generator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which contains the experiments
 from experiments.attacked import attacked
+from experiments.laboratory.ensembles import MLPEnsemble, train_plainly
+from experiments.laboratory.repeated import audit_repeated_runs
+from experiments.laboratory.suite import Evidence, attack_all
 
 ART, JAX = "adversarial-robustness-toolbox", "jax-privacy"
 RECORDS, MISLABELLED, SIZES = 2000, 200, (196, 64, 10)
@@ -104,10 +104,10 @@ def records() -> tuple[Tensor, Tensor]:
     return avg_pool2d(data.inputs[order], 2).flatten(1) - 0.13, torch.from_numpy(labels)
 
 
-def trained(x: Tensor, y: Tensor, trained_on: Bools) -> StackedMLPs:
+def trained(x: Tensor, y: Tensor, trained_on: Bools) -> MLPEnsemble:
     """Train a network for each row of ``trained_on``."""
     generators = [Generator.from_os() for _ in trained_on]
-    models = StackedMLPs(SIZES, "tanh", generators)
+    models = MLPEnsemble(SIZES, "tanh", generators)
     train_plainly(
         models, x, y, trained_on, generators=generators,
         learning_rate=TRAINING["learning_rate"], momentum=TRAINING["momentum"],
@@ -124,7 +124,7 @@ def row(
 
 
 def attacks_of_art(
-    x: Tensor, y: Tensor, models: StackedMLPs, member: Bools, rng: np.random.Generator
+    x: Tensor, y: Tensor, models: MLPEnsemble, member: Bools, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     """Return rows of ART's learned attacks with its shadow models, and of its label-only attack."""
     from art.attacks.inference import membership_inference as art

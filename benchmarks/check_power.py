@@ -20,13 +20,12 @@ import numpy as np
 import results
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.attacks import Scores, clopper_pearson
-from tacit.audits import audit_slots, plan_with_room
+from tacit.audits import Scores, audit_slots, clopper_pearson, plan_with_room
 from tacit.events import Compose, Gaussian
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.report import findings
-from tacit.runs import finished as slots
+from tacit.runs import audit as slots
 from tacit.training.parts.audit_slots import SlotEvidence
 from tacit.training.ranks import layout
 
@@ -132,7 +131,8 @@ def attacked(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool, 
 def above_by_halves(scores: Scores, rate: float, limit: Any, level: float, rng: np.random.Generator) -> bool:
     """Return the result of the old test, with a threshold from one half that is tested on the other."""
     choosing, judging = scores.split(rng)
-    threshold = choosing.threshold(rate)
+    roc = choosing.roc()
+    threshold = roc.thresholds[roc.false_positive_rates <= rate][-1]
     false, found = (
         clopper_pearson(int((part >= threshold).sum()), part.size, confidence=1.0 - level)
         for part in (judging.non_members, judging.members)

@@ -33,8 +33,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from tacit.audits import audit_precision
 from tacit.ledger import PureBudget
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, which contains the experiments
+from experiments.laboratory.precision import audit_precision
 
 CONFIDENCE = 0.9999
 FALSE_ALARM = 1e-4  # the probability of a false alarm in all intervals together

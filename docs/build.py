@@ -952,9 +952,9 @@ QUERIES = (
     "Means and variances combine the intervals of their parts, which then hold more often than stated."
 )
 LOW_BITS = (
-    "`tacit.audits.audit_precision` proves a lower bound on ε from the sizes and low bits of released "
-    "numbers, with 99.99 % confidence. It asks each question of an empty table and of a table of one row, at "
-    "ε = 1, or ρ = 1/2 with δ = 1e-5."
+    "`experiments.laboratory.precision.audit_precision` proves a lower bound on ε from the sizes and low "
+    "bits of released numbers, with 99.99 % confidence. It asks each question of an empty table and of a "
+    "table of one row, at ε = 1, or ρ = 1/2 with δ = 1e-5."
 )
 FIVE_QUESTIONS = (
     "Five questions at ε = 1: root mean square error (95 % point of the absolute error). All are given the "

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.attacks import Scores, found_at, measure
+from experiments.laboratory.advantage import advantage_at_held_out_threshold
+from tacit.audits import Scores, found_at, measure
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -54,9 +55,9 @@ def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.G
         scores: one (n,) array per target.
         member: (targets, n), whether the target was trained on the record.
     """
-    found = measure(
-        pooled(scores, member), false_positive_rates=(FALSE_ALARMS,), confidence=CONFIDENCE, rng=rng
-    )
+    every = pooled(scores, member)
+    found = measure(every, false_positive_rates=(FALSE_ALARMS,), confidence=CONFIDENCE, rng=rng)
+    advantage = advantage_at_held_out_threshold(every, confidence=CONFIDENCE, rng=rng)
     point = found.points[0]
     return Attacked(
         name,
@@ -67,7 +68,7 @@ def attacked(name: str, scores: Sequence[Array], member: Bools, rng: np.random.G
         point.true_positive_rate.value,
         point.true_positive_rate.low,
         point.true_positive_rate.high,
-        0.5 + found.advantage.value / 2.0,
+        0.5 + advantage.value / 2.0,
     )
 
 

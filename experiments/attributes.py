@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks.intervals import Interval, clopper_pearson
+from tacit.audits.scores import Interval, clopper_pearson
 from tacit.errors import InvalidInput, MissingExtra
 
 Array: TypeAlias = NDArray[np.float64]

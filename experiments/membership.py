@@ -24,17 +24,12 @@ from torch.nn.functional import avg_pool2d
 
 from experiments.attacked import CONFIDENCE, FALSE_ALARMS, attacked, pooled, roc_with_band
 from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
+from experiments.laboratory.ensembles import MLPEnsemble, train_plainly, train_privately
+from experiments.laboratory.exposed_records import ranked_and_reported
+from experiments.laboratory.suite import Evidence, attack_all
 from experiments.standard import load
-from tacit.attacks.membership import (
-    DEFAULT_ATTACK,
-    Evidence,
-    attack_all,
-    logit_margin,
-    ranked_and_reported,
-)
-from tacit.attacks.shadows import Shadows, paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs, train_plainly, train_privately
 from tacit.audits import Claim, claim_test
+from tacit.audits.membership import ATTACK, Shadows, logit_margin, paired_halves, train_shadows
 from tacit.datasets import Dataset
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -206,7 +201,7 @@ def _trained(pool: _Pool, plan: Plan | None, request: Request, title: str) -> Sh
 
 def _train(pool: _Pool, plan: Plan | None, trained_on: Bools) -> NDArray[np.float32]:
     generators = [Generator.from_os() for _ in trained_on]
-    models = StackedMLPs((_SIDE * _SIDE, _HIDDEN, _CLASSES), "tanh", generators, device=pool.inputs.device)
+    models = MLPEnsemble((_SIDE * _SIDE, _HIDDEN, _CLASSES), "tanh", generators, device=pool.inputs.device)
     x, y = pool.inputs[:_RECORDS], pool.labels[:_RECORDS]
     if plan is None:
         train_plainly(
@@ -257,7 +252,7 @@ def _figures(
     found = []
     for name, own in scores.items():
         wrong = pooled([values[mislabelled] for values in own], member[:, mislabelled])
-        more: dict[str, Any] = {"mislabelled": wrong.true_positive_rate(1e-9, fewest=0)}
+        more: dict[str, Any] = {"mislabelled": float((wrong.members > wrong.non_members.max()).mean())}
         if claim is not None:
             test = claim_test(pooled(own, member), claim, confidence=each, rng=rng)
             more |= {"eps_lower": test.eps_lower, "contradicted": test.claim_rejected}
@@ -294,12 +289,12 @@ def _draw_roc(axes: Axes, outcomes: list[_Outcome]) -> None:
     for outcome, colour in zip(outcomes, (ORANGE, BLUE, GREEN, PALE), strict=False):
         title = outcome.row.model.split(", ")[1]
         for attack, values in outcome.scores.items():
-            shown = attack in (DEFAULT_ATTACK, "loss threshold")
+            shown = attack in (ATTACK, "loss threshold")
             found, low, high = roc_with_band(pooled(values, outcome.member), rates)
-            style = "-" if attack == DEFAULT_ATTACK else ":"
+            style = "-" if attack == ATTACK else ":"
             label = f"{title}: {attack}" if shown else None
             axes.plot(rates, found, style, color=colour, label=label, alpha=1.0 if shown else 0.35, lw=1.4)
-            if attack == DEFAULT_ATTACK:
+            if attack == ATTACK:
                 axes.fill_between(rates, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(rates, rates, "--", color="black", lw=0.8, label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(rates[0], 1.0), ylim=(rates[0] / 2, 1.0))

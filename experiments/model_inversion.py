@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from experiments.base import Request, Row, Setting, write_results
 from experiments.faces import load_faces
+from experiments.laboratory.inversion import Inversion, Inverted, mi_face
 from experiments.likeness import correlation, nearest_similarity, recognised
-from tacit.attacks.intervals import clopper_pearson
-from tacit.attacks.inversion import Inversion, Inverted, mi_face
+from tacit.audits.scores import clopper_pearson
 from tacit.datasets import Dataset, TensorPair
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan

@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
-from tacit.attacks.memorisation import (
+from experiments.laboratory.recitation import (
+    Remembered,
+    RepeatProbe,
+    probe_by_repeating,
+    remembered_secret,
+    rows_of,
+)
+from tacit.audits.memorisation import (
     Canary,
     SecretSpace,
     exposure_bound,
@@ -35,10 +42,10 @@ from tacit.datasets import TensorPair
 from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, Alphabet, load_names, token_pair
 from tacit.models import WindowModel
 from tacit.plan import Plan
+from tacit.report.memorisation import bits_above_bound, whole_bits
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
-from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
+from tacit.runs.attack import next_token
 from tacit.runs.model import text_loss
-from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of
 from tacit.training import PrivateSession, evaluate
 
 Array: TypeAlias = NDArray[np.float64]

@@ -23,10 +23,11 @@ from torch.nn.functional import avg_pool2d
 from experiments.adult import load_adult
 from experiments.attacked import attacked
 from experiments.base import NO_SEARCH, Request, Row, write_results
+from experiments.laboratory.ensembles import MLPEnsemble, train_plainly
+from experiments.laboratory.likelihood_ratios import loss_threshold
+from experiments.laboratory.shokri import shokri
 from experiments.standard import load
-from tacit.attacks.membership import log_probability, loss_threshold, shokri
-from tacit.attacks.shadows import paired_halves, train_shadows
-from tacit.attacks.stacked import StackedMLPs, train_plainly
+from tacit.audits.membership import log_probability, paired_halves, train_shadows
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
@@ -142,7 +143,7 @@ def _row(task: _Task, trained: int, request: Request) -> Row:
 
 def _train(inputs: Tensor, labels: Tensor, classes: int, pool: int, trained_on: Bools) -> NDArray[np.float32]:
     generators = [Generator.from_os() for _ in trained_on]
-    models = StackedMLPs((inputs.shape[1], _HIDDEN, classes), "tanh", generators, device=inputs.device)
+    models = MLPEnsemble((inputs.shape[1], _HIDDEN, classes), "tanh", generators, device=inputs.device)
     train_plainly(
         models, inputs[:pool], labels[:pool], trained_on, learning_rate=_RATE, momentum=_MOMENTUM,
         batch_size=_BATCH, epochs=_EPOCHS, generators=generators,

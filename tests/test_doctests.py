@@ -22,7 +22,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 def with_examples() -> list[str]:
     names = []
-    for path in sorted([*ROOT.rglob("*.py"), *EXPERIMENTS.glob("*.py")]):
+    for path in sorted([*ROOT.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]):
         if ">>> " in path.read_text(encoding="utf-8"):
             home = EXPERIMENTS.parent if EXPERIMENTS in path.parents else ROOT.parent
             name = ".".join(path.relative_to(home).with_suffix("").parts)

@@ -204,7 +204,7 @@ def test_importing_tacit_imports_nothing_heavy() -> None:
 def test_planning_and_accounting_import_no_torch() -> None:
     names = (
         "errors", "events", "columns", "accounting", "sampling", "noise", "native", "plan", "clipping",
-        "ledger", "queries", "attacks", "audits",
+        "ledger", "queries", "audits",
     )  # fmt: skip
     code = f"""
 import importlib, sys

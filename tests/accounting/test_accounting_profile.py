@@ -26,7 +26,7 @@ from tacit.accounting.pld.grid import Masses, dominating
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.pld.profile import Profile
-from tacit.audits.tradeoff import Claim
+from tacit.audits import Claim
 from tacit.events import (
     Compose,
     Event,

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.audits.laws import LawTest, sampler_law
+from experiments.laboratory.laws import LawTest, sampler_law
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping

@@ -16,8 +16,8 @@ from ran import make_statement
 from regression import NotedRows, Recorder, check_accounting, noise_of_run, perform
 from torch import Tensor, nn
 
-from tacit.attacks import Scores
-from tacit.audits import Claim, audit_slots, noise_law
+from experiments.laboratory.laws import noise_law
+from tacit.audits import Claim, Scores, audit_slots
 from tacit.audits.claim import judged_counts
 from tacit.audits.slots import rehearsed_slot_scores, scores_of_slots
 from tacit.noise import gaussian as gaussian_module
@@ -310,7 +310,7 @@ def claim_rejected(evidence: SlotEvidence, the_plan: Plan, confidence: float) ->
         for k in (1.0, 1.25)
     )
     seen = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
-    return any(part.contradicts(claim.false_negatives) for part in seen)
+    return any(part.contradicts(claim.false_negatives, level) for part, level in seen)
 
 
 SLOT_BUGS = (

@@ -12,16 +12,16 @@ import torch
 
 from experiments import names_memorisation, pictures_memorisation
 from experiments.base import Request, Row
+from experiments.laboratory import recitation
+from experiments.laboratory.recitation import Remembered
 from experiments.registry import reproduce
-from tacit.attacks.memorisation import Canary, SecretSpace, log_likelihoods
+from tacit.audits.memorisation import Canary, SecretSpace, log_likelihoods
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import NAMES_ALPHABET, Alphabet, load_names, token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel
-from tacit.report.remembered import Remembered
-from tacit.runs import remembering
+from tacit.runs.attack import next_token
 from tacit.runs.model import text_loss
-from tacit.runs.remembering import next_token
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def test_names_experiment_runs_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr(names_memorisation, "_SETTING", small)
     monkeypatch.setattr(names_memorisation, "_SPACE", SecretSpace("0123456789", 2))
-    monkeypatch.setattr(remembering, "_ANSWERS", 1)
+    monkeypatch.setattr(recitation, "_ANSWERS", 1)
     plain, private = reproduce("names-memorisation", Request(tmp_path, epsilons=(3.0,), seeds=2))
     assert (plain.epsilon, plain.noise_multiplier) == (math.inf, None)
     assert 0 < private.epsilon <= 3.0
@@ -93,7 +93,7 @@ def test_the_attacked_model_is_the_trained_one() -> None:
 
 
 def secret(exposure: float) -> Remembered:
-    return Remembered(Canary("pin ab ", "12345", 1, True), exposure, None, "00000", math.inf)
+    return Remembered(Canary("pin ab ", "12345", 1, True), exposure, "00000", None, math.inf)
 
 
 def test_exposures_above_the_bound_are_reported() -> None:

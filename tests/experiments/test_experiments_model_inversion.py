@@ -14,6 +14,7 @@ from torch import Tensor
 
 from experiments import model_inversion
 from experiments.base import Request, Setting
+from experiments.laboratory.inversion import Inversion
 from experiments.likeness import (
     correlation,
     nearest_similarity,
@@ -21,7 +22,6 @@ from experiments.likeness import (
     structural_similarity,
 )
 from experiments.registry import reproduce
-from tacit.attacks.inversion import Inversion
 from tacit.errors import InvalidInput
 
 

@@ -14,7 +14,7 @@ import pytest
 from query_oracles import fix_bits
 from scipy import stats
 
-from tacit.audits import audit_precision
+from experiments.laboratory.precision import audit_precision
 
 fixed_bits = pytest.fixture(autouse=True)(fix_bits)
 

@@ -41,6 +41,7 @@ from experiments import (
     tempered_sigmoids,
 )
 from experiments.base import Request, Row
+from experiments.scaling import figure as scaling_figure
 from tacit.accounting import account
 from tacit.events import Gaussian
 from tacit.report.pages import column_charts, guarantee_figures, plan_figures, plots
@@ -219,11 +220,11 @@ def test_figures_of_a_plan(drawn: list[Figure], monkeypatch: pytest.MonkeyPatch)
     plan_figures.plot_advice(advice, Path("batches.png"))
     best = N(loss=2.0, model_size=1e6, batch_size=8, steps=9)
     points = [N(flops=10.0**k, loss=2.0, model_size=1e6) for k in range(7, 12)]
-    monkeypatch.setattr(plan_figures, "loss_over_compute", lambda *_, **__: points)
-    monkeypatch.setattr(plan_figures, "without_privacy", lambda *_: best)
-    monkeypatch.setattr(plan_figures, "replace", lambda *_, **__: None)
+    monkeypatch.setattr(scaling_figure, "loss_over_compute", lambda *_, **__: points)
+    monkeypatch.setattr(scaling_figure, "without_privacy", lambda *_: best)
+    monkeypatch.setattr(scaling_figure, "replace", lambda *_, **__: None)
     advice = N(question=question, best=best, law=None)
-    plan_figures.plot_language_model(advice, Path("compute.png"), epsilons=(0.1, 0.2, 0.5, 2.0, 4.0))
+    scaling_figure.plot_language_model(advice, Path("compute.png"), epsilons=(0.1, 0.2, 0.5, 2.0, 4.0))
     assert len(drawn) == 2
     assert [confused(figure) for figure in drawn] == [[], []]
 

@@ -102,14 +102,8 @@ def test_attack_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -
     data = json.loads(capsys.readouterr().out)
     assert [model["model"] for model in data["membership"]["models"]] == ["with DP", "without DP"]
     attacks = {attack["attack"] for attack in data["membership"]["models"][0]["attacks"]}
-    assert {"loss threshold", "LiRA", "BaVarIA-t"} <= attacks
-    assert len(data["exposed"]["most"]) == 8
-    assert data["exposed"]["most"][0]["picture"].startswith("data:image/png")
-    assert [one["name"] for one in data["inversion"]["classes"]] == [str(digit) for digit in range(10)]
-    for key in ("mean", "without_dp", "with_dp"):
-        assert all(one[key].startswith("data:image/png") for one in data["inversion"]["classes"])
-    text = (mine / "private" / "attack" / "report.html").read_text()
-    assert "Pictures reconstructed from the model" in text
+    assert attacks == {"loss threshold", "BaVarIA-t"}
+    assert "What attacks reach" in (mine / "private" / "attack" / "report.html").read_text()
 
 
 def test_audit_from_the_shell(
@@ -150,7 +144,7 @@ def test_an_interrupted_attack_goes_on_with_the_shadows_that_it_has(
     from tacit.runs import attack as attacking
 
     trained: list[int] = []
-    real = attacking._train_privately
+    real = attacking.train_privately
 
     def stopped(run: Any, rows: Any) -> Any:
         if len(trained) == 3:
@@ -158,8 +152,7 @@ def test_an_interrupted_attack_goes_on_with_the_shadows_that_it_has(
         trained.append(len(rows.inputs))
         return real(run, rows)
 
-    monkeypatch.setattr(attacking, "at_once", lambda *_, **__: None)
-    monkeypatch.setattr(attacking, "_train_privately", stopped)
+    monkeypatch.setattr(attacking, "train_privately", stopped)
     assert tacit(["attack", str(mine), "--shadows", "4"]) == 130
     assert "continues" in capsys.readouterr().err
     trained[:] = trained[:2]  # one more may be trained: the fourth
@@ -177,7 +170,6 @@ def test_poisson_batches_and_no_shadows(tmp_path: Path) -> None:
     run = open_run(train(tmp_path, "200", 40))
     found = attack_findings(run, shadows=0, confidence=0.95, rng=np.random.default_rng(0))
     assert found["membership"]["headline"] == "loss threshold"
-    assert "exposed" not in found
 
 
 def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> None:

@@ -27,7 +27,8 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.pretrained.finding import ModelFolder
 from tacit.report.statement.reading import read_statement
-from tacit.runs import prepare, read_config, remembering
+from tacit.runs import prepare, read_config
+from tacit.runs.attack import next_of_tokens
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.kinds import load_data
@@ -288,11 +289,8 @@ CANARIES = {
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_planted_secrets_are_exposed_by_the_attack(
-    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lora: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(remembering, "_ANSWERS", 1)
-    monkeypatch.setattr(remembering, "_ANSWER", 7)
-    monkeypatch.setattr(remembering, "_ASKED", 5)
     changes = {"test_fraction = 0.3": "test_fraction = 0.6", **CANARIES, **(LORA if lora else {})}
     path, run = configured(tmp_path, changes), tmp_path / "run"
     prepared = prepare(path, out=run, generator=seeded_generator(3))
@@ -320,7 +318,7 @@ def test_canaries_are_written_in_one_token_for_each_character(tmp_path: Path) ->
 
 def test_the_model_is_asked_as_the_attacks_ask(tmp_path: Path) -> None:
     data, session = make_session(read_config(configured(tmp_path)), generator=seeded_generator(1))
-    ask = remembering.next_of_tokens(session.model, 8, data.vocabulary)
+    ask = next_of_tokens(session.model, 8, data.vocabulary)
     contexts = data.train.inputs[:3, :5]
     with torch.no_grad():
         assert np.allclose(ask(contexts.numpy()), session.model(contexts).logits[:, -1], atol=1e-5)

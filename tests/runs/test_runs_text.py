@@ -17,17 +17,18 @@ from run_files import changed, run_file
 from safetensors.torch import load_file
 from torch import nn
 
-from tacit.attacks.memorisation import Canary, SecretSpace
+from tacit.audits.memorisation import Canary, SecretSpace
 from tacit.cli.app import run as tacit
-from tacit.datasets.text import Alphabet
+from tacit.datasets.text import END, PADDING, Alphabet
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.models import WindowModel
-from tacit.runs import prepare, read_config, remembering
+from tacit.runs import attack as attacking
+from tacit.runs import prepare, read_config
+from tacit.runs.attack import next_token, ranked_secret
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, read_canaries, with_canaries
 from tacit.runs.checks import canary_file
-from tacit.runs.remembering import next_token, probe_by_repeating, remembered_records, remembered_secret
 from tacit.runs.sections import LedgerSection
 from tacit.testing import seeded_generator
 
@@ -58,10 +59,8 @@ def configured(folder: Path, changes: dict[str, str] | None = None) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "_ANSWERS", 1)
-    monkeypatch.setattr(remembering, "_ASKED", 20)
-    monkeypatch.setattr(remembering, "_MOST_RANKED", 1000)
-    monkeypatch.setattr(remembering, "_SAMPLE", 300)
+    monkeypatch.setattr(attacking, "_MOST_RANKED", 1000)
+    monkeypatch.setattr(attacking, "_SAMPLE", 300)
 
 
 def test_a_run_and_the_attack_on_it_from_the_shell(
@@ -128,7 +127,8 @@ def test_canaries_are_drawn_from_the_key_and_trained_on_as_often_as_they_say(tmp
     assert planted > 0
     assert len(session._run.records) == len(data.train.inputs) + planted
     again = with_canaries(data, mine)
-    decoded = remembering.texts(again.train.targets, Alphabet(data.alphabet))
+    alphabet = Alphabet(data.alphabet)
+    decoded = [alphabet.decode(row[(row != PADDING) & (row != END)].tolist()) for row in again.train.targets]
     for canary in mine:
         expected = canary.copies * canary.included
         assert decoded.count(canary.prefix + canary.secret) == expected
@@ -242,40 +242,17 @@ def knows(records: list[str]) -> Any:
 
 def test_a_model_that_knows_the_secret_exposes_it_and_one_that_does_not_nothing() -> None:
     rng = np.random.default_rng(0)
-    known = remembered_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, rng)
-    assert (known.exposure, known.completion, known.completed) == (np.log2(1000), "407", True)
-    assert known.queries == 1
-    blind = remembered_secret(knows([]), CANARY, SPACE, ALPHABET, rng)
-    assert (blind.exposure, blind.completed, blind.extrapolated) == (0.0, False, None)
+    exposure, own, others = ranked_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, rng)
+    assert (exposure, others.size) == (np.log2(1000), 999)
+    assert own > others.max()
+    assert ranked_secret(knows([]), CANARY, SPACE, ALPHABET, rng)[0] == 0.0
 
 
 def test_of_many_candidates_a_sample_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "_MOST_RANKED", 10)
-    monkeypatch.setattr(remembering, "_SAMPLE", 255)
-    known = remembered_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, np.random.default_rng(0))
-    assert 7 <= known.exposure <= 8  # of 256; by chance the secret itself was drawn too
-
-
-def test_records_that_are_known_come_out_and_others_do_not() -> None:
-    rng, records = np.random.default_rng(0), ["anna", "bertold", "carla", "dora"]
-    assert remembered_records(knows(records), rows(records), rng) == (4, 4)
-    assert remembered_records(knows(records), rows(["emil", "fritz", "g"]), rng) == (0, 2)
-
-
-def test_a_model_that_recites_after_repeating_is_seen() -> None:
-    records = ["aaaaaasecret story", "bbbbbbanother one"]
-
-    def recites(contexts: np.ndarray) -> np.ndarray:
-        """Goes through the first record from its sixth letter, whatever was typed."""
-        story = ALPHABET.encode("secret story")
-        found = np.full((len(contexts), ALPHABET.tokens), -50.0)
-        found[:, story[(contexts.shape[1] - remembering._REPEATS) % len(story)]] = 50.0
-        return found
-
-    letters, unseen = list(range(2, 28)), rows(["cccccc", "dddddd"])
-    probe = probe_by_repeating(recites, rows(records), unseen, letters, np.random.default_rng(0))
-    assert probe.after_repeating > 0.8
-    assert probe.after_repeating_unseen == 0.0
+    monkeypatch.setattr(attacking, "_MOST_RANKED", 10)
+    monkeypatch.setattr(attacking, "_SAMPLE", 255)
+    found = ranked_secret(knows(["pin ab 407"]), CANARY, SPACE, ALPHABET, np.random.default_rng(0))
+    assert 7 <= found[0] <= 8  # of 256; by chance the secret itself was drawn too
 
 
 def test_any_causal_model_is_asked_as_the_window_model_is() -> None:

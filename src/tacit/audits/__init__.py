@@ -1,30 +1,29 @@
-"""Audits: lower bounds on what a run reveals, from experiments that are independent of the accounting.
+"""Audits and attacks: lower bounds on what a run reveals, from experiments and not from the accounting.
 
-``claim_test`` checks whether canaries contradict the accounted trade-off curve.  ``audit_one_run`` allows
-canaries that depend on one another.  ``audit_repeated_runs`` compares many runs with a record and without it.
-Each returns an ``AuditResult``.  ``audit_slots`` audits a run with slots (unused entries of a parameter), and
-``plan_with_room`` makes the plan of such a run.  ``noise_law`` and ``sampler_law`` find faults that no canary
-shows.  ``audit_precision`` tests the low bits of released numbers.
+``Scores`` holds the scores of a membership attack or of canaries, and ``measure`` computes their metrics.
+The attack itself is in :mod:`tacit.audits.membership`, and planted secrets of language models are in
+:mod:`tacit.audits.memorisation`.  ``claim_test`` checks whether canaries contradict the accounted trade-off
+curve.  ``audit_one_run`` allows canaries that depend on one another.  Each returns an ``AuditResult``.
+``audit_slots`` audits a run with slots (unused entries of a parameter), and ``plan_with_room`` makes the plan
+of such a run.
 """
 
-from tacit.audits.claim import claim_test
-from tacit.audits.laws import noise_law, sampler_law
+from tacit.audits.claim import AuditResult, Claim, claim_test
 from tacit.audits.one_run import audit_one_run
-from tacit.audits.precision import audit_precision
-from tacit.audits.repeated import audit_repeated_runs
-from tacit.audits.result import AuditResult
+from tacit.audits.scores import Measured, Scores, clopper_pearson, found_at, measure, operating_point
 from tacit.audits.slots import audit_slots, plan_with_room
-from tacit.audits.tradeoff import Claim
 
 __all__ = [
     "AuditResult",
     "Claim",
+    "Measured",
+    "Scores",
     "audit_one_run",
-    "audit_precision",
-    "audit_repeated_runs",
     "audit_slots",
     "claim_test",
-    "noise_law",
+    "clopper_pearson",
+    "found_at",
+    "measure",
+    "operating_point",
     "plan_with_room",
-    "sampler_law",
 ]

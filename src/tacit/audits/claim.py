@@ -1,51 +1,369 @@
-"""The claim test, which checks whether a run is as private as its accounted trade-off curve.
+"""The claim test, which checks on canaries whether a run is as private as its accounted trade-off curve.
 
-Every test for membership with false-positive rate a has a false-negative rate of at least f(a), with f the
-trade-off curve.  A test refutes the claim if it makes so few errors that they are unlikely at all pairs of
-rates on or above f (:mod:`tacit.audits.counts`).  The canaries whose errors are counted must not choose the
-threshold of the test.  The same counts also contradict
-
-    every eps below eps_lower       of any (eps, delta)-DP mechanism
-    every mu below mu_lower         of any mu-GDP mechanism
-    every noise above sigma'        of the run's family of mechanisms
-
-and one error probability covers all of these statements.
-
-One half of the canaries chooses the threshold, and errors are counted on the other half.  If the experiment
-can be simulated, each simulation, called a rehearsal, also chooses a threshold, and errors are counted on all
-canaries.  Rehearsals get four fifths of the error probability, because they choose good thresholds.  The
-halves get the rest, because they find faults that no rehearsal has simulated.  Rehearse the claimed noise,
-which gives the largest bounds for a correct run, and the smallest bug that you want to find.
-
-Given their coins, the scores of the canaries must be independent of one another.  This is true of the slots
-of a Poisson-sampled run with independent noise.  For canaries that interfere use :mod:`tacit.audits.one_run`.
+Letters: f a trade-off function, a and b the rates of false positives and false negatives, n members, m
+non-members; in shapes, c intervals of a and x numbers of false positives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, gammaln, ndtr, ndtri
 
-from tacit.accounting import account
-from tacit.attacks import Scores
-from tacit.audits.counts import (
-    ErrorCounts,
-    check_confidence,
-    counts_after_halving,
-    counts_after_rehearsal,
-    largest_contradicted,
-    mus_shown,
-)
-from tacit.audits.result import AuditResult
-from tacit.audits.tradeoff import Claim, gaussian_epsilon, gaussian_false_negatives, plain_false_negatives
-from tacit.errors import check_real
-from tacit.events import Event
+from tacit.accounting import PrivacyCurve, account
+from tacit.accounting.roots import halved
+from tacit.audits.scores import Scores, largest_rate
+from tacit.errors import InvalidInput, check_real
+from tacit.events import Adjacency, Event, Gaussian
 
 Array: TypeAlias = NDArray[np.float64]
+Tradeoff: TypeAlias = Callable[[Array], Array]
+Objective: TypeAlias = Callable[[Array, Array], Array]
+
+AUDIT_LEVEL = 1e-3
+"""The largest probability that any test of one audit contradicts a promise that is kept."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A lower bound on what a run reveals.
+
+    ``eps_lower`` is a lower bound on epsilon at ``delta`` with probability ``confidence``.  If ``family`` is
+    not None, this bound assumes a mechanism *of that family*, and ``eps_lower_any`` is the bound for any
+    mechanism.  The run is not mu-GDP for any mu below ``mu_lower``.  It behaves as if its noise multiplier
+    were at most ``noise_at_most``.  ``canaries`` is the number of planted records, or of runs or released
+    numbers that were compared.  ``claimed_eps`` and ``claim_rejected`` are None if no claim was tested.
+
+    **Guarantee**
+
+    * ``claim_rejected`` is True for a true claim with probability at most 1 - ``confidence``.
+    * All bounds of one result hold together with probability ``confidence``, if the mechanism is of the
+      family that a bound assumes.
+    """
+
+    method: str
+    canaries: int
+    confidence: float
+    delta: float
+    eps_lower: float
+    eps_lower_any: float
+    family: str | None = None
+    mu_lower: float | None = None
+    noise_at_most: float | None = None
+    claimed_eps: float | None = None
+    claim_rejected: bool | None = None
+    suspected: bool | None = None
+    """Whether the first stage of an audit in two stages rejected the claim, at ``confidence``.  In such an
+    audit, ``claim_rejected`` is the verdict of both stages, and the probability that any test of the audit
+    errs is at most :data:`AUDIT_LEVEL`."""
+
+    def sentence(self) -> str:
+        """Write the result in sentences: the verdict on the claim, if one was tested, and then the bound.
+
+        >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
+        ...                   claim_rejected=False).sentence())
+        1,000 trials, claim test: the claim of 6.33 is not contradicted. With 95% confidence epsilon is at
+        least 5.07 at delta 1e-05, given Gaussian noise (at least 3.10 for any mechanism). A small bound means
+        a weak attack, not safety.
+        """
+        verdict, by = "", "with"
+        if self.claim_rejected is not None:
+            claim = "the claim" if self.claimed_eps is None else f"the claim of {self.claimed_eps:.2f}"
+            verdict = f"{claim} is {self.judgement()} "
+            by = "With"
+        if self.unconfirmed:
+            by = "By the first test alone, with"
+        assumption = ""
+        if self.family is not None:
+            assumption = f", given {self.family} (at least {self.eps_lower_any:.2f} for any mechanism)"
+        words = (
+            f"{self.canaries:,} trials, {self.method}: {verdict}{by} {100 * self.confidence:g}% confidence "
+            f"epsilon is at least {self.eps_lower:.2f} at delta {self.delta:g}{assumption}."
+        )
+        if self.noise_at_most is not None:
+            words += f" The run behaves as if its noise multiplier were at most {self.noise_at_most:.3g}."
+        return f"{words} A small bound means a weak attack, not safety."
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether the first stage rejected the claim, and the second did not confirm this."""
+        return bool(self.suspected) and not self.claim_rejected
+
+    def judgement(self) -> str:
+        """Write whether the audit contradicts the claim, and how often a test does so by chance.
+
+        >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
+        >>> print(result.judgement())
+        not contradicted: a second test did not confirm the first, which was above the claim, as one test in
+        20 is by chance.
+        """
+        once = round(1 / (1 - self.confidence))
+        if self.unconfirmed:
+            return (
+                "not contradicted: a second test did not confirm the first, which was above the claim, as "
+                f"one test in {once} is by chance."
+            )
+        if not self.claim_rejected:
+            return "not contradicted."
+        if self.suspected is None:
+            return (
+                f"CONTRADICTED, do not release. At most one test in {once} says this by chance of a promise "
+                "that holds."
+            )
+        return (
+            f"CONTRADICTED in both stages of the audit, do not release. At most one audit in "
+            f"{round(1 / AUDIT_LEVEL):,} says this by chance of a promise that holds; of n audits one does n "
+            "times as often."
+        )
+
+
+# --- trade-off functions ----------------------------------------------------------------------------------
+
+_NODES = 256  # on either side of one half; half of them are geometric up to _SMALL, the rest evenly spaced
+_LEAST, _SMALL = 1e-8, 0.02
+_ROUNDING = 1e-13  # the rounding error of an extrapolated chord
+
+
+@final
+class Claim:
+    """The trade-off curve of an accounted run as a table, and the delta at which its epsilon is stated.
+
+    **Guarantee**
+
+    * ``false_negatives`` is at most the curve's trade-off function f, at every rate.  f is convex, so chords
+      that are extended beyond their ends stay below it.
+
+    >>> from tacit.events import PoissonSampled, Repeat
+    >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
+    >>> claim = Claim(curve, delta=1e-5)
+    >>> round(claim.epsilon, 2)
+    9.97
+    >>> bool(0.0 < curve.false_negative_rate(0.05) - claim.false_negatives(0.05) < 1e-4)
+    True
+    """
+
+    def __init__(self, curve: PrivacyCurve, *, delta: float, nodes: int = _NODES) -> None:
+        """Tabulate ``curve`` at about 2 ``nodes`` rates.  ``delta`` must be in (0, 1).
+
+        Raises:
+            InvalidInput: if the curve is that of a group of records, because canaries are single records.
+        """
+        check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        if curve.records != 1:
+            raise InvalidInput(
+                f"the curve is for {curve.records} records together; an audit plants single records. Give "
+                "the curve of one record."
+            )
+        self.curve, self.delta = curve, delta
+        self.epsilon: float = curve.epsilon(delta)
+        small = np.geomspace(_LEAST, _SMALL, nodes // 2, endpoint=False)
+        side = np.concatenate([small, np.linspace(_SMALL, 0.5, nodes // 2)])
+        self._a = np.concatenate([[0.0], side, 1.0 - side[-2::-1], [1.0]])
+        self._f = curve.false_negative_rate(self._a)
+        slope = np.diff(self._f) / np.diff(self._a)
+        self._before = np.concatenate([[0.0], slope[:-1]])  # the slope of the chord before each interval
+        self._after = np.concatenate([slope[1:], [0.0]])  # the slope of the chord after each interval
+
+    def false_negatives(self, rates: ArrayLike) -> Array:
+        """Bound f from below at false-positive rates in [0, 1], in the shape of ``rates``."""
+        a = np.asarray(rates, dtype=np.float64)
+        last = self._a.size - 2
+        i = np.clip(np.searchsorted(self._a, a, side="right") - 1, 0, last)
+        end = self._f[i + 1]
+        before = np.where(i > 0, self._f[i] + self._before[i] * (a - self._a[i]), 0.0)
+        after = np.where(i < last, end - self._after[i] * (self._a[i + 1] - a), end)
+        return np.maximum(np.maximum(before, after) - _ROUNDING, end)
+
+
+def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
+    """Return f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6).
+
+    >>> gaussian_false_negatives([0.05, 0.5], 1.0).round(6).tolist()
+    [0.740489, 0.158655]
+    """
+    value: Array = ndtr(-ndtri(np.asarray(rates, dtype=np.float64)) - mu)
+    return value
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return epsilon at ``delta``, rounded down, of a Gaussian with sensitivity / noise = ``mu`` >= 0.
+
+    >>> round(gaussian_epsilon(0.9249, 1e-5), 3), gaussian_epsilon(0.0, 1e-5)
+    (4.0, 0.0)
+    """
+    if mu <= 0.0:
+        return 0.0
+    return account(Gaussian(1.0 / mu), adjacency=Adjacency.ADD_REMOVE).epsilon_bounds(delta)[0]
+
+
+def plain_false_negatives(rates: ArrayLike, epsilon: float, delta: float) -> Array:
+    """Return f of (epsilon, delta)-DP: max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)).
+
+    See 1905.02383, equation 5.
+
+    >>> plain_false_negatives([0.0, 0.25, 1.0], 0.0, 0.1).tolist()
+    [0.9, 0.65, 0.0]
+    """
+    a = np.asarray(rates, dtype=np.float64)
+    steep = 1.0 - delta - np.exp(epsilon) * a
+    flat = np.exp(-epsilon) * (1.0 - delta - a)
+    return np.asarray(np.maximum(0.0, np.maximum(steep, flat)), dtype=np.float64)
+
+
+# --- what the errors of one test contradict ---------------------------------------------------------------
+
+_QUANTILES = np.arange(1, 50) / 50.0  # these quantiles of the scores that choose are the thresholds to try
+_SUMMED = 1e-9  # the relative rounding error of a probability that is summed here
+_FIRST, _MOST, _ROUNDS = 33, 48, 40  # the first number of interval ends, most intervals, most halvings
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """The errors of one test, which calls a record a member if its score is at least ``threshold``.
+
+    With X of m non-members called members and Y of n members missed, X and Y are binomial with rates a and b.
+    Let x and y be the observed counts, and w the ``weight``.  f is contradicted if so few errors are unlikely
+    at all rates that it allows, b >= f(a):
+
+        sup over a of  Pr[w X / m + Y / n <= w x / m + y / n  |  a, f(a)]  <=  level.
+
+    This test is stronger than two separate bounds on the rates, each at half of the level.  Threshold and
+    weight must not depend on the records whose errors are counted.
+    """
+
+    threshold: float
+    weight: float
+    false_positives: int
+    non_members: int
+    false_negatives: int
+    members: int
+
+    def contradicts(self, tradeoff: Tradeoff, level: float) -> bool:
+        """Return whether so few errors have a probability of at most ``level`` at all allowed rates.
+
+        The allowed rates are those on or above ``tradeoff``, which must be decreasing.  If the largest
+        probability is within about 1 % of ``level``, the decision takes too long, and the result is False.
+
+        >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
+        >>> few.contradicts(lambda a: 1.0 - a, 0.01), few.contradicts(lambda a: 0.0 * a, 0.01)
+        (True, False)
+        """
+        ends = np.linspace(0.0, 1.0, _FIRST)
+        low, high = ends[:-1], ends[1:]
+        for _ in range(_ROUNDS):
+            # The probability decreases in a and in b.  So between two values of a, it is at most the
+            # probability for the smaller a and for f at the larger a.
+            f = tradeoff(high)
+            still = self._one_by_one(low, f) > level
+            still[still] = self._chance(low[still], f[still]) > level
+            low, high, f = low[still], high[still], f[still]
+            if low.size == 0:
+                return True
+            if low.size > _MOST or (self._chance(high, f) > level).any():
+                return False
+
+            middle = (low + high) / 2.0
+            low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        return False
+
+    @cached_property
+    def _few(self) -> tuple[int, NDArray[np.int64]]:
+        """The number of values x >= 0 that the observed statistic allows, and the largest y for each."""
+        m, n, w = self.non_members, self.members, self.weight
+        statistic = w * self.false_positives / m + self.false_negatives / n
+        x = np.arange(0.0, min(m, np.floor(statistic * m / w + _SUMMED)) + 1.0)
+        y = np.clip(np.floor(n * (statistic - w * x / m) + _SUMMED), 0.0, n)
+        return x.size, y.astype(np.int64)
+
+    def _chance(self, a: Array, b: Array) -> Array:
+        """Return the (c,) probabilities of so few errors at (c,) rates ``a`` and ``b``, rounded up."""
+        size, y = self._few
+        mass = _binomial(size, self.non_members, a)
+        below = np.cumsum(_binomial(int(y[0]) + 1, self.members, b), axis=1)
+        total: Array = np.einsum("cx,cx->c", mass, below[:, y])
+        return total * (1.0 + _SUMMED)
+
+    def _one_by_one(self, a: Array, b: Array) -> Array:
+        """Return a quick upper bound on :meth:`_chance`, from the largest value of each count alone."""
+        size, y = self._few
+        return np.minimum(bdtr(size - 1.0, self.non_members, a), bdtr(float(y[0]), self.members, b))
+
+
+def _binomial(size: int, trials: int, rates: Array) -> Array:
+    """Compute Pr[Bin(trials, rate) = k] for k < ``size`` and (c,) rates, of shape (c, size)."""
+    k, rate = np.arange(float(size)), rates[:, None]
+    ways = gammaln(trials + 1.0) - gammaln(k + 1.0) - gammaln(trials - k + 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = k * np.log(rate) + (trials - k) * np.log1p(-rate)
+    edge = np.where(np.where(rate <= 0.0, k == 0.0, k == trials), 0.0, -np.inf)
+    mass: Array = np.exp(ways + np.where((rate > 0.0) & (rate < 1.0), inside, edge))
+    return mass
+
+
+def count_errors(scores: Scores, choosing: Scores, choose: Objective, *, level: float) -> ErrorCounts:
+    """Count the errors of ``scores`` at the threshold that other, independent scores choose.
+
+    The chosen threshold maximises ``choose(a, b)``, with a and b upper bounds on the rates of false positives
+    and false negatives, each at ``level`` / 2.
+    """
+    n, m = scores.members.size, scores.non_members.size
+    pooled = np.concatenate([choosing.members, choosing.non_members])
+    thresholds = np.unique(np.quantile(pooled, _QUANTILES, method="higher"))
+    missed = np.searchsorted(np.sort(choosing.members), thresholds, side="left")
+    passed = np.searchsorted(np.sort(choosing.non_members), thresholds, side="left")
+    b = missed / choosing.members.size
+    a = 1.0 - passed / choosing.non_members.size
+    most = (
+        largest_rate(np.round(m * a), m, level / 2.0),
+        largest_rate(np.round(n * b), n, level / 2.0),
+    )
+    best = int(np.argmax(choose(*most)))
+
+    # The weight of a false positive is -f'(a) of the Gaussian trade-off function through (a, b).
+    falsely = ndtri((m * a[best] + 0.5) / (m + 1.0))
+    misses = ndtri((n * b[best] + 0.5) / (n + 1.0))
+    weight = float(np.clip(np.exp((falsely**2 - misses**2) / 2.0), 1.0 / 16.0, 16.0))
+    return ErrorCounts(
+        float(thresholds[best]),
+        weight,
+        int((scores.non_members >= thresholds[best]).sum()),
+        m,
+        int((scores.members < thresholds[best]).sum()),
+        n,
+    )
+
+
+def mus_shown(false_positives: Array, false_negatives: Array) -> Array:
+    """Return the largest mu for which the rates contradict mu-GDP: Phi^-1(1 - FPR) - Phi^-1(FNR), or 0."""
+    with np.errstate(invalid="ignore"):
+        mu = -ndtri(false_positives) - ndtri(false_negatives)
+    return np.maximum(0.0, np.nan_to_num(mu, nan=0.0, neginf=0.0))
+
+
+def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, halvings: int) -> float:
+    """Find the largest number up to ``most`` that is contradicted, or 0 if none is.
+
+    If a number is contradicted, all smaller ones must be too.  The result is rounded down, by the width of
+    the last interval after ``halvings`` halvings."""
+    if not contradicted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < most and contradicted(high):
+        low, high = high, 2.0 * high
+    return halved(contradicted, low, high, halvings)[0]
+
+
+def check_confidence(confidence: float) -> float:
+    """Return ``confidence``, and refuse a value below one half, which would show nothing."""
+    return check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
+
+
+# --- the claim test ---------------------------------------------------------------------------------------
 
 _REHEARSED = 0.8  # share of the error probability for the rehearsed thresholds
 _HALVINGS = 12  # how often the interval around the result is halved
@@ -56,33 +374,17 @@ _AS_GOOD_AS_NONE = 24.0  # the epsilon, in nats, at which the search for the noi
 _FARTHEST = 64.0  # the end of all searches: a multiple of the claimed noise, an epsilon in nats, or a mu
 
 
+@dataclass(frozen=True)
 class NoiseFamily:
     """The event of a run for any noise multiplier, ``event(sigma)``, and the claimed noise multiplier.
 
     More noise must give more privacy.  This is true of Gaussian noise, even if it is sampled and composed.
-
-    >>> from tacit.events import Gaussian
-    >>> family = NoiseFamily(Gaussian, claimed_noise=2.0, name="Gaussian noise")
-    >>> family.event(1.0), family.claimed_noise
-    (Gaussian(noise_multiplier=1.0), 2.0)
+    ``name`` completes the sentence "epsilon is at least ..., given ...".
     """
 
-    def __init__(self, event: Callable[[float], Event], *, claimed_noise: float, name: str) -> None:
-        """Set the fields.  ``name`` completes the sentence "epsilon is at least ..., given ..."."""
-        self.event, self.name = event, name
-        self.claimed_noise = check_real("claimed_noise", claimed_noise, low=0.0, open_low=True)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The error counts at one threshold, and ``level``, their share of the error probability."""
-
-    counts: ErrorCounts
-    level: float
-
-    def contradicts(self, tradeoff: Callable[[Array], Array]) -> bool:
-        """Return whether the counts contradict ``tradeoff``."""
-        return self.counts.contradicts(tradeoff, self.level)
+    event: Callable[[float], Event]
+    claimed_noise: float
+    name: str
 
 
 def claim_test(
@@ -96,14 +398,26 @@ def claim_test(
 ) -> AuditResult:
     """Test ``claim`` on the scores of canaries that were in the training set and of canaries that were not.
 
+    Every test for membership with false-positive rate a has a false-negative rate of at least f(a), with f
+    the trade-off curve.  A test refutes the claim if it makes so few errors that they are unlikely at all
+    pairs of rates on or above f.  The same counts also contradict
+
+        every eps below eps_lower       of any (eps, delta)-DP mechanism
+        every mu below mu_lower         of any mu-GDP mechanism
+        every noise above sigma'        of the run's family of mechanisms
+
+    and one error probability covers all of these statements.  Given their coins, the scores of the canaries
+    must be independent of one another.  This is true of the slots of a Poisson-sampled run with independent
+    noise.  For canaries that interfere use :func:`tacit.audits.audit_one_run`.
+
     Args:
         scores: the scores of the canaries.
         claim: the claimed trade-off curve.
         confidence: one minus the error probability of all statements together.
         rng: the generator that splits the canaries into halves.  It must be independent of the scores.
-        rehearsals: scores from simulations of the experiment with the claimed noise or with a planted bug.
-            They must be independent of ``scores``.  :func:`tacit.audits.rehearsed_slot_scores` makes them for
-            slots.
+        rehearsals: scores from simulations of the experiment with the claimed noise, which gives the largest
+            bounds for a correct run, or with the smallest bug that you want to find.  They must be
+            independent of ``scores``.
         family: the run's event for other noise multipliers.  If it is given, the result has an upper bound on
             the run's true noise multiplier.
 
@@ -125,8 +439,8 @@ def claim_test(
     """
     judged = judged_counts(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals)
 
-    def contradicted(tradeoff: Callable[[Array], Array]) -> bool:
-        return any(part.contradicts(tradeoff) for part in judged)
+    def contradicted(tradeoff: Tradeoff) -> bool:
+        return any(counts.contradicts(tradeoff, level) for counts, level in judged)
 
     any_mechanism = largest_contradicted(
         lambda eps: contradicted(lambda a: plain_false_negatives(a, eps, claim.delta)),
@@ -136,11 +450,15 @@ def claim_test(
     mu = largest_contradicted(
         lambda mu: contradicted(lambda a: gaussian_false_negatives(a, mu)), _FARTHEST, halvings=_HALVINGS
     )
-    noise = None if family is None else _least_contradicted_noise(family, claim, contradicted)
-    name, own = "Gaussian differential privacy", gaussian_epsilon(mu, claim.delta)
-    if family is not None:
-        curve = None if noise is None else account(family.event(noise), adjacency=claim.curve.adjacency)
-        name, own = family.name, 0.0 if curve is None else curve.epsilon_bounds(claim.delta)[0]
+    if family is None:
+        noise = None
+        name, own = "Gaussian differential privacy", gaussian_epsilon(mu, claim.delta)
+    else:
+        noise = _least_contradicted_noise(family, claim, contradicted)
+        name, own = family.name, 0.0
+        if noise is not None:
+            curve = account(family.event(noise), adjacency=claim.curve.adjacency)
+            own = curve.epsilon_bounds(claim.delta)[0]
     return AuditResult(
         method="claim test",
         canaries=scores.members.size + scores.non_members.size,
@@ -163,41 +481,41 @@ def judged_counts(
     confidence: float,
     rng: np.random.Generator,
     rehearsals: tuple[Scores, ...] = (),
-) -> list[Judged]:
-    """Return the error counts that :func:`claim_test` uses, from the same arguments."""
-    check_confidence(confidence)
-    error = 1.0 - confidence
+) -> list[tuple[ErrorCounts, float]]:
+    """Return the error counts that :func:`claim_test` uses, each with its share of the error probability.
+
+    One half of the canaries chooses a threshold, and errors are counted on the other half.  Each rehearsal
+    also chooses a threshold, and errors are counted on all canaries.  Rehearsals get four fifths of the error
+    probability, because they choose good thresholds.  The halves get the rest, because they find faults that
+    no rehearsal has simulated.
+    """
+    error = 1.0 - check_confidence(confidence)
     rehearsed = _REHEARSED * error / len(rehearsals) if rehearsals else 0.0
-    halved = error - len(rehearsals) * rehearsed
+    rest = error - len(rehearsals) * rehearsed
 
     def choose(false_positives: Array, false_negatives: Array) -> Array:
-        """Score each threshold by how clearly it refutes the claim.
-
-        If none refutes it, the score is the mu of Gaussian DP that the threshold shows.
-        """
+        """Score each threshold by how clearly it refutes the claim; if none does, by the mu that it shows."""
         margin = claim.false_negatives(false_positives) - false_negatives
         return margin if (margin > 0.0).any() else mus_shown(false_positives, false_negatives)
 
-    halving = counts_after_halving(scores, choose, level=halved, rng=rng)
-    return [Judged(halving, halved)] + [
-        Judged(counts_after_rehearsal(scores, rehearsal, choose, level=rehearsed), rehearsed)
-        for rehearsal in rehearsals
+    choosing, judging = scores.split(rng)
+    return [(count_errors(judging, choosing, choose, level=rest), rest)] + [
+        (count_errors(scores, rehearsal, choose, level=rehearsed), rehearsed) for rehearsal in rehearsals
     ]
 
 
 def _least_contradicted_noise(
-    family: NoiseFamily, claim: Claim, contradicted: Callable[[Callable[[Array], Array]], bool]
+    family: NoiseFamily, claim: Claim, contradicted: Callable[[Tradeoff], bool]
 ) -> float | None:
     """Find nearly the smallest noise multiplier that is contradicted.  Then all larger ones are too.
 
     The result is None if no multiplier up to 64 times the claimed one is contradicted."""
 
-    def epsilon(noise: float) -> float:
-        return account(family.event(noise), adjacency=claim.curve.adjacency).epsilon(claim.delta)
+    def curve(noise: float) -> PrivacyCurve:
+        return account(family.event(noise), adjacency=claim.curve.adjacency)
 
     def too_large(noise: float) -> bool:
-        curve = account(family.event(noise), adjacency=claim.curve.adjacency)
-        return contradicted(Claim(curve, delta=claim.delta, nodes=64).false_negatives)
+        return contradicted(Claim(curve(noise), delta=claim.delta, nodes=64).false_negatives)
 
     low = high = family.claimed_noise
     while not too_large(high):
@@ -206,11 +524,14 @@ def _least_contradicted_noise(
             return None
     while low == high:
         low = high / _STEP
-        if low < _LEAST_NOISE or epsilon(high) > _AS_GOOD_AS_NONE:
+        if low < _LEAST_NOISE or curve(high).epsilon(claim.delta) > _AS_GOOD_AS_NONE:
             return high
         if too_large(low):
             high = low
     for _ in range(_NOISE_HALVINGS):
         middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if too_large(middle) else (middle, high)
+        if too_large(middle):
+            high = middle
+        else:
+            low = middle
     return high

@@ -1,20 +1,6 @@
 """Lower bounds from one run with many canaries, from guesses of the coins that decided which of them are in.
 
-The bounds need only fair and independent coins.  The canaries may interfere, and the mechanism may be
-unknown.  The auditor guesses "in" for the highest scores and "out" for the lowest, and v of these r guesses
-are right.
-
-* Steinke, Nasr & Jagielski 2023 (2305.08846, Theorem 5.2): for an (epsilon, delta)-DP run with m coins, with
-  Q = e^eps / (1 + e^eps),
-
-      Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i.
-
-* Mahloujifar, Melis & Chaudhuri 2024 (2410.22235, Algorithm 3) give a bound for an f-DP run, by a recursion
-  on the probability of at least i right guesses.
-
-The numbers of guesses are fixed beforehand.  By default r / m is 0.05, 0.2, 0.5 and 1, and each gets a
-quarter of the error probability.  Few guesses give the tightest bound for a correct run, and many show a
-gross bug best.
+Letters: m canaries, r guesses, v of them right.
 """
 
 from __future__ import annotations
@@ -28,15 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc, expit
 
-from tacit.audits.counts import check_confidence, largest_contradicted
-from tacit.audits.result import AuditResult
-from tacit.audits.tradeoff import Claim, gaussian_epsilon
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.audits.claim import AuditResult, Claim, check_confidence, gaussian_epsilon, largest_contradicted
+from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-SHARES = (0.05, 0.2, 0.5, 1.0)  # the shares of the canaries that are guessed
+# The shares of the canaries that are guessed, fixed beforehand; each gets a quarter of the error probability.
+# Few guesses give the tightest bound for a correct run, and many show a gross bug best.
+SHARES = (0.05, 0.2, 0.5, 1.0)
 _UNFAIR = 1e-9  # a coin is not fair if its number of heads is less probable than this
 _HALVINGS = 40
 _MOST = 64.0  # an epsilon in nats, or a mu, that is larger than any number of canaries can show
@@ -54,6 +40,9 @@ def audit_one_run(
     claim: Claim | None = None,
 ) -> AuditResult:
     """Compute a lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
+
+    The auditor guesses "in" for the highest scores and "out" for the lowest.  The bound needs only fair and
+    independent coins.  The canaries may interfere, and the mechanism may be unknown.
 
     Args:
         scores: (m,) scores, higher for canaries that seem to be in.
@@ -203,10 +192,13 @@ def chance_of_right_guesses(
 ) -> float:
     """Bound the probability of at least ``right`` right guesses if the run is (epsilon, delta)-DP.
 
+    With Q = e^eps / (1 + e^eps) (Steinke, Nasr & Jagielski 2023, 2305.08846, Theorem 5.2):
+
+        Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i
+
     >>> round(chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5), 6)
     0.015877
     """
-    _check_counts(canaries, guessed, right)
     if right == 0:
         return 1.0
     q = float(expit(epsilon))
@@ -226,7 +218,6 @@ def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: floa
     >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
     [1.05, 3.49, 5.81, 7.42]
     """
-    _check_counts(canaries, guessed, right)
 
     def contradicted(epsilon: float) -> bool:
         return chance_of_right_guesses(canaries, guessed, right, epsilon=epsilon, delta=delta) <= level
@@ -239,11 +230,11 @@ def tradeoff_contradicted(
 ) -> bool:
     """Return whether the guesses, of which ``right`` are right, contradict ``tradeoff`` at ``level``.
 
-    The test is Algorithm 3 of 2410.22235 for two classes.  Its variables r and h follow the joint probability
-    of at least i right guesses and of a right (r) or wrong (h) i-th guess.  The trade-off function bounds how
-    fast h grows.  For an f-DP run, r + h is at most guessed / canaries.
+    The test is Algorithm 3 of Mahloujifar, Melis & Chaudhuri 2024, 2410.22235, for two classes.  Its
+    variables r and h follow the joint probability of at least i right guesses and of a right (r) or wrong (h)
+    i-th guess.  The trade-off function bounds how fast h grows.  For an f-DP run, r + h is at most
+    guessed / canaries.
     """
-    _check_counts(canaries, guessed, right)
     r, h = level * right / canaries, level * (guessed - right) / canaries
     for i in range(right - 1, -1, -1):
         higher = max(h, float(np.asarray(tradeoff(1.0 - r))))
@@ -260,7 +251,6 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
     >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
     0.4402
     """
-    _check_counts(canaries, guessed, right)
 
     def contradicted(mu: float) -> bool:
         def false_negative(rate: float) -> float:
@@ -270,9 +260,3 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
         return tradeoff_contradicted(canaries, guessed, right, false_negative, level=level)
 
     return largest_contradicted(contradicted, _MOST, halvings=_HALVINGS)
-
-
-def _check_counts(canaries: int, guessed: int, right: int) -> None:
-    check_integer("canaries", canaries, low=1)
-    check_integer("guessed", guessed, low=1, high=canaries)
-    check_integer("right", right, low=0, high=guessed)

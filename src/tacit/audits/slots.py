@@ -1,22 +1,6 @@
 """Audits by slots.  A slot is an entry of a parameter vector at which only one canary has a gradient.
 
-The model never uses this parameter vector.  If canary j takes part in a step, entry j of the clipped sum is
-s_j C, with a public sign s_j, and otherwise it is 0.  The released entry, divided by s_j C, is
-
-    x_tj = [j took part in step t] + N(0, sigma^2),
-
-so the best membership test, given sigma, is the log-likelihood ratio of a Poisson sample,
-
-    LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
-
-A plain sum over the steps is far weaker.  The threshold of the ratio must not be fixed at 0, which is a poor
-threshold if the true noise is not sigma.  Audits choose the threshold from data.
-
-With adaptive clipping or a loss report, the gradients have more noise than the plan's noise multiplier says,
-because the count or the loss is also released.  The slots have this larger noise, and the audit compares them
-with the accounted curve of all releases.
-
-Letters: T steps, m slots.
+Letters: T steps, m slots, q the sampling rate, C the clipping norm, s_j the public sign of slot j.
 """
 
 from __future__ import annotations
@@ -27,22 +11,35 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tacit.attacks import Scores
-from tacit.audits.claim import NoiseFamily, claim_test
+from tacit.audits.claim import AuditResult, Claim, NoiseFamily, claim_test
 from tacit.audits.one_run import audit_one_run, audit_one_run_by_tradeoff
-from tacit.audits.result import AuditResult
-from tacit.audits.tradeoff import Claim
+from tacit.audits.scores import Scores
 from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Compose, Event, Gaussian
 from tacit.plan import Plan
 from tacit.sampling import FullBatch, PoissonSampling
 
+if TYPE_CHECKING:
+    from tacit.training.parts.audit_slots import SlotEvidence
+
 Array: TypeAlias = NDArray[np.float64]
 
 
 def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float) -> Array:
     """Compute the (m,) log-likelihood ratios.  The canary of a slot with a high ratio was likely in training.
+
+    The model never uses the parameter vector of the slots.  If canary j takes part in a step, entry j of the
+    clipped sum is s_j C, and otherwise it is 0.  The released entry, divided by s_j C, is
+
+        x_tj = [j took part in step t] + N(0, sigma^2),
+
+    so the best membership test, given sigma, is the log-likelihood ratio of a Poisson sample,
+
+        LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
+
+    A plain sum over the steps is far weaker.  A threshold of 0 is poor if the true noise is not sigma, so
+    audits choose it from data.
 
     Args:
         observed: x, of shape (T, m): the slots' entries of the released noisy *sum*, divided by s_j C.
@@ -83,14 +80,8 @@ def rehearsed_slot_scores(
 
     :func:`tacit.audits.claim_test` chooses a threshold from them, independently of the run.
 
-    Args:
-        steps: the number of steps.
-        sampling_rate: the claimed sampling rate.
-        noise_multiplier: the claimed noise multiplier.
-        rng: the generator of the simulation.
-        true_noise: the noise multiplier of the simulation, by default the claimed one.  Another value
-            rehearses a bug.
-        slots: the number of slots of either kind.  More slots give a better threshold.
+    ``true_noise`` is the noise multiplier of the simulation, by default the claimed one; another value
+    rehearses a bug.  More ``slots`` of either kind give a better threshold.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = rehearsed_slot_scores(steps=5, sampling_rate=1.0, noise_multiplier=2.0, rng=rng)
@@ -108,9 +99,6 @@ def rehearsed_slot_scores(
     return Scores(total[:slots], total[slots:])
 
 
-if TYPE_CHECKING:
-    from tacit.training.parts.audit_slots import SlotEvidence
-
 _REHEARSAL_CELLS = 2e7  # the largest number of steps times slots in a rehearsal
 _BUGS = (1.0, 1.25)  # rehearsals have the claimed noise divided by each of these
 _RECORDS_PER_SLOT = 5
@@ -122,16 +110,6 @@ class SlotAudit:
 
     ``claim`` is the claim test, which assumes that slots do not interfere.  ``one_run`` and
     ``one_run_by_tradeoff`` are bounds without this assumption.
-
-    >>> from tacit.training.parts.audit_slots import SlotEvidence
-    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=1, records=1000, clipping=1.0, delta=1e-5,
-    ...                        adjacency="add-remove", unit="row")
-    >>> rng = np.random.default_rng(0)
-    >>> coins = rng.random(200) < 0.5
-    >>> seen = coins + rng.normal(0.0, 2.0, (1, 200))
-    >>> found = audit_slots(SlotEvidence(seen.astype(np.float32), coins), plan, confidence=0.95, rng=rng)
-    >>> found.claim.claim_rejected, found.one_run.eps_lower <= plan.epsilon
-    (False, True)
     """
 
     claim: AuditResult
@@ -143,18 +121,9 @@ class SlotAudit:
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """Compute the scores of the slots, and label them as members or non-members by their coins.
 
-    Raises:
-        InvalidInput: if the evidence has another number of steps than the plan, or all coins are equal.
-
-    >>> from tacit.training.parts.audit_slots import SlotEvidence
-    >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
-    ...                        adjacency="add-remove", unit="row")
-    >>> rng = np.random.default_rng(0)
-    >>> coins = rng.random(200) < 0.5
-    >>> seen = coins + rng.normal(0.0, 2.0, (10, 200))
-    >>> scores = scores_of_slots(SlotEvidence(seen.astype(np.float32), coins), plan)
-    >>> scores.auc() > 0.7
-    True
+    With adaptive clipping or a loss report, the gradients have more noise than the plan's noise multiplier
+    says, because the count or the loss is also released.  The slots have this larger noise, and the audit
+    compares them with the accounted curve of all releases.
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
@@ -198,15 +167,30 @@ def audit_slots(
     >>> found.claim.claim_rejected, found.claim.eps_lower > 2.0
     (False, True)
     """
-    scores, claim = scores_of_slots(evidence, plan), Claim(plan.curve, delta=plan.delta)
-    tested = claim_test(
-        scores,
-        claim,
-        confidence=confidence,
-        rng=rng,
-        rehearsals=tuple(_rehearsal(plan, less_noise, rng) for less_noise in _BUGS),
-        family=_family(plan),
+    scores = scores_of_slots(evidence, plan)
+    claim = Claim(plan.curve, delta=plan.delta)
+    noise = plan.gradient_noise_multiplier
+    rehearsals = tuple(
+        rehearsed_slot_scores(
+            steps=plan.steps,
+            sampling_rate=_rate(plan),
+            noise_multiplier=noise,
+            true_noise=noise / less_noise,
+            rng=rng,
+            slots=int(np.clip(_REHEARSAL_CELLS / plan.steps, 500, 10_000)),
+        )
+        for less_noise in _BUGS
     )
+
+    def event(noise: float) -> Event:
+        training = plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)
+        return Compose((*plan.beside, training)) if plan.beside else training
+
+    family = NoiseFamily(
+        event, claimed_noise=plan.noise_multiplier, name=f"{plan.steps} steps of Gaussian noise"
+    )
+    tested = claim_test(scores, claim, confidence=confidence, rng=rng, rehearsals=rehearsals, family=family)
+
     values = np.concatenate([scores.members, scores.non_members])
     coins = np.arange(values.size) < scores.members.size
     one_run, by_tradeoff = (
@@ -251,26 +235,4 @@ def _rate(plan: Plan) -> float:
     raise PrivacyRefusal(
         f"an audit by slots needs Poisson samples or full batches; got {plan.sampling!r}. Under other "
         "samplers, canaries are not independent."
-    )
-
-
-def _rehearsal(plan: Plan, less_noise: float, rng: np.random.Generator) -> Scores:
-    noise = plan.gradient_noise_multiplier
-    return rehearsed_slot_scores(
-        steps=plan.steps,
-        sampling_rate=_rate(plan),
-        noise_multiplier=noise,
-        true_noise=noise / less_noise,
-        rng=rng,
-        slots=int(np.clip(_REHEARSAL_CELLS / plan.steps, 500, 10_000)),
-    )
-
-
-def _family(plan: Plan) -> NoiseFamily:
-    def event(noise: float) -> Event:
-        training = plan.sampling.event(Gaussian(noise), plan.steps, plan.adjacency)
-        return Compose((*plan.beside, training)) if plan.beside else training
-
-    return NoiseFamily(
-        event, claimed_noise=plan.noise_multiplier, name=f"{plan.steps} steps of Gaussian noise"
     )

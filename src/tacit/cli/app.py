@@ -37,6 +37,7 @@ _GROUPS = ("ledger",)  # verbs with subcommands
 _IN_FILE_OF = {  # verbs in the file of another verb
     "export": "predict",
     "audit": "attack",
+    "risk": "attack",
     "batches": "train",
     "check": "query",
     "certificate": "verify",

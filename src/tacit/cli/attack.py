@@ -1,4 +1,4 @@
-"""``tacit attack`` and ``tacit audit``: membership attacks on a finished run, and a planted experiment."""
+"""``tacit risk``, ``tacit attack`` and ``tacit audit``: what a run reveals, by proof and by experiment."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.table import Table
 
+from tacit.accounting import account
+from tacit.cli.account import percent, read_event_file
 from tacit.cli.terminal import (
     INTERRUPTED,
     AsJson,
+    Figure,
     FinishedRun,
     Preparations,
+    argument,
     console,
     messages,
     option,
     print_json,
+    say,
     show_line,
 )
 from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.events import Adjacency, ApproximateDP, Event
+from tacit.report.pages.canvas import figure_path
+from tacit.report.risk import RiskSheet, risk_sheet
+from tacit.report.statement.reading import check_fields, read_event, read_statement
+from tacit.rounding import round_up
 
 
 def command(
@@ -40,10 +51,9 @@ def command(
 ) -> int:
     """Attack the model of a run: how many of its records are detected with and without DP, and the limit.
 
-    Trains shadow models with the run's settings, so it takes about as long as that many runs; up to eight
-    perceptrons are trained at the same time. Ctrl-C loses only the models in training: the same command
-    continues with the others. Writes report.html, which needs no network, report.json and the charts. The
-    report is confidential.
+    Trains shadow models with the run's settings, so it takes about as long as that many runs. Ctrl-C loses
+    only the model in training: the same command continues with the others. Writes report.html, which needs no
+    network, report.json and the charts. The report is confidential.
 
     Exit codes: 0 done, 1 an attack is above the limit, 2 bad usage or input, 130 interrupted.
 
@@ -51,8 +61,7 @@ def command(
     """
     _check_numbers(shadows, confidence)
     rates = None if rate is None else (check_real("rate", rate, low=0.0, high=1.0, open_low=True),)
-    data = findings_of(run, shadows=shadows, rates=rates, confidence=confidence, canaries=0)
-    return write_and_show(data, out or run / "private" / "attack", as_json=as_json)
+    return _report(run, out or run / "private" / "attack", shadows, 0, confidence, as_json, rates=rates)
 
 
 def _check_numbers(shadows: int, confidence: float) -> None:
@@ -60,58 +69,6 @@ def _check_numbers(shadows: int, confidence: float) -> None:
     check_real("confidence", confidence, low=0.5, high=1.0, open_high=True)
     if check_integer("shadows", shadows, low=0) == 2 or shadows % 2:
         raise InvalidInput(f"--shadows must be 0, or an even number from 4; got {shadows}. Take 16.")
-
-
-def findings_of(
-    run: Path, *, shadows: int, rates: tuple[float, ...] | None, confidence: float, canaries: int
-) -> dict[str, Any] | None:
-    """Attack a run, audit it unless ``canaries`` is 0, and return the findings; None after a Ctrl-C."""
-    from tacit.runs.attack import attack_findings
-    from tacit.runs.finished import audit_findings, finished_files, open_run
-    from tacit.runs.people import people_findings
-
-    rng = np.random.default_rng()
-    try:
-        with Preparations() as progress:
-            of_people = finished_files(run)[0].data.rows_per_user is not None and canaries > 0
-            opened = None if of_people else open_run(run, progress)
-            data: dict[str, Any] = {}
-            if canaries:
-                data["audits"] = audit_findings(
-                    run, canaries=canaries, confidence=confidence, rng=rng, progress=progress
-                )
-            if opened is None:
-                findings = people_findings(run)
-            else:
-                findings = attack_findings(
-                    opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
-                )
-    except KeyboardInterrupt:
-        messages.print("Stopped. The same command continues with the shadow models that are done.")
-        return None
-    return findings | data
-
-
-def write_and_show(data: dict[str, Any] | None, folder: Path, *, as_json: bool) -> int:
-    """Write the report, print the findings, and return the exit code: 1 if they contradict the promise."""
-    if data is None:
-        return INTERRUPTED
-    from tacit.report.pages.run_page import write_report
-    from tacit.report.pages.run_summary import summary, verdict
-
-    page = write_report(data, folder)
-    contradicted, words = verdict(data)
-    if as_json:
-        print_json(data)
-        return int(contradicted)
-    show_line(words, "bold red" if contradicted else "bold")
-    console.print()
-    for kind, sentence in summary(data):
-        show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
-        console.print()
-    show_line(f"Report: {page}")
-    console.print("It was computed from training and test records without noise: keep it confidential.")
-    return int(contradicted)
 
 
 _QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, canaries
@@ -143,5 +100,149 @@ def audit_command(
         raise InvalidInput("give one of --quick and --deep, or neither.")
     _check_numbers(0, confidence)
     shadows, canaries = _QUICK if quick else _DEEP if deep else _USUAL
-    data = findings_of(run, shadows=shadows, rates=None, confidence=confidence, canaries=canaries)
-    return write_and_show(data, out or run / "private" / "audit", as_json=as_json)
+    return _report(run, out or run / "private" / "audit", shadows, canaries, confidence, as_json)
+
+
+def _report(
+    run: Path,
+    folder: Path,
+    shadows: int,
+    canaries: int,
+    confidence: float,
+    as_json: bool,
+    *,
+    rates: tuple[float, ...] | None = None,
+) -> int:
+    """Make the findings, and write and print them."""
+    from tacit.runs.attack import run_findings
+
+    try:
+        with Preparations() as progress:
+            data = run_findings(
+                run,
+                shadows=shadows,
+                canaries=canaries,
+                confidence=confidence,
+                rng=np.random.default_rng(),
+                rates=rates,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        messages.print("Stopped. The same command continues with the shadow models that are done.")
+        return INTERRUPTED
+    from tacit.report.pages.run_page import write_report
+
+    return show_findings(data, write_report(data, folder), as_json=as_json)
+
+
+def show_findings(data: dict[str, Any], page: Path, *, as_json: bool) -> int:
+    """Print the findings, and return the exit code: 1 if they contradict the promise."""
+    from tacit.report.pages.run_summary import summary, verdict
+
+    contradicted, words = verdict(data)
+    if as_json:
+        print_json(data)
+        return int(contradicted)
+    show_line(words, "bold red" if contradicted else "bold")
+    console.print()
+    for kind, sentence in summary(data):
+        show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
+        console.print()
+    show_line(f"Report: {page}")
+    console.print("It was computed from training and test records without noise: keep it confidential.")
+    return int(contradicted)
+
+
+# --- tacit risk -------------------------------------------------------------------------------------------
+
+
+def risk_command(
+    run: Annotated[Path | None, argument("The folder of a run, or its statement.json.")] = None,
+    epsilon: Annotated[
+        float | None, option("Instead of a run: a stated epsilon, if nothing else is known.")
+    ] = None,
+    event: Annotated[Path | None, option("Instead of a run: a mechanism as JSON.")] = None,
+    delta: Annotated[float | None, option("Delta, with --epsilon or --event.")] = None,
+    adjacency: Annotated[str | None, option("Neighbouring data sets, with --epsilon or --event.")] = None,
+    unit: Annotated[str, option("What one record is, with --epsilon or --event.")] = "record",
+    figure: Figure = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
+
+    The figures come from the trade-off curve of the run's mechanism, which promises far more than its epsilon
+    and delta; the last column shows what epsilon and delta alone would allow.
+
+    Exit codes: 0 done, 1 no proven bound, 2 bad usage or input.
+
+    Example:  tacit risk runs/first --figure risk.png
+    """
+    if figure is not None:
+        figure_path(figure)
+    with messages.status("pricing the event"):
+        sheet = _risk_sheet(run, epsilon, event, delta, adjacency, unit)
+        if figure is not None:
+            from tacit.report.pages.guarantee_figures import draw_risk
+
+            draw_risk(sheet, figure)
+    if as_json:
+        print_json(sheet.to_data())
+        return 0
+    _show_risk(sheet)
+    if figure is not None:
+        show_line(f"Figure: {figure}")
+    return 0
+
+
+def _risk_sheet(
+    run: Path | None,
+    epsilon: float | None,
+    event: Path | None,
+    delta: float | None,
+    adjacency: str | None,
+    unit: str,
+) -> RiskSheet:
+    sources = {"RUN": run, "--epsilon": epsilon, "--event": event}
+    names = [name for name, value in sources.items() if value is not None]
+    if len(names) != 1:
+        raise InvalidInput(
+            f"give one of a run, --epsilon and --event; got {' and '.join(names) or 'none'}. A run gives "
+            "the tightest figures: tacit risk runs/first"
+        )
+    if run is not None:
+        if delta is not None or adjacency is not None:
+            raise InvalidInput("a run states its own delta and adjacency; leave --delta and --adjacency out.")
+        data = read_statement(run / "statement.json" if run.is_dir() else run)
+        check_fields(data)
+        promise = data["guarantee"]
+        relation = Adjacency.parse(promise["adjacency"])
+        curve = account(read_event(data["event"]), adjacency=relation)
+        return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
+    if delta is None or adjacency is None:
+        raise InvalidInput(
+            "--delta and --adjacency are required without a run: epsilon means nothing without them."
+        )
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    mechanism: Event
+    if event is None:
+        mechanism = ApproximateDP(check_real("epsilon", epsilon, low=0.0), delta)
+    else:
+        mechanism = read_event_file(event)
+    return risk_sheet(account(mechanism, adjacency=adjacency), delta=delta, unit=unit, epsilon=epsilon)
+
+
+def _show_risk(sheet: RiskSheet) -> None:
+    for sentence in sheet.sentences():
+        say(sentence)
+        console.print()
+    table = Table(
+        "at most", "without the release", "with it", f"if only ε = {round_up(sheet.epsilon, 3)} were known"
+    )
+    for chance in sheet.chances:
+        most = (percent(chance.at_most, 3), percent(chance.pair_alone, 3))
+        table.add_row(chance.question, f"{100 * chance.before:.4g} %", *most)
+    console.print(table)
+    show_line(
+        f"From the trade-off curve ({sheet.curve.method}), adjacency {sheet.curve.adjacency}, "
+        f"delta {sheet.delta:g}."
+    )

@@ -1,17 +1,14 @@
-"""``tacit plan``: the batch size, steps and noise for a budget.
-
-With ``--language-model``, :mod:`tacit.cli.plan_language_model` also chooses the size of the model.
-"""
+"""``tacit plan``: the batch size, steps and noise for a budget."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
 
-from tacit.cli.plan_language_model import check_stated, plan_language_model, whole
 from tacit.cli.terminal import (
     Adjacency,
     AsJson,
@@ -43,7 +40,6 @@ from tacit.runs.plan import check_comparable, make_plan
 from tacit.runs.weights import ranked_ways, trained_weights
 
 _T = TypeVar("_T")
-_LM = "Language models"
 
 _NEEDED = {
     "records": "how many records there are (under add-remove a public figure for it)",
@@ -52,15 +48,6 @@ _NEEDED = {
     "delta": "the delta of the promise, below one over the number of records",
     "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
 }
-
-
-_NOT_FOR_LM = (
-    "config", "weights", "epochs", "compute", "steps", "physical_batch", "batch_size", "preparation", "users",
-    "rows_per_user", "correlated", "advantage", "true_positive_rate", "false_positive_rate",
-)  # fmt: skip
-_FOR_LM = (
-    "flops", "tokens", "sequence_length", "parameters", "runs", "compare_epsilon", "extrapolate",
-)  # fmt: skip
 
 
 def command(
@@ -100,25 +87,6 @@ def command(
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/N or more.")
     ] = False,
-    language_model: Annotated[
-        bool,
-        typer.Option("--language-model", help="Plan a language model by a scaling law.", rich_help_panel=_LM),
-    ] = False,
-    flops: Annotated[float | None, option("Compute for training, in all.", rich_help_panel=_LM)] = None,
-    tokens: Annotated[
-        float | None, option("Tokens of the corpus; or --records.", rich_help_panel=_LM)
-    ] = None,
-    sequence_length: Annotated[
-        float | None, option("Tokens per sequence; default: 512, as in the law.", rich_help_panel=_LM)
-    ] = None,
-    parameters: Annotated[float | None, option("A fixed model size.", rich_help_panel=_LM)] = None,
-    runs: Annotated[Path | None, option("CSV of your own runs, to fit a law.", rich_help_panel=_LM)] = None,
-    compare_epsilon: Annotated[
-        list[float] | None, option("Also draw this epsilon; several times.", rich_help_panel=_LM)
-    ] = None,
-    extrapolate: Annotated[
-        bool, typer.Option("--extrapolate", help="Search beyond the law's range.", rich_help_panel=_LM)
-    ] = False,
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
@@ -152,19 +120,7 @@ def command(
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --advantage 0.1 --delta 1e-6
     --epochs 30
-
-    Example:  tacit plan --language-model --tokens 5e9 --unit sequence --adjacency add-remove --epsilon 4
-    --delta 1e-8 --flops 1e19
     """
-    if language_model:
-        refuse(context, "tacit plan --language-model", *_NOT_FOR_LM)
-        return plan_language_model(
-            flops=flops, tokens=tokens, length=sequence_length, model_size=parameters,
-            largest_batch=largest_batch, runs=runs, compare_epsilon=tuple(compare_epsilon or ()),
-            extrapolate=extrapolate, records=records, unit=unit, epsilon=epsilon, delta=delta,
-            adjacency=adjacency, allow_large_delta=allow_large_delta, figure=figure, as_json=as_json,
-        )  # fmt: skip
-    refuse(context, "tacit plan without --language-model", *_FOR_LM)
     if users is not None:
         by_risk = ("advantage", "true_positive_rate")
         refuse(context, "tacit plan --users, which compares ways at an epsilon,", *by_risk)
@@ -231,6 +187,23 @@ def command(
         if target is not None:
             show_line(f"\nFigure: {figure}")
     return 0
+
+
+def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
+    """Refuse a question that lacks a needed fact."""
+    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
+    if missing:
+        raise InvalidInput(
+            f"{question} needs {'; '.join(missing)}. There is no default, because each of these changes "
+            "what the promise means. For an example, see tacit plan --help."
+        )
+
+
+def whole(name: str, value: float) -> int:
+    """Return ``value`` as a whole number, so that a user may write 1e6."""
+    if not float(value).is_integer():
+        raise InvalidInput("must be a whole number", argument=name, value=value)
+    return int(value)
 
 
 def _first(option: _T | None, from_file: _T | None) -> _T | None:

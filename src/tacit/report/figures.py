@@ -19,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp, ndtri, softmax, stdtrit
 
-from tacit.attacks.intervals import clopper_pearson
-from tacit.attacks.metrics import auc_interval
-from tacit.attacks.scores import Scores
+from tacit.audits.scores import Scores, auc_interval, clopper_pearson
 from tacit.training.evaluation import Answers, Evaluation
 from tacit.training.ranking import average_precision
 

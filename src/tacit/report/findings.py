@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.accounting import PrivacyCurve
-from tacit.attacks import Scores, found_at, measure, operating_point
-from tacit.audits import AuditResult
-from tacit.audits.result import AUDIT_LEVEL
+from tacit.audits import AuditResult, Scores, found_at, measure, operating_point
+from tacit.audits.claim import AUDIT_LEVEL
 from tacit.errors import InvalidInput
 from tacit.report.risk import RiskSheet, two_worlds
 
@@ -26,7 +25,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 ATTACKS = MEMORY = AUDIT_LEVEL / 10
 """The false-alarm probability of all attacks together, and that of the test of planted secrets. The audits
-with planted records have the rest of :data:`tacit.audits.AUDIT_LEVEL`."""
+with planted records have the rest of :data:`tacit.audits.claim.AUDIT_LEVEL`."""
 ABOUT = (
     "The share that an attack found is an estimate with an interval, and may lie above the limit by chance. "
     "The limit is proven for the true rates. A test with bounds on both rates decides whether an attack is "
@@ -128,7 +127,7 @@ def membership_found(
         rng: the generator that splits records into halves. It must be independent of the scores.
 
     Raises:
-        InvalidInput: see :func:`tacit.attacks.measure`.
+        InvalidInput: see :func:`tacit.audits.measure`.
 
     **Guarantee**
 
@@ -195,7 +194,6 @@ def _one_attack(
         "members": measured.members,
         "non_members": measured.non_members,
         "auc": asdict(measured.auc),
-        "advantage": asdict(measured.advantage),
         "points": [asdict(point) for point in measured.points],
         "roc": _drawn(scores, confidence),
     }

@@ -13,8 +13,8 @@
 * ``results``, ``public_result``: the form in which a run saves its model.
 * ``saved_model``: the file of a trained model.  ``predict``, ``prediction_files``, ``export``: predictions
   and exports from that file.
-* ``finished``: a finished run, and its audit.  ``attack``, ``stacking``, ``remembering``: attacks on a
-  finished run.
+* ``finished``: a finished run.  ``audit``: its audit by slots.  ``attack``: the attack on its model, and its
+  planted secrets.
 * ``init_file``, ``init_text``, ``init_questions``: a new configuration file.
 * ``declarations``: a report on whether the declared columns fit the table.
 

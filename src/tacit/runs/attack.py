@@ -1,11 +1,7 @@
-"""Attacks on a finished run: on its model and on the same model without DP, with shadow models of both.
+"""The attack on a finished run, on its model and on the same model without DP, and its planted secrets.
 
-The members are the training records of the run, the non-members its test records.  Shadow models are trained
-like the target, by the same code and settings, on random halves of members and non-members together.  Their
-batches are smaller in proportion, so that sampling rate and noise multiplier equal the run's.  If network and
-settings allow it, several shadow models are trained at the same time (:mod:`tacit.runs.stacking`).
-
-Letters: K shadow models, n records (members first), c classes.
+Letters: K shadow models, n records (members first), c classes; t tokens per context, L tokens per training
+record, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,62 +10,116 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.accounting import account
-from tacit.attacks import Scores
-from tacit.attacks.inversion import Inversion, mi_face
-from tacit.attacks.membership import (
-    DEFAULT_ATTACK,
-    LOSS_THRESHOLD,
-    Evidence,
+from tacit.accounting import PrivacyCurve, account
+from tacit.audits import Scores
+from tacit.audits.membership import (
+    ATTACK,
+    LOSS_ATTACK,
+    Bools,
+    Shadows,
     ShadowScores,
-    attack_all,
-    attacks_without,
     bavaria,
-    by_chance,
     log_probability,
     logit_margin,
-    loss_threshold,
-    ranked_and_reported,
+    paired_halves,
+    train_shadows,
     without_each_group,
 )
-from tacit.attacks.scores import check_enough
-from tacit.attacks.shadows import Indices, Shadows, one_by_one, paired_halves, train_shadows
+from tacit.audits.memorisation import (
+    Array,
+    Canary,
+    NextToken,
+    SecretSpace,
+    exact_exposure,
+    greedy,
+    log_likelihoods,
+    sampled_exposure,
+)
+from tacit.audits.scores import check_enough
 from tacit.datasets import Dataset, TensorPair
-from tacit.datasets.text import PADDING, Alphabet
+from tacit.datasets.dataset import Spelling
+from tacit.datasets.text import END, Alphabet
 from tacit.errors import InvalidInput, check_integer
+from tacit.losses import logits_of
+from tacit.models import WindowModel
 from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
-from tacit.report.pages.canvas import grey_picture
+from tacit.report.findings import MEMORY, AttackedModel, default_rates, membership_found, risk_found
+from tacit.report.memorisation import MemorisingModel, SecretFound, memorisation_found
 from tacit.report.risk import risk_sheet
 from tacit.report.statement.reading import read_event
+from tacit.runs.audit import audit_findings
 from tacit.runs.build import session_on
-from tacit.runs.canaries import with_canaries
+from tacit.runs.canaries import TAG, secret_space, with_canaries
 from tacit.runs.config import read_text
 from tacit.runs.evaluated import as_evaluated
-from tacit.runs.finished import FinishedRun, weights_in
+from tacit.runs.finished import FinishedRun, finished_files, open_run, weights_in
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step, losses_of, new_model, new_optimizer, training_loss
-from tacit.runs.remembering import memory_found, texts
 from tacit.runs.sections import AuditSection
-from tacit.runs.stacking import at_once
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.data.records import as_records
 from tacit.training.evaluation import evaluate, evaluation_mode
 
-Array: TypeAlias = NDArray[np.float64]
-
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _ROWS = 1024  # records in one forward pass
-_GALLERY = 8
+
+
+def run_findings(
+    folder: Path,
+    *,
+    shadows: int,
+    canaries: int,
+    confidence: float,
+    rng: np.random.Generator,
+    rates: tuple[float, ...] | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Attack the run in ``folder``, audit it unless ``canaries`` is 0, and return the findings as plain data.
+
+    If its records are people with several rows, attacks on rows do not apply, and it is only audited.
+    """
+    config, plan, statement = finished_files(folder)
+    of_people = config.data.rows_per_user is not None and canaries > 0
+    opened = None if of_people else open_run(folder, progress)
+    audits: dict[str, Any] = {}
+    if canaries:
+        audits["audits"] = audit_findings(
+            folder, canaries=canaries, confidence=confidence, rng=rng, progress=progress
+        )
+    if opened is not None:
+        found = attack_findings(
+            opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
+        )
+    else:
+        found = proven_findings(folder, plan, statement, data=statement["data"], model=statement["model"])
+    return found | audits
+
+
+def proven_findings(
+    folder: Path, plan: Plan, statement: Mapping[str, Any], *, data: str, model: str
+) -> dict[str, Any]:
+    """Return a description of the run, and its proven limits."""
+    curve = account(read_event(statement["event"]), adjacency=plan.adjacency)
+    return {
+        "run": {
+            "name": folder.name,
+            "unit": plan.unit,
+            "data": data,
+            "model": model,
+            "private": statement["private"],
+        },
+        "risk": risk_found(risk_sheet(curve, delta=plan.delta, unit=plan.unit)),
+    }
 
 
 def attack_findings(
@@ -82,6 +132,8 @@ def attack_findings(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Attack the run's model and one without DP, and compare the results with the proven bounds.
+
+    The members are the training records of the run, the non-members its test records.
 
     Args:
         run: the finished run.
@@ -97,100 +149,74 @@ def attack_findings(
             a shadow model has outputs that are not finite.
     """
     check_integer("shadows", shadows, low=0)
-    resolved = default_rates(len(run.data.test.inputs))
-    for rate in rates or ():
-        check_enough(rate, len(run.data.test.inputs))
-    plain = without_dp(run, progress)
-    targets = {WITH_DP: run.model, WITHOUT_DP: plain}
-    trained = {name: _shadows(run, name, shadows, rng, progress) for name in targets} if shadows else {}
-    models: list[AttackedModel] = []
-    for name, model in targets.items():
-        progress("attacks", len(models), len(targets))
-        scores, without = _scores(run, model, trained.get(name))
-        models.append(
-            AttackedModel(
-                name,
-                name == WITH_DP,
-                scores,
-                evaluate(model, *as_evaluated(run.data, run.data.train)).score,
-                evaluate(model, *as_evaluated(run.data, run.data.test)).score,
-                without,
-            )
+    if shadows == 2 or shadows % 2:
+        raise InvalidInput(
+            f"--shadows must be 0, or an even number from 4; got {shadows}. Take 16 for most runs."
         )
-    progress("attacks", len(targets), len(targets))
+    tests = len(run.data.test.inputs)
+    resolved = default_rates(tests)
+    for rate in rates or ():
+        check_enough(rate, tests)
+
+    targets = {WITH_DP: run.model, WITHOUT_DP: without_dp(run, progress)}
+    models = []
+    for name, model in targets.items():
+        trained = _shadow_models(run, name, shadows, rng, progress) if shadows else None
+        scores, without = _scores(run, outputs_of(run, model), trained)
+        train_score = evaluate(model, *as_evaluated(run.data, run.data.train)).score
+        test_score = evaluate(model, *as_evaluated(run.data, run.data.test)).score
+        models.append(AttackedModel(name, name == WITH_DP, scores, train_score, test_score, without))
+
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)
-    findings: dict[str, Any] = {
-        "run": {
-            "name": run.folder.name,
-            "unit": run.plan.unit,
-            "data": run.data.source,
-            "model": _described(run),
-            "private": run.statement["private"],
-        },
-        "risk": risk_found(risk_sheet(curve, delta=run.plan.delta, unit=run.plan.unit)),
-        "membership": membership_found(
-            models,
-            curve,
-            headline=DEFAULT_ATTACK if shadows else LOSS_THRESHOLD,
-            shadows=shadows,
-            rates=resolved if rates is None else rates,
-            confidence=confidence,
-            rng=rng,
-        ),
-    }
-    if run.data.classes and is_picture(run.data.train.inputs[0]):
-        networks = {"without_dp": plain, "with_dp": run.model}
-        tell = partial(progress, "drawing the classes")
-        findings["inversion"] = {"classes": drawn_classes(networks, run.data, tell)}
+    membership = membership_found(
+        models,
+        curve,
+        headline=ATTACK if shadows else LOSS_ATTACK,
+        shadows=shadows,
+        rates=resolved if rates is None else rates,
+        confidence=confidence,
+        rng=rng,
+    )
+    findings = described(run) | {"membership": membership}
     if run.data.tokens:
-        findings["remembered"] = memory_found(
-            targets, run.data, run.canaries, run.config.canaries, curve,
-            private=WITH_DP, rng=rng, progress=progress,
-        )  # fmt: skip
-    return findings | ({"exposed": _exposed(run, trained)} if shadows >= 8 else {})
+        findings["remembered"] = secrets_found(run, targets, curve, rng=rng, progress=progress)
+    return findings
 
 
-def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
-    """Train the same model on the same records and canaries without clipping and noise."""
-    tell = partial(progress, "training without DP")
-    return _train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
+def described(run: FinishedRun) -> dict[str, Any]:
+    """Return a description of the run, and its proven limits."""
+    section = run.config.model
+    parameters = sum(p.numel() for p in run.model.parameters())
+    model = f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"
+    return proven_findings(run.folder, run.plan, run.statement, data=run.data.source, model=model)
 
 
 def _scores(
-    run: FinishedRun, model: nn.Module, shadows: Shadows | None
+    run: FinishedRun, outputs: NDArray[Any], shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Score members and non-members by every attack on one model.
+    """Score members and non-members, and once more without each group of shadow models."""
 
-    The second result has the scores again, with each group of shadow models left out in turn.  If targets are
-    numbers or labels, only attacks that need no classes are used.
-    """
-    outputs, member = _outputs(run, model), run.is_member
-    without: dict[str, list[Array]] = {}
-    if not run.data.classes:
-        scores = {LOSS_THRESHOLD: outputs}
-        if shadows is not None:
-            scores[DEFAULT_ATTACK] = bavaria(ShadowScores(outputs, shadows.outputs, shadows.trained_on))
-            without[DEFAULT_ATTACK] = [
-                bavaria(ShadowScores(outputs, shadows.outputs[selection], shadows.trained_on[selection]))
-                for selection in without_each_group(len(shadows.outputs))
-            ]
-    else:
-        labels = run.pool.targets.numpy()
-        if shadows is None:
-            scores = {LOSS_THRESHOLD: loss_threshold(-log_probability(outputs, labels))}
-        else:
-            evidence = Evidence(outputs, shadows.outputs, shadows.trained_on, labels)
-            scores, without = attack_all(evidence), attacks_without(evidence)
-    return (
-        {name: Scores.of(values, member) for name, values in scores.items()},
-        {
-            name: [Scores.of(values_without, member) for values_without in values]
-            for name, values in without.items()
-        },
-    )
+    def named(values: Array) -> Scores:
+        return Scores.of(values, run.is_member)
+
+    labels = run.pool.targets.numpy() if run.data.classes else None
+    losses = outputs if labels is None else log_probability(outputs, labels)
+    scores = {LOSS_ATTACK: named(losses)}
+    if shadows is None:
+        return scores, {}
+
+    own, others, trained_on = outputs, shadows.outputs, shadows.trained_on
+    if labels is not None:
+        own, others = logit_margin(own, labels), logit_margin(others, labels)
+    scores[ATTACK] = named(bavaria(ShadowScores(own, others, trained_on)))
+    without = [
+        named(bavaria(ShadowScores(own, others[kept], trained_on[kept])))
+        for kept in without_each_group(len(others))
+    ]
+    return scores, {ATTACK: without}
 
 
-def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
+def outputs_of(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
     """Return a model's outputs on members and non-members: logits (n, c) for classes, else -loss (n,)."""
     device, parts = next(model.parameters()).device, []
     with evaluation_mode(model), torch.no_grad():
@@ -205,37 +231,43 @@ def _outputs(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
     return outputs
 
 
-# --- shadow models ----------------------------------------------------------------------------------------
+# --- models trained again ---------------------------------------------------------------------------------
 
 
-def _shadows(
+def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
+    """Train the same model on the same records and canaries without clipping and noise."""
+    tell = partial(progress, "training without DP")
+    return train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
+
+
+def _shadow_models(
     run: FinishedRun, name: str, count: int, rng: np.random.Generator, progress: Progress
 ) -> Shadows:
-    """Train K shadow models with or without DP, and reuse those that an interrupted attack has saved."""
-    if count < 4 or count % 2:
-        raise InvalidInput(
-            f"--shadows must be 0, or an even number from 4; got {count}. Take 16 for most runs."
-        )
+    """Train K shadow models with or without DP, and reuse those that an interrupted attack has saved.
+
+    They are trained like the target, by the same code and settings, on random halves of members and
+    non-members together.  Their batches are smaller in proportion, so that sampling rate and noise multiplier
+    equal the run's.
+    """
     pool = run.pool
 
-    def train(indices: Indices) -> Callable[[], ArrayLike]:
-        rows = TensorPair(pool.inputs[indices], pool.targets[indices])
-        model = _train_privately(run, rows) if name == WITH_DP else _train_plainly(run, rows, silent)
-        return lambda: _outputs(run, model)
+    def train(group: Bools) -> NDArray[Any]:
+        chosen = np.flatnonzero(group[0])
+        rows = TensorPair(pool.inputs[chosen], pool.targets[chosen])
+        model = train_privately(run, rows) if name == WITH_DP else train_plainly(run, rows)
+        return outputs_of(run, model)[None]
 
-    half = _scaled(run.plan, len(pool.inputs) // 2)
-    together = at_once(run.config, run.data, half, pool, private=name == WITH_DP)
     return train_shadows(
-        one_by_one(train) if together is None else together.train,
+        train,
         paired_halves(count, len(pool.inputs), rng),
-        at_once=1 if together is None else together.models,
         store=run.store / f"shadows-{name.replace(' ', '-').lower()}-{count}.npz",
-        identity=_identity(run, name),
+        identity=identity_of(run, name),
         progress=partial(progress, f"shadow models {name}"),
     )
 
 
-def _identity(run: FinishedRun, name: str) -> str:
+def identity_of(run: FinishedRun, name: str) -> str:
+    """Return a digest of all that the outputs of shadow models depend on."""
     digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
     digest.update(weights_in(run.folder).read_bytes())
     for part in as_records(run.pool).content() or ():  # the test records have no digest in the run
@@ -243,16 +275,17 @@ def _identity(run: FinishedRun, name: str) -> str:
     return f"{name}: {digest.hexdigest()}"
 
 
-def _train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
+def train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
+    """Train the run's model on other records, by its plan."""
     config = run.config.model_copy(update={"audit": AuditSection()})  # plants no slots
-    session = session_on(config, replace(run.data, train=rows), _scaled(run.plan, len(rows.inputs)))
+    session = session_on(config, replace(run.data, train=rows), scaled_plan(run.plan, len(rows.inputs)))
     for batch in session.batches():
         begin_step(config, session.model, session.optimizer, session.steps_done, run.plan.steps)
         session.step(batch)
     return released(session.current_model)
 
 
-def _scaled(plan: Plan, records: int) -> Plan:
+def scaled_plan(plan: Plan, records: int) -> Plan:
     """Return the plan for fewer records, with the same sampling rate, steps and noise multiplier."""
     batch = max(1.0, plan.sampling_rate * records)
     sampling = plan.sampling
@@ -269,11 +302,7 @@ def _scaled(plan: Plan, records: int) -> Plan:
     )
 
 
-def _train_plainly(
-    run: FinishedRun,
-    rows: TensorPair,
-    tell: Callable[[int, int], None],
-) -> nn.Module:
+def train_plainly(run: FinishedRun, rows: TensorPair, tell: Callable[[int, int], None] = silent) -> nn.Module:
     """Train without DP, in shuffled batches, with the run's sampling rate and number of steps."""
     model = new_model(run.config, run.data, Generator.from_os())
     optimizer = new_optimizer(run.config, model)
@@ -302,98 +331,115 @@ def _turns(count: int, batch: int) -> Iterator[Tensor]:
         yield from (order[start : start + batch] for start in range(0, count, batch))
 
 
-# --- who is exposed ---------------------------------------------------------------------------------------
+# --- planted secrets --------------------------------------------------------------------------------------
+
+_MOST_RANKED = 10**6  # if there are more candidates, only a sample of them is ranked
+_SAMPLE = 20_000
+_MOST_NUMBERS = 1 << 26  # outputs of a language model in memory at once
 
 
-def _exposed(run: FinishedRun, trained: Mapping[str, Shadows]) -> dict[str, Any]:
-    """Return the members' exposure with and without DP, and the most and least exposed ones without DP."""
-    orders, values, chance = {}, {}, {}
-    for name, shadows in trained.items():
-        margins = (
-            logit_margin(shadows.outputs, run.pool.targets.numpy()) if run.data.classes else shadows.outputs
-        )
-        order, values[name] = ranked_and_reported(margins, shadows.trained_on)
-        chance[name] = by_chance(margins, shadows.trained_on)
-        orders[name] = order[run.is_member[order]]
-    curves = []
-    for name, order in orders.items():
-        smooth = [float(values[name][part].mean()) for part in np.array_split(order, min(len(order), 50))]
-        percent = ((np.arange(len(smooth)) + 0.5) / len(smooth) * 100).tolist()
-        curves.append({"model": name, "private": name == WITH_DP, "percent": percent, "values": smooth})
-
-    def card(record: int) -> dict[str, Any]:
-        x, y = run.data.train.inputs[record], run.data.train.targets[record]
-        return {
-            "record": record,
-            "label": _label(run.data, y),
-            "picture": grey_picture(x.numpy()) if is_picture(x) else None,
-            "without_dp": float(values[WITHOUT_DP][record]),
-            "with_dp": float(values[WITH_DP][record]),
-            "chance_without_dp": float(chance[WITHOUT_DP][record]),
-            "chance_with_dp": float(chance[WITH_DP][record]),
-        }
-
-    order = orders[WITHOUT_DP]
-    return {
-        "curves": curves,
-        "most": [card(int(record)) for record in order[:_GALLERY]],
-        "least": [card(int(record)) for record in order[-_GALLERY:]],
-    }
-
-
-def _label(data: Dataset, target: Tensor) -> str:
-    """Return a caption for a record: its class, its labels, its text, or the number that is its target."""
-    if data.spelling is not None:
-        return data.spelling.decode(target[target != PADDING].tolist())
-    if data.alphabet:
-        return texts(target[None], Alphabet(data.alphabet))[0]
-    if data.labels:
-        own = [name for name, value in zip(data.labels, target.tolist(), strict=True) if value]
-        return ", ".join(own) or "no label"
-    return data.classes[int(target)] if data.classes else f"{float(target.reshape(-1)[0]):.3g}"
-
-
-def _described(run: FinishedRun) -> str:
-    section = run.config.model
-    parameters = sum(p.numel() for p in run.model.parameters())
-    return f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"
-
-
-_CLASSES = 10  # of more classes, only the first ten are drawn
-_STEPS = 1000
-
-
-def is_picture(record: Tensor) -> bool:
-    """Return whether a record (channels, h, w) can be shown as a picture."""
-    return record.ndim == 3 and record.shape[0] in (1, 3)
-
-
-def drawn_classes(
+def secrets_found(
+    run: FinishedRun,
     models: Mapping[str, nn.Module],
-    data: Dataset,
-    progress: Callable[[int, int], None] = silent,
-) -> list[dict[str, Any]]:
-    """Reconstruct a picture of each class from each model, by model inversion.
+    curve: PrivacyCurve,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Rank the run's planted secrets by each model, and return the results as plain data."""
+    section = run.config.canaries
+    space = secret_space(section)
+    alphabet = spelling_of(run.data)
+    seed = int(rng.integers(2**62))
+    results = []
+    for name, model in models.items():
+        ask = asking(model, run.data)
+        same = np.random.default_rng(seed)  # same draws for all models
+        secrets = []
+        for done, canary in enumerate(run.canaries, 1):
+            exposure, _, _ = ranked_secret(ask, canary, space, alphabet, same)
+            prefix = alphabet.encode(canary.prefix)
+            completion = alphabet.decode(greedy(ask, prefix, space.length).tolist())
+            secrets.append(SecretFound(canary, exposure, completion))
+            progress(f"secrets {name}", done, len(run.canaries))
+        results.append(MemorisingModel(name, name == WITH_DP, secrets))
+    return memorisation_found(
+        results,
+        curve,
+        prefix=section.prefix.replace(TAG, "…"),
+        candidates=space.size,
+        confidence=1.0 - MEMORY,
+    )
 
-    The attack starts from the mean of the test pictures.  It therefore assumes an attacker who knows what
-    such pictures look like, but knows no training picture.
 
-    Returns:
-        A dict for each class with its "name", the "mean" of its training pictures and, under each model's
-        name, the picture reconstructed from that model.  Pictures are data URLs.
+def spelling_of(data: Dataset) -> Spelling:
+    """Return the encoder of made-up text in the vocabulary of the data."""
+    return Alphabet(data.alphabet) if data.spelling is None else data.spelling
+
+
+def ranked_secret(
+    ask: NextToken, canary: Canary, space: SecretSpace, alphabet: Spelling, rng: np.random.Generator
+) -> tuple[float, float, Array]:
+    """Rank a canary's secret among all candidates, or among a sample if there are more than a million.
+
+    Returns the exposure in bits, and the log-likelihoods of the secret and of the others.  ``rng`` draws the
+    sample; it must be independent of the secret.
     """
-    count = min(_CLASSES, len(data.classes))
-    test_inputs, (inputs, labels) = data.test.inputs, data.train
-    start = test_inputs.mean(dim=0, keepdim=True).expand(count, *test_inputs.shape[1:]).contiguous()
-    settings = Inversion(steps=_STEPS, low=float(test_inputs.min()), high=float(test_inputs.max()))
-    entries: list[dict[str, Any]] = [{"name": name} for name in data.classes[:count]]
-    for number, entry in enumerate(entries):
-        own = inputs[labels == number]
-        entry["mean"] = grey_picture((own if len(own) else start[:1]).mean(dim=0).numpy())
-    for done, (name, model) in enumerate(models.items(), 1):
+    prefix, secret = alphabet.encode(canary.prefix), alphabet.encode(canary.secret)
+    letters = np.array(alphabet.encode(space.alphabet))
+    if space.size > _MOST_RANKED:
+        candidates = letters[space.digits(rng.integers(space.size, size=_SAMPLE))]
+        scores = log_likelihoods(ask, prefix, np.vstack([candidates, secret]))
+        own, others = float(scores[-1]), scores[:-1]
+        return sampled_exposure(own, others), own, others
+
+    place = space.position(canary.secret)
+    scores = log_likelihoods(ask, prefix, letters[space.digits(np.arange(space.size))])
+    return exact_exposure(scores, place), float(scores[place]), np.delete(scores, place)
+
+
+def asking(model: nn.Module, data: Dataset) -> NextToken:
+    """Convert the model of a run on text to a function that returns next-token logits."""
+    length = data.input_shape[0]
+    if data.vocabulary:
+        return next_of_tokens(model, length, data.vocabulary)
+    return next_token(model, length - 1)
+
+
+def next_of_tokens(model: nn.Module, length: int, vocabulary: int) -> NextToken:
+    """Convert a language model of transformers, which reads only the last ``length`` tokens of a context."""
+
+    @torch.no_grad()
+    def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
         device = next(model.parameters()).device
-        pictures = mi_face(model, torch.arange(count, device=device), start.to(device), settings=settings)
-        for number, entry in enumerate(entries):
-            entry[name] = grey_picture(pictures.pictures[number].cpu().numpy())
-        progress(done, len(models))
-    return entries
+        # A copy, as torch warns of arrays that are for reading only.
+        window = torch.from_numpy(np.array(contexts[:, -length:]))
+        rows = max(1, _MOST_NUMBERS // (max(1, window.shape[1]) * vocabulary))
+        with evaluation_mode(model):
+            parts = [logits_of(model(part.to(device)))[:, -1] for part in torch.split(window, rows)]
+        answer: NDArray[np.floating] = torch.cat(parts).float().cpu().numpy()
+        return answer
+
+    return logits
+
+
+def next_token(model: nn.Module, longest: int) -> NextToken:
+    """Convert a model of characters; ``longest`` is L - 1, and only the last tokens of a context are read."""
+
+    @torch.no_grad()
+    def logits(contexts: NDArray[np.int64]) -> NDArray[np.floating]:
+        device = next(model.parameters()).device
+        if isinstance(model, WindowModel):  # one window suffices for the next token
+            start = np.full((len(contexts), model.context), END, dtype=np.int64)
+            last = np.concatenate([start, contexts], axis=1)[:, -model.context :]
+            outputs = model.after(torch.from_numpy(np.ascontiguousarray(last)).to(device))
+        else:
+            window = contexts[:, max(0, contexts.shape[1] - longest) :]
+            tokens = np.full((len(contexts), longest + 1), END, dtype=np.int64)
+            tokens[:, 1 : window.shape[1] + 1] = window
+            with evaluation_mode(model):
+                outputs = model(torch.from_numpy(tokens).to(device))[:, window.shape[1]]
+        answer: NDArray[np.floating] = outputs.float().cpu().numpy()
+        return answer
+
+    return logits

@@ -13,9 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tacit.attacks.memorisation import Canary, SecretSpace, plant_canaries, planted_records
+from tacit.audits.memorisation import Canary, SecretSpace, plant_canaries, planted_records
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
@@ -32,18 +30,15 @@ def secret_space(section: CanariesSection) -> SecretSpace:
 
 
 def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
-    """Draw the canaries of a run with the generator's key; empty if the configuration plants none.
-
-    Raises:
-        InvalidInput: the records cannot hold the canaries that the section describes.
-        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
-    """
+    """Draw the canaries of a run with the generator's key; empty if the configuration plants none."""
     section, characters = config.canaries, check_canaries(config)
     if characters is None:
         return ()
     rng = generator.numpy(purpose=Purpose.CANARIES, step=0)
-    tags = iter(_tags(characters, sum(section.count), rng))
-    prefixes = (section.prefix.replace(TAG, tag) for tag in tags)
+    count = sum(section.count)
+    tags = SecretSpace(letters_of(characters), tag_length(characters, count))
+    drawn = rng.choice(tags.size, count, replace=False)  # distinct tags
+    prefixes = (section.prefix.replace(TAG, tags.secret(int(place))) for place in drawn)
     return tuple(
         canary
         for copies, count in zip(section.copies, section.count, strict=True)
@@ -80,11 +75,7 @@ def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none.
-
-    Raises:
-        InvalidInput: the file is missing or damaged, or belongs to another run.
-    """
+    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none."""
     section = config.canaries
     if not section.count:
         return ()
@@ -110,12 +101,6 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     return canaries
 
 
-def _tags(characters: str, count: int, rng: np.random.Generator) -> list[str]:
-    """Draw distinct random tags for ``count`` canaries."""
-    space = SecretSpace(letters_of(characters), tag_length(characters, count))
-    return [space.secret(int(place)) for place in rng.choice(space.size, count, replace=False)]
-
-
 TAG = "{name}"
 """The placeholder in the prefix, which each canary replaces by its random tag."""
 _PRINTABLE = "".join(map(chr, range(32, 127)))
@@ -124,15 +109,14 @@ _LARGEST_SHARE = 0.2  # of the number of records, since a model learns nothing u
 
 
 def check_canaries(config: Config) -> str | None:
-    """Check the section, and return the characters that records may hold; None without canaries.
-
-    Raises:
-        InvalidInput: the records cannot hold the canaries that the section describes.
-        PrivacyRefusal: the number of records is public under the adjacency, and a canary's coin changes it.
-    """
+    """Check the section, and return the characters that records may hold; None without canaries."""
     section = config.canaries
     if not section.count:
-        _refuse_without_count(section)
+        if section.model_fields_set:
+            raise InvalidInput(
+                "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
+                "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
+            )
         return None
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
@@ -211,21 +195,8 @@ def tag_length(characters: str, count: int) -> int:
     return length
 
 
-def _refuse_without_count(section: CanariesSection) -> None:
-    keys = sorted(section.model_fields_set - {"count"})
-    if keys or "count" in section.model_fields_set:
-        raise InvalidInput(
-            "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
-            "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
-        )
-
-
 def check_nothing_planted(config: Config) -> None:
-    """Refuse settings that batches written in advance do not support.
-
-    Raises:
-        InvalidInput: the configuration has audit slots, canaries, dates, or people with several rows.
-    """
+    """Refuse settings that batches written in advance do not support."""
     if config.data.rows_per_user is not None:
         raise InvalidInput(
             "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "

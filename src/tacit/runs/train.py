@@ -30,7 +30,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tacit.attacks.memorisation import Canary
+from tacit.audits.memorisation import Canary
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
 from tacit.files import remove_leftovers, write_atomically
@@ -39,6 +39,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.statement.statement import make_statement
+from tacit.runs.audit import how_to_test
 from tacit.runs.build import (
     check_days,
     days_left,
@@ -72,7 +73,6 @@ from tacit.runs.evaluated import (
     in_words_of,
     write_evaluation,
 )
-from tacit.runs.finished import how_to_test
 from tacit.runs.fit import Confirm, check_fit
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 
-_PARTS = ("membership", "exposed", "remembered", "inversion", "audits")
+_PARTS = ("membership", "remembered", "audits")
 
 
 def page(data: Data) -> str:
     """Write the whole page as HTML.
 
     Args:
-        data: the findings, with the keys ``run``, ``risk`` and any of ``membership``, ``exposed``,
-            ``remembered``, ``inversion`` and ``audits``.
+        data: the findings, with the keys ``run``, ``risk`` and any of ``membership``, ``remembered`` and
+            ``audits``.
     """
     return _page(data, charts_of(data))
 
@@ -43,23 +43,28 @@ def write_report(data: Data, folder: Path) -> Path:
     Only the owner of the files can read them, as findings on membership are as confidential as the records.
     """
     charts = charts_of(data)
+    return write_files(folder, data, _page(data, charts), charts)
+
+
+def write_files(folder: Path, data: Data, text: str, charts: Mapping[str, Axes]) -> Path:
+    """Write a page with its data and charts, and return its path."""
     files = {f"{name}.svg": to_svg(chart, alone=True) for name, chart in charts.items()}
-    files["report.html"] = _page(data, charts)
+    files["report.html"] = text
     files["report.json"] = json.dumps(finite(data), indent=1, allow_nan=False)
-    for name, text in files.items():
-        _write(folder / name, text.encode())
+    for name, content in files.items():
+        encoded = content.encode()
+        write_atomically(folder / name, lambda file, encoded=encoded: file.write(encoded), mode=0o600)  # type: ignore[misc]
     return folder / "report.html"
 
 
-def _write(path: Path, text: bytes) -> None:
-    write_atomically(path, lambda file: file.write(text), mode=0o600)
-
-
 def _page(data: Data, charts: Mapping[str, Axes]) -> str:
+    return document.page("run.html", f"What {data['run']['name']} reveals", **facts_of(data, charts))
+
+
+def facts_of(data: Data, charts: Mapping[str, Axes]) -> dict[str, Any]:
+    """Return what the template of the page needs."""
     contradicted, words = verdict(data)
-    return document.page(
-        "run.html",
-        f"What {data['run']['name']} reveals",
+    return dict(
         **{**dict.fromkeys(_PARTS), **data},
         charts={name: to_svg(chart) for name, chart in charts.items()},
         summary=summary(data),
@@ -67,14 +72,7 @@ def _page(data: Data, charts: Mapping[str, Axes]) -> str:
         verdict=words,
         contradicted=contradicted,
         epsilon=epsilon_of(data["risk"]),
-        stands_out=_stands_out(data["exposed"]["most"][0]) if data.get("exposed") else [],
     )
-
-
-def _stands_out(record: Data) -> list[str]:
-    """Return the kinds of model (with and without DP) that expose a record more than chance does."""
-    kinds = ("without_dp", "with_dp")
-    return [kind for kind in kinds if record[kind] is not None and record[kind] > record[f"chance_{kind}"]]
 
 
 # --- the charts, drawn from plain data alone
@@ -87,8 +85,6 @@ def charts_of(data: Data) -> dict[str, Axes]:
     charts = {"two-worlds": _worlds(data["risk"])}
     if membership := data.get("membership"):
         charts["attacks"] = _roc(membership, data["risk"])
-    if exposed := data.get("exposed"):
-        charts["exposed"] = _sorted(exposed)
     if (remembered := data.get("remembered")) and remembered["canaries"]:
         for model in remembered["models"]:
             charts[f"exposure-{model['model'].replace(' ', '-').lower()}"] = _exposures(remembered, model)
@@ -133,21 +129,6 @@ def _roc(membership: Data, risk: Data) -> Axes:
         axes.plot(roc["false_alarms"], roc["found"], **style, label=model["model"])
     axes.plot([least, 1.0], [least, 1.0], **_DASHED, label="guessing")
     axes.set(xlim=(least, 1.0), ylim=(least, 1.0))
-    return axes
-
-
-def _sorted(exposed: Data) -> Axes:
-    axes = new_chart(
-        "records, the most exposed first (%)",
-        "exposed by (standard deviations)",
-        title="How exposed each record is",
-    )
-    for curve in exposed["curves"]:
-        style = line_style(0 if curve["private"] else 1)
-        axes.plot(curve["percent"], curve["values"], **style, label=curve["model"])
-    axes.axhline(0.0, **_DASHED)
-    values = [value for curve in exposed["curves"] for value in curve["values"]]
-    axes.set(xlim=(0.0, 100.0), ylim=(min(-1.0, *values), max(3.0, *values)))
     return axes
 
 

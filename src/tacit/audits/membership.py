@@ -1,0 +1,339 @@
+"""One membership attack, by likelihood ratios from shadow models, and the training of these models.
+
+Letters: K shadow models in G groups, n records, c classes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+from scipy.stats import t
+
+from tacit.errors import InvalidInput, check_integer
+from tacit.files import write_atomically
+
+Array: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+ATTACK = "BaVarIA-t"
+"""The name of the attack with shadow models."""
+LOSS_ATTACK = "loss threshold"
+"""The name of the attack without: a small loss is a sign of membership (Yeom et al. 2018, 1709.01604).
+
+It fails at low false-positive rates, because easy non-members have a small loss too."""
+
+
+# --- scores of a record by one model ----------------------------------------------------------------------
+
+
+def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
+    """Compute log p of the true class, which is the negative loss, in float64 and of shape (..., n).
+
+    Args:
+        logits: of shape (..., n, c).
+        labels: integers in [0, c), of shape (n,).
+
+    >>> log_probability([[0.0, 0.0]], [1]).round(6).tolist()
+    [-0.693147]
+    """
+    z, y = _classified(logits, labels)
+    true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
+    return true - logsumexp(z, axis=-1)
+
+
+def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
+    """Compute phi = log p_y - log(1 - p_y), of shape (..., n), directly from the logits.
+
+    No probability is rounded to 1, so no constant is needed to keep phi finite (Carlini et al. 2022,
+    2112.03570, section IV.C).  The arguments are those of :func:`log_probability`, with c >= 2.
+
+    >>> logit_margin([[50.0, 0.0, 0.0]], [0]).round(6).tolist()  # log p would be 0 to 16 digits
+    [49.306853]
+    """
+    z, y = _classified(logits, labels)
+    true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
+    rest = z.copy()
+    np.put_along_axis(rest, y, -np.inf, axis=-1)
+    return true - logsumexp(rest, axis=-1)
+
+
+def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+    """Check and return the logits, and the labels as indices along the last axis of the logits."""
+    z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
+    if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
+        raise InvalidInput(
+            f"logits must be (..., n, c), labels n integers; got {z.shape} and {y.dtype} of shape {y.shape}. "
+            "c must be at least 2."
+        )
+    if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
+        raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
+    index = np.broadcast_to(y.astype(np.int64)[:, None], (*z.shape[:-1], 1))
+    return z, index
+
+
+# --- the attack -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Each record's scores by the shadow models that were trained on it (in), or by the others (out).
+
+    ``count``, ``mean`` and ``squares`` (the sum of squares about the mean) are of shape (n,).
+    """
+
+    count: NDArray[np.int64]
+    mean: Array
+    squares: Array
+
+    def pooled_mean(self) -> float:
+        """Return the mean of all scores."""
+        return float((self.count * self.mean).sum() / self.count.sum())
+
+    def pooled_variance(self) -> float:
+        """Return the variance *within* records, not that between them, which is mostly their difficulty."""
+        freedom = int(self.count.sum()) - int((self.count > 0).sum())
+        if freedom < 1:
+            raise InvalidInput(
+                "the spread of scores cannot be estimated: no record was trained on twice, or none was left "
+                "out twice. Train more shadow models: 16 are enough, 4 are few."
+            )
+        return float(self.squares.sum() / freedom)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShadowScores:
+    """The scores of n records by the target, (n,), and by K ``shadows``, (K, n), higher for members.
+
+    ``trained_on``, of shape (K, n), says whether each shadow model was trained on each record.
+    """
+
+    target: Array
+    shadows: Array
+    trained_on: Bools
+
+    def __init__(self, target: ArrayLike, shadows: ArrayLike, trained_on: ArrayLike) -> None:
+        object.__setattr__(self, "target", np.array(target, dtype=np.float64))
+        object.__setattr__(self, "shadows", np.array(shadows, dtype=np.float64))
+        mask = np.array(trained_on)
+        object.__setattr__(self, "trained_on", mask)
+        if self.target.ndim != 1 or self.shadows.ndim != 2 or self.shadows.shape[1:] != self.target.shape:
+            raise InvalidInput(
+                f"shadows must be a table of models by records; got shape {self.shadows.shape} for target of "
+                f"shape {self.target.shape}."
+            )
+        if mask.dtype != np.bool_ or mask.shape != self.shadows.shape:
+            raise InvalidInput(
+                f"trained_on must hold one boolean per shadow score; got {mask.dtype} of shape {mask.shape} "
+                f"for shadows of shape {self.shadows.shape}."
+            )
+        for name, scores in (("target's", self.target), ("shadow models'", self.shadows)):
+            if not np.isfinite(scores).all():
+                raise InvalidInput(
+                    f"{int((~np.isfinite(scores)).sum())} of the {name} scores are not finite. Score from "
+                    "logits with logit_margin or log_probability, in float64."
+                )
+
+    def world(self, *, member: bool) -> World:
+        """Return each record's scores by the shadow models that were trained on it, or by the others."""
+        here = self.trained_on if member else ~self.trained_on
+        count = here.sum(axis=0)
+        if (count == 0).any():
+            kind = "trained on it" if member else "not trained on it"
+            raise InvalidInput(
+                f"{int((count == 0).sum())} of the records lack a shadow model {kind}: there is nothing to "
+                "compare with. Put every record into exactly half of the shadows' training sets."
+            )
+        mean = np.where(here, self.shadows, 0.0).sum(axis=0) / count
+        squares = np.where(here, (self.shadows - mean) ** 2, 0.0).sum(axis=0)
+        return World(count, mean, squares)
+
+
+# Chosen on MNIST with 2 to 64 shadow models.  A record's mean matters from its first scores on, its variance
+# only once it has more scores.
+_PRIOR_SCORES, _PRIOR_FREEDOM = 0.01, 4.0
+
+
+def bavaria(
+    scores: ShadowScores, *, prior_scores: float = _PRIOR_SCORES, prior_freedom: float = _PRIOR_FREEDOM
+) -> Array:
+    """Compute the scores (n,) of BaVarIA-t, the Bayesian variance-free likelihood ratio.
+
+    Each record's mean and variance, in or out, have a normal-inverse-gamma prior that is centred on the mean
+    and variance of all records (Brännvall 2026, 2603.11799).  The prior matters more with few shadow models,
+    and the record's scores matter more with many.  A record has n scores with mean m and sum of squares SS
+    about m.  The prior mean mu0 counts as k0 = ``prior_scores`` scores, and the prior variance v0 as nu0 =
+    ``prior_freedom`` degrees of freedom.  With
+
+        k = k0 + n,  mu = (k0 mu0 + n m) / k,  nu = nu0 + n,
+        s^2 = (nu0 v0 + SS + k0 n (m - mu0)^2 / k) / nu,
+
+    the next score has a Student t distribution with nu degrees of freedom, centre mu and squared scale
+    s^2 (1 + 1/k) (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The
+    score is log t_in - log t_out.
+
+    >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
+    >>> bool(bavaria(scores)[0] > 0.0)
+    True
+    """
+    k0, nu0 = prior_scores, prior_freedom
+    densities = []
+    for member in (True, False):
+        world = scores.world(member=member)
+        mu0, v0 = world.pooled_mean(), world.pooled_variance()
+        if v0 <= 0.0:
+            raise InvalidInput(
+                "the scores of the shadow models never vary. Were they trained with the same random numbers, "
+                "or is it one model given many times?"
+            )
+        n = world.count
+        k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
+        mu = (k0 * mu0 + n * world.mean) / k
+        s2 = (nu0 * v0 + world.squares + k0 * n * (world.mean - mu0) ** 2 / k) / nu
+        densities.append(np.asarray(t.logpdf(scores.target, nu, mu, np.sqrt(s2 * (1.0 + 1.0 / k)))))
+    ratio: Array = densities[0] - densities[1]
+    return ratio
+
+
+# --- the shadow models ------------------------------------------------------------------------------------
+
+TrainGroup: TypeAlias = Callable[[Bools], NDArray[Any]]
+"""A function that trains g models.  Its argument is a (g, n) table of their training records, and its result
+the models' outputs, of shape (g, ...)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """The training records of each shadow model, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
+
+    Any even number of the first models is balanced too, for example ``trained_on[:8]``.
+    """
+
+    trained_on: Bools
+    outputs: NDArray[Any]
+
+
+def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
+    """Draw a (K, n) table of random halves of the records, complementary for models 0 and 1, 2 and 3, ...
+
+    Every record is in the training data of exactly one model of each pair.  Therefore a set of some pairs,
+    after an interruption for instance, is as balanced as the whole set.
+
+    >>> halves = paired_halves(6, 100, np.random.default_rng(0))
+    >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
+    [{3}, {1}, {50}]
+    """
+    if check_integer("models", models, low=2) % 2:
+        raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
+    check_integer("records", records, low=2)
+    order = np.argsort(rng.random((models // 2, records)), axis=1)
+    first = np.zeros((models // 2, records), dtype=np.bool_)
+    np.put_along_axis(first, order[:, : records // 2], True, axis=1)
+    return np.stack([first, ~first], axis=1).reshape(models, records)
+
+
+def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
+    """Divide K >= 4 shadow models into at most 8 groups of whole pairs.  The jackknife leaves out each once.
+
+    Without one group, every record is still in the training data of half of the other models.  If there are
+    fewer than three pairs, the groups are single models.
+
+    >>> [group.tolist() for group in shadow_groups(6)], len(shadow_groups(4)), len(shadow_groups(64))
+    ([[0, 1], [2, 3], [4, 5]], 4, 8)
+    """
+    check_integer("shadows", shadows, low=4)
+    if shadows < 6:
+        return [np.array([model]) for model in range(shadows)]
+    pairs = np.arange(shadows // 2)
+    return [
+        np.stack([2 * part, 2 * part + 1], axis=1).ravel()
+        for part in np.array_split(pairs, min(8, len(pairs)))
+    ]
+
+
+def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
+    """Yield, for each group of :func:`shadow_groups`, the numbers of the other shadow models.
+
+    >>> [models.tolist() for models in without_each_group(6)]
+    [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
+    """
+    return (np.setdiff1d(np.arange(shadows), group) for group in shadow_groups(shadows))
+
+
+def train_shadows(
+    train: TrainGroup,
+    trained_on: Bools,
+    *,
+    at_once: int = 1,
+    store: Path | None = None,
+    identity: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> Shadows:
+    """Train K models in groups of ``at_once``, and return their outputs on every record.
+
+    An interruption loses at most one group's work.  If the file ``store`` exists, *its* table and its models
+    are used, and only the missing models are trained.  It contains outputs and memberships of the records, so
+    it is as confidential as the records.  ``identity`` names everything that the outputs depend on: data,
+    model and settings; a store with another identity is refused.
+
+    >>> lookup = lambda group: (group @ np.eye(6)).astype(float)
+    >>> design = paired_halves(4, 6, np.random.default_rng(0))
+    >>> bool((train_shadows(lookup, design).outputs == design).all())
+    True
+    """
+    check_integer("at_once", at_once, low=1)
+    done: list[NDArray[Any]] = []
+    if store is not None and store.exists():
+        trained_on, done = _load(store, identity, trained_on.shape)
+    count = len(trained_on)
+    while True:
+        if progress is not None:
+            progress(len(done), count)
+        if len(done) >= count:
+            return Shadows(trained_on, np.stack(done))
+
+        group = trained_on[len(done) : len(done) + at_once]
+        outputs = train(group)
+        if len(outputs) != len(group):
+            raise InvalidInput(
+                f"train must return outputs of {len(group)} models; it returned {len(outputs)}."
+            )
+        for number, values in enumerate(outputs, len(done)):
+            if not np.isfinite(values).all():
+                raise InvalidInput(
+                    f"outputs of model {number} must be finite; {int((~np.isfinite(values)).sum())} of "
+                    f"{values.size} are not. Did its training diverge? Lower the learning rate."
+                )
+        done += list(outputs)
+        if store is not None:
+            buffer = io.BytesIO()
+            named = np.array(json.dumps(identity))
+            np.savez(buffer, identity=named, trained_on=trained_on, outputs=np.stack(done))
+            content = buffer.getvalue()
+            write_atomically(store, lambda file, content=content: file.write(content), mode=0o600)  # type: ignore[misc]
+
+
+def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, list[NDArray[Any]]]:
+    try:
+        with np.load(io.BytesIO(store.read_bytes()), allow_pickle=False) as data:
+            saved_identity, trained_on, outputs = (data[key] for key in ("identity", "trained_on", "outputs"))
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile):
+        raise InvalidInput(
+            f"{store} is not a readable store of shadow models: it is damaged, or another program wrote it. "
+            "Remove it to train them again."
+        ) from None
+    if json.loads(str(saved_identity)) != identity or trained_on.shape != shape:
+        raise InvalidInput(
+            f"{store} belongs to other data, models or settings. Continue with those, or remove the file to "
+            "train again."
+        )
+    return trained_on, list(outputs)
