@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tacit.columns.features as features_module
+import tacit.columns.encoder as features_module
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.reading import MISSING_WORDS, numbers_of
 from tacit.errors import InvalidInput, PrivacyRefusal

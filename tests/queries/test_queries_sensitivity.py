@@ -42,8 +42,7 @@ from tacit.queries import (
 from tacit.queries.measures import Bins, Regular
 from tacit.queries.noise import RawTable
 from tacit.queries.plan import Compiled, Release, compile_query
-from tacit.queries.predicates import OPERATORS, Predicate
-from tacit.queries.query import Aggregate
+from tacit.queries.query import OPERATORS, Aggregate, Predicate
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(

@@ -17,12 +17,17 @@ from query_oracles import truth
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or
 from tacit.queries.query import (
+    And,
+    Compare,
     Count,
     CountUnits,
     Histogram,
+    In,
+    IsNull,
     Mean,
+    Not,
+    Or,
     Quantile,
     Query,
     StandardDeviation,

@@ -116,7 +116,7 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
         InvalidInput: a database is given without the name of a table, or a file with one.
     """
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        from tacit.queries.dialects import PostgresEngine
+        from tacit.queries.engines import PostgresEngine
 
         if (table_name := table or default) is None:
             raise InvalidInput("a database has many tables. Name one with --table.")

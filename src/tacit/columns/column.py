@@ -1,20 +1,292 @@
-"""Public facts about a column, in one long file: a description and its checks, for training and queries.
+"""Public facts about a table: its columns, the format of its file, and dates as numbers.
 
 Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
 """
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
+import difflib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from tacit.columns.dialect import check_number_form, check_settings, missing_words
-from tacit.columns.moments import as_moment, check_format, number_of_moment
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, check_integer, check_real
+
+_FIRST = dt.date(1970, 1, 1).toordinal()
+_START = dt.datetime(1970, 1, 1)
+_SECOND = dt.timedelta(seconds=1)
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_DATETIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+
+
+def number_of_moment(moment: dt.date) -> float:
+    """Return the number of days (for a datetime, of seconds in UTC) since 1970-01-01.
+
+    >>> number_of_moment(dt.date(1970, 1, 3)), number_of_moment(dt.datetime(1970, 1, 1, 0, 1))
+    (2.0, 60.0)
+    """
+    if isinstance(moment, dt.datetime):
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
+        return (moment - _START) / _SECOND
+    return float(moment.toordinal() - _FIRST)
+
+
+def as_moment(name: str, kind: str, value: object) -> dt.date:
+    """Return a public date or datetime, which TOML or a text in ISO format gives.
+
+    Raises:
+        InvalidInput: if the value is not of this kind, ``date`` or ``datetime``.
+    """
+    if isinstance(value, str):
+        value = _from_iso(kind, value) or value
+    if kind == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value
+    if kind == "datetime" and isinstance(value, dt.date):
+        if isinstance(value, dt.datetime):
+            return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+        return dt.datetime(value.year, value.month, value.day)
+    form = "2015-01-31" if kind == "date" else "2015-01-31 14:05:00"
+    raise InvalidInput(f"{name} must be a {kind}, such as {form}; got {value!r}.")
+
+
+def _from_iso(kind: str, text: str) -> dt.date | None:
+    if not (_ISO_DATE if kind == "date" else _ISO_DATETIME).fullmatch(text):
+        return None
+    try:
+        return dt.date.fromisoformat(text) if kind == "date" else dt.datetime.fromisoformat(text)
+    except ValueError:  # such as 31 February
+        return None
+
+
+def check_format(kind: str, form: object) -> str:
+    """Check that a format of ``strptime`` has all parts of a date or datetime.
+
+    Raises:
+        InvalidInput: if ``form`` lacks a part, or is not a format.
+    """
+    example = dt.datetime(2013, 11, 24, 21, 47)
+    try:
+        read = dt.datetime.strptime(example.strftime(form), form)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        read = None
+    if read is None or read.date() != example.date() or (kind == "datetime" and read.hour != example.hour):
+        parts = "day, month and year" if kind == "date" else "day, month, year and time"
+        raise InvalidInput(
+            f'format must contain {parts}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; '
+            f"got {form!r}."
+        )
+    return str(form)
+
+
+def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
+    """Return the function that reads a cell as a number, or as NaN if it is not a date in this format."""
+
+    def read(cell: str) -> float:
+        if form is None:
+            moment = _from_iso(kind, cell)
+        else:
+            try:
+                moment = dt.datetime.strptime(cell, form)
+            except ValueError:
+                moment = None
+            if moment is not None and kind == "date":
+                moment = moment.date()
+        try:
+            return math.nan if moment is None else number_of_moment(moment)
+        except OverflowError:  # a time at the start of year 1, which UTC moves to year 0
+            return math.nan
+
+    return read
+
+
+PART_NAMES: dict[str, tuple[str, ...]] = {
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "month": (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+        "November", "December",
+    ),
+    "hour": tuple(f"{hour:02}" for hour in range(24)),
+}  # fmt: skip
+"""The values of each part, in the order of their numbers."""
+
+
+def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of a part, such as the weekday, of each moment; a missing one counts as 1970-01-01.
+
+    >>> codes_of_part("weekday", "date", np.array([0.0, 1.0])).tolist()  # Thursday, 1 January 1970
+    [3, 4]
+    """
+    unit = "D" if kind == "date" else "s"
+    moments = np.floor(np.nan_to_num(values)).astype(np.int64).astype(f"datetime64[{unit}]")
+    days = moments.astype("datetime64[D]")
+    match part:
+        case "weekday":
+            return (days.astype(np.int64) + 3) % 7
+        case "month":
+            return days.astype("datetime64[M]").astype(np.int64) % 12
+        case _:
+            return moments.astype("datetime64[h]").astype(np.int64) % 24
+
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_IN_NUMBERS = "0123456789+-eE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The public format of a CSV file; ``[table]`` in a run file and in a policy.
+
+    Spaces around a cell are always stripped, an empty line is not a row, and a name that ends in ``.gz``
+    marks a compressed file.
+
+    Args:
+        separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
+        decimal: the decimal point of numbers.
+        thousands: the character between groups of three digits in numbers; none by default.
+        encoding: the encoding of the text. A byte order mark is skipped.
+        quote: the character around cells that contain a separator. It is doubled inside such a cell.
+        missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
+
+    >>> Dialect(separator=";", decimal=",").to_data()
+    {'separator': ';', 'decimal': ','}
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    quote: str = '"'
+    missing_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            _check_sign("separator", self.separator)
+        _check_sign("quote", self.quote)
+        if self.separator == self.quote:
+            raise InvalidInput(f"separator and quote must differ; both are {self.quote!r}.")
+        check_number_form(self.decimal, self.thousands)
+        object.__setattr__(self, "missing_values", missing_words(self.missing_values))
+        try:
+            "".encode(self.encoding)
+            name = codecs.lookup(self.encoding).name
+        except (LookupError, TypeError, UnicodeError, ValueError):
+            raise InvalidInput(
+                f"encoding must be the name of a text encoding; got {self.encoding!r}. For example, "
+                'encoding = "utf-8", "latin-1", "cp1252" or "utf-16".'
+            ) from None
+        object.__setattr__(self, "encoding", name)
+
+    def separator_of(self, path: Path) -> str:
+        """Return the separator of one file."""
+        return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data without the settings that have their default."""
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["missing_values"] = list(self.missing_values)
+        return {
+            item.name: data[item.name] for item in fields(self) if getattr(self, item.name) != item.default
+        }
+
+    @classmethod
+    def from_data(cls, data: object, where: str = "[table]") -> Dialect:
+        """Read a dialect from plain data, such as the section of a TOML file.
+
+        Raises:
+            InvalidInput: if a setting is unknown or impossible; the message names it.
+        """
+        settings = check_settings(where, data, [item.name for item in fields(cls)])
+        for name, value in settings.items():
+            if name != "missing_values" and not isinstance(value, str):
+                raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
+        try:
+            return cls(**settings)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{where} {problem}") from None
+
+
+def nearest(name: str, names: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
+    """Return a hint with the one of ``names`` that is most like ``name``, or with all names.
+
+    >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
+    ("did you mean 'lower'?", 'there are lower, upper.')
+    """
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(names) or 'none'}."
+
+
+def check_settings(
+    where: str, data: object, settings: Collection[str], required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Check the names of the settings in a section, given as plain data, and return the section.
+
+    Raises:
+        InvalidInput: if the data are not a section, or a setting is missing or unknown. For an unknown
+            setting, the message names the nearest known one.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a section; got {data!r}.")
+    for name in data:
+        if name not in settings:
+            hint = nearest(str(name), settings)
+            raise InvalidInput(f"{where}: unknown setting {name!r}; {hint}")
+    for name in required:
+        if name not in data:
+            raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
+    return dict(data)
+
+
+def _check_sign(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0 ":
+        raise InvalidInput(f"{name} must be one character, not a space or line end; got {value!r}.")
+
+
+def missing_words(value: object) -> tuple[str, ...]:
+    """Return words and numbers that stand for a missing value as texts, in the spelling of a table.
+
+    Raises:
+        InvalidInput: if ``value`` is not a list of words and numbers.
+
+    >>> missing_words(["n/a", -999, -999.0])
+    ('n/a', '-999')
+    """
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    words = list(value) if is_list else [None]  # type: ignore[call-overload]
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+        raise InvalidInput(
+            f"missing_values must be a list of words or numbers; got {value!r}. For example, missing_values "
+            '= ["n/a", "-", -999].'
+        )
+    whole = [int(word) if isinstance(word, float) and word.is_integer() else word for word in words]
+    return tuple(dict.fromkeys(str(word).strip() for word in whole))
+
+
+def check_number_form(decimal: object, thousands: object) -> None:
+    """Check that numbers can be read with this decimal point and separator of thousands.
+
+    Raises:
+        InvalidInput: if they cannot; the message says why.
+    """
+    for name, value in (("decimal", decimal), ("thousands", thousands)):
+        empty = name == "thousands" and value == ""
+        if not empty and (not isinstance(value, str) or len(value) != 1 or value in _IN_NUMBERS):
+            raise InvalidInput(f"{name} must be one character, not a digit or sign; got {value!r}.")
+    if decimal == thousands:
+        raise InvalidInput(f"decimal and thousands must differ; both are {decimal!r}.")
+
 
 Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column."""

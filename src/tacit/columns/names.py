@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tacit.columns.dialect import nearest
+from tacit.columns.column import nearest
 from tacit.errors import InvalidInput
 
 _PEOPLE = (

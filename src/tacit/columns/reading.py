@@ -21,9 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.column import FALSE, TRUE, Column
-from tacit.columns.dialect import Dialect
-from tacit.columns.moments import number_of_moment, reader_of_moments
+from tacit.columns.column import FALSE, TRUE, Column, Dialect, number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})

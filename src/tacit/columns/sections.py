@@ -12,8 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tacit.columns.column import Column, Fact
-from tacit.columns.dialect import nearest
+from tacit.columns.column import Column, Fact, nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from tacit.columns.dialect import Dialect
-from tacit.columns.names import check_names
-from tacit.columns.reading import Cells
+from tacit.columns.column import Dialect
+from tacit.columns.names import check_names, identifies
+from tacit.columns.reading import Cells, words_of
 from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
@@ -381,3 +381,68 @@ def _pandas_cells(series: Any) -> Cells:
     else:
         cells = series.to_numpy(dtype=object, na_value=None)
     return cells
+
+
+def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
+    """Return the columns that identify the units by their names.
+
+    Args:
+        names: the names of all columns.
+        unit: the word for the unit of privacy.
+        kinds: the kinds of the declared columns.  A category called ``patient`` may be a kind of patients.
+    """
+    return [name for name in names if identifies(name, unit, kinds.get(name, ""))]
+
+
+def repeated_in_file(
+    path: Path, unit: str, kinds: Mapping[str, str], dialect: Dialect | None = None
+) -> str | None:
+    """Return a column of a file that identifies the units and has repeated values; None if there is none."""
+    columns = unit_columns(names_of_file(path, dialect), unit, kinds)
+    return _repeated(columns, lambda: pieces(path, columns, dialect))
+
+
+def has_column_names(data: object) -> bool:
+    """Return whether the data are a data frame or a mapping.
+
+    >>> has_column_names({"age": [60]}), has_column_names([[60]])
+    (True, False)
+    """
+    try:
+        kind_of_frame(data)
+    except InvalidInput:
+        return False
+    return True
+
+
+def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
+    """Return a column of a data frame that identifies the units and has repeated values; None if none has.
+
+    If ``patient_id`` repeats and the unit is a patient, a promise for one row is none for a patient.
+
+    **Guarantee**
+
+    * The result depends on single records. It is only for the person who has the table, and nothing that is
+      released may contain it.
+
+    >>> repeated_in_frame({"patient_id": [1, 2, 1], "age": [60, 70, 61]}, "patient")
+    'patient_id'
+    >>> repeated_in_frame({"patient_id": [1, 2, 1], "age": [60, 70, 61]}, "visit")
+    """
+    columns = unit_columns(names_of_frame(frame), unit, kinds or {})
+    return _repeated(columns, lambda: [cells_of_frame(frame, columns)])
+
+
+def _repeated(columns: Collection[str], read: Callable[[], Iterable[Mapping[str, Cells]]]) -> str | None:
+    if not columns:
+        return None
+
+    values: dict[str, set[str]] = {name: set() for name in columns}
+    for piece in read():
+        for name, before in values.items():
+            words = [word for word in words_of(piece[name]) if word is not None]
+            distinct = before.union(words)
+            if len(distinct) < len(before) + len(words):
+                return name
+            values[name] = distinct
+    return None

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.columns import Column, Encoder
-from tacit.columns.features import bounds_of, classes_of, feature_names, is_one_hot
-from tacit.columns.moments import PART_NAMES
+from tacit.columns.column import PART_NAMES
+from tacit.columns.encoder import bounds_of, classes_of, feature_names, is_one_hot
 from tacit.errors import InvalidInput
 from tacit.models.additive import StandardLinear
 from tacit.models.least_squares import LeastSquaresHead

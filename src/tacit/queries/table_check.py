@@ -21,7 +21,7 @@ from tacit.ledger import Ledger, Policy
 from tacit.ledger.contents import Verdict
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.engines import Engine, EngineFailure, Places
-from tacit.queries.expressions import (
+from tacit.queries.statements import (
     among,
     double,
     exp,
@@ -35,8 +35,8 @@ from tacit.queries.expressions import (
     present,
     text_of,
     typed,
+    unit_tests,
 )
-from tacit.queries.statements import unit_tests
 
 CONFIDENTIAL = (
     "Confidential: the following comes from single records, without noise. It is only for the curator, "

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tacit.errors import TacitError
-from tacit.queries.expressions import exp
-from tacit.queries.predicates import And, Compare, In, IsNull, Not, Or, Predicate
+from tacit.queries.query import And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.sql.reader import Node, Reader, node_name
+from tacit.queries.statements import exp
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}

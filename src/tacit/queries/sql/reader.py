@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tacit.columns import Column
-from tacit.columns.column import FALSE, TRUE
-from tacit.columns.moments import as_moment
+from tacit.columns.column import FALSE, TRUE, as_moment
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Policy
-from tacit.queries.expressions import exp
-from tacit.queries.predicates import Value
+from tacit.queries.query import Value
 from tacit.queries.sql.words import NO_ARITHMETIC, SourceText, Word, closest
+from tacit.queries.statements import exp
 
 Node = Any  # a node of sqlglot's tree; versions of sqlglot have its base class in different modules
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
-from tacit.queries.expressions import exp
 from tacit.queries.query import (
     Aggregate,
     Count,
@@ -24,6 +23,7 @@ from tacit.queries.query import (
 from tacit.queries.sql.conditions import read_condition
 from tacit.queries.sql.reader import Node, Reader, node_name
 from tacit.queries.sql.words import ONE_TABLE, SourceText, checked_words, closest
+from tacit.queries.statements import exp
 
 SUPPORTED = (
     "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
