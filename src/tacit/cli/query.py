@@ -167,7 +167,7 @@ def _interrupted(text: str) -> int:
 
 
 def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
-    from tacit.queries.sql.reader import describe_columns
+    from tacit.queries.sql import describe_columns
 
     policy = ledger.policy(dataset)
     described = describe_columns(policy)

@@ -7,7 +7,6 @@ A comparison with a missing value is false, even with ``!=``, and ``Not`` exchan
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.columns import Column
-from tacit.columns.column import as_moment
+from tacit.columns.column import as_moment, nearest
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.ledger.policy import Policy
 
@@ -544,24 +543,22 @@ def _is_moment(kind: str, value: object) -> bool:
 def check_query(query: Query, policy: Policy) -> None:
     """Refuse a query that the policy does not allow.
 
+    This reads only public facts, so a refusal reveals nothing about the data and costs nothing. A reader of
+    SQL calls the checks of the parts by themselves, and adds where the part stands.
+
     Raises:
         InvalidInput: if a column is unknown, or a value or an aggregate does not fit the column's kind.
         PrivacyRefusal: if the query names the unit column, as its values identify persons.
     """
     for leaf in query.leaves():
-        _check_leaf(leaf, _declaration(leaf.column, policy))
+        check_leaf(leaf, policy)
     for name in query.by:
-        kind = _declaration(name, policy).kind
-        if kind in _NO_GROUPS:
-            raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
+        check_group(name, policy)
     for item in query.aggregates:
-        if (target := column_of(item)) is not None:
-            column = _declaration(target, policy)
-            if not isinstance(item, Count):
-                _check_number(type(item).__name__, target, column)
+        check_aggregate(item, policy)
 
 
-def _declaration(name: str, policy: Policy) -> Column:
+def declaration(name: str, policy: Policy) -> Column:
     """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
@@ -570,14 +567,14 @@ def _declaration(name: str, policy: Policy) -> Column:
             f"count(DISTINCT {name})."
         )
     if name not in policy.columns:
-        near = difflib.get_close_matches(name, policy.columns, n=1)
-        columns = ", ".join(sorted(policy.columns)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"it declares {columns}."
-        raise InvalidInput(f"the policy declares no column {name!r}; {hint}")
+        near = nearest(name, policy.columns, "it declares", cutoff=0.6)
+        raise InvalidInput(f"the policy declares no column {name!r}; {near}")
     return policy.columns[name]
 
 
-def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
+def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
+    """Refuse a comparison of an unknown column, or with a value or an order that its kind has not."""
+    column = declaration(leaf.column, policy)
     words, fits = _COMPARED[column.kind]
     values: tuple[Value, ...] = ()
     match leaf:
@@ -598,11 +595,24 @@ def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
             )
 
 
-def _check_number(aggregate: str, name: str, column: Column) -> None:
-    if column.is_moment:
+def check_group(name: str, policy: Policy) -> None:
+    """Refuse a column that makes no groups."""
+    kind = declaration(name, policy).kind
+    if kind in _NO_GROUPS:
+        raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
+
+
+def check_aggregate(item: Aggregate, policy: Policy) -> None:
+    """Refuse an aggregate of an unknown column, or of one that has no numbers."""
+    name = column_of(item)
+    if name is None:
+        return
+    column = declaration(name, policy)
+    aggregate = type(item).__name__
+    if column.is_moment and not isinstance(item, Count):
         raise InvalidInput(
             f"{aggregate} needs a column of numbers; {name!r} is a {column.kind}, which can be counted and "
             "compared. Prepare a column of numbers, such as the days since a public day, with bounds."
         )
-    if not column.is_number:
+    if not column.is_number and not isinstance(item, Count):
         raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {column.kind!r}.")
