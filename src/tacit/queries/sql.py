@@ -422,7 +422,7 @@ class Reader:
         text = str(node.this)
         if column.is_moment:
             with self.at(node):
-                return str(as_moment(name, column.kind, text))
+                return str(as_moment(f"column {name!r}", column.kind, text))
         if column.kind == "category" and column.values is not None and text not in column.values:
             near = nearest(text, [str(key) for key in column.values], "its keys are", cutoff=0.6)
             remedy = f"{near} For the rows of all other values, write {name} NOT IN (...) with every key"
