@@ -32,11 +32,7 @@ _ISO_DATETIME = re.compile(
 
 
 def number_of_moment(moment: dt.date) -> float:
-    """Return the number of days (for a datetime, of seconds in UTC) since 1970-01-01.
-
-    >>> number_of_moment(dt.date(1970, 1, 3)), number_of_moment(dt.datetime(1970, 1, 1, 0, 1))
-    (2.0, 60.0)
-    """
+    """Return the number of days (for a datetime, of seconds in UTC) since 1970-01-01."""
     if isinstance(moment, dt.datetime):
         if moment.tzinfo is not None:
             moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
@@ -45,11 +41,7 @@ def number_of_moment(moment: dt.date) -> float:
 
 
 def as_moment(name: str, kind: str, value: object) -> dt.date:
-    """Return a public date or datetime, which TOML or a text in ISO format gives.
-
-    Raises:
-        InvalidInput: if the value is not of this kind, ``date`` or ``datetime``.
-    """
+    """Return a public date or datetime, which TOML or a text in ISO format gives."""
     if isinstance(value, str):
         value = _from_iso(kind, value) or value
     if kind == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
@@ -72,11 +64,6 @@ def _from_iso(kind: str, text: str) -> dt.date | None:
 
 
 def check_format(kind: str, form: object) -> str:
-    """Check that a format of ``strptime`` has all parts of a date or datetime.
-
-    Raises:
-        InvalidInput: if ``form`` lacks a part, or is not a format.
-    """
     example = dt.datetime(2013, 11, 24, 21, 47)
     try:
         read = dt.datetime.strptime(example.strftime(form), form)  # type: ignore[arg-type]
@@ -124,11 +111,7 @@ PART_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the number of a part, such as the weekday, of each moment; a missing one counts as 1970-01-01.
-
-    >>> codes_of_part("weekday", "date", np.array([0.0, 1.0])).tolist()  # Thursday, 1 January 1970
-    [3, 4]
-    """
+    """Return the number of a part, such as the weekday, of each moment; NaN counts as 1970-01-01."""
     unit = "D" if kind == "date" else "s"
     moments = np.floor(np.nan_to_num(values)).astype(np.int64).astype(f"datetime64[{unit}]")
     days = moments.astype("datetime64[D]")
@@ -219,11 +202,6 @@ class Dialect:
 
 
 def nearest(name: str, names: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
-    """Return a hint with the one of ``names`` that is most like ``name``, or with all names.
-
-    >>> nearest("lowr", ["lower", "upper"]), nearest("x", ["lower", "upper"])
-    ("did you mean 'lower'?", 'there are lower, upper.')
-    """
     near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(names) or 'none'}."
 
@@ -231,12 +209,7 @@ def nearest(name: str, names: Collection[str], there_are: str = "there are", *, 
 def check_settings(
     where: str, data: object, settings: Collection[str], required: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Check the names of the settings in a section, given as plain data, and return the section.
-
-    Raises:
-        InvalidInput: if the data are not a section, or a setting is missing or unknown. For an unknown
-            setting, the message names the nearest known one.
-    """
+    """Check the names of the settings in a section, given as plain data, and return the section."""
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{where} must be a section; got {data!r}.")
     for name in data:
@@ -255,14 +228,7 @@ def _check_sign(name: str, value: object) -> None:
 
 
 def missing_words(value: object) -> tuple[str, ...]:
-    """Return words and numbers that stand for a missing value as texts, in the spelling of a table.
-
-    Raises:
-        InvalidInput: if ``value`` is not a list of words and numbers.
-
-    >>> missing_words(["n/a", -999, -999.0])
-    ('n/a', '-999')
-    """
+    """Return words and numbers that stand for a missing value as texts, in the spelling of a table."""
     is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     words = list(value) if is_list else [None]  # type: ignore[call-overload]
     if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
@@ -275,11 +241,6 @@ def missing_words(value: object) -> tuple[str, ...]:
 
 
 def check_number_form(decimal: object, thousands: object) -> None:
-    """Check that numbers can be read with this decimal point and separator of thousands.
-
-    Raises:
-        InvalidInput: if they cannot; the message says why.
-    """
     for name, value in (("decimal", decimal), ("thousands", thousands)):
         empty = name == "thousands" and value == ""
         if not empty and (not isinstance(value, str) or len(value) != 1 or value in _IN_NUMBERS):
@@ -518,7 +479,6 @@ def _plain(value: object) -> object:
 
 
 def no_data_bounds(subject: str) -> str:
-    """Explain why bounds and values must be declared."""
     return (
         f"{subject} must have bounds or values that are declared, not taken from the data: the smallest and "
         "largest value, or the list of values, depend on single records, and no budget covers their "
@@ -531,7 +491,6 @@ def no_data_bounds(subject: str) -> str:
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Check that the facts fit the kind and each other, and return them in their final types."""
     kind = check_in("kind of a column", settings["kind"], KINDS)
     for name, value in settings.items():
         if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:

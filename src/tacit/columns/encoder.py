@@ -30,12 +30,7 @@ Floats = NDArray[np.float32]
 
 
 def check_encodable(name: str, column: Column) -> None:
-    """Check that a column has the facts that a feature or a target needs.
-
-    Raises:
-        InvalidInput: if the column is of kind text.
-        PrivacyRefusal: if the column lacks the bounds or values that it needs.
-    """
+    """Check that a column has the facts that a feature or a target needs."""
     if column.kind == "text":
         raise InvalidInput(
             f'column {name!r} is text and cannot be predicted. Declare another kind, such as "category".'
@@ -47,7 +42,6 @@ def check_encodable(name: str, column: Column) -> None:
 
 
 def _is_listed(column: Column) -> bool:
-    """Return whether a column has one feature or class for each declared value."""
     return column.kind == "category" or (column.values is not None and column.lower is None)
 
 
@@ -64,7 +58,6 @@ def classes_of(column: Column) -> tuple[str, ...]:
 
 
 def bounds_of(column: Column) -> tuple[float, float]:
-    """Return the bounds of a column that must have them, as numbers."""
     low, high = column.low, column.high
     assert low is not None, "checked when the encoder was made"
     assert high is not None, "checked with it"
@@ -72,7 +65,6 @@ def bounds_of(column: Column) -> tuple[float, float]:
 
 
 def feature_names(name: str, column: Column) -> Iterator[str]:
-    """Yield the names of a column's features, in order."""
     if is_one_hot(column):
         yield from (f"{name}={value}" for value in (*column.listed, "other"))
     else:
@@ -111,17 +103,11 @@ class Place:
         return f"column {self.column!r} of {self.source}"
 
     def rows(self, places: NDArray[np.int64]) -> str:
-        """Return a text with the numbers of the first few rows at these indices."""
         first = (places[:10] + 1 + self.before).tolist()
         return row_numbers(first, len(places))
 
 
 def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
-    """Return the k features of one column as an array (n, k).
-
-    Raises:
-        InvalidInput: if cells are unreadable, or missing in a column that refuses this.
-    """
     if is_one_hot(column):
         block, lacking = _one_hot(cells, column, place, dialect)
     else:
@@ -248,11 +234,6 @@ def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = 
 
 
 def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.int64] | Floats:
-    """Return the class numbers (n,) of a column, or its values (n, 1) in [-1, 1].
-
-    Raises:
-        InvalidInput: if cells are missing, unreadable or not a declared class.
-    """
     if column.kind == "boolean" or not _is_listed(column):
         values = _read_numbers(cells, column, place, dialect)
         _refuse_missing(np.isnan(values), place, target=True)
@@ -285,11 +266,7 @@ class TextColumn:
     tokens: Callable[[Sequence[str]], Any] | None = field(default=None, compare=False, repr=False)
 
     def read(self, cells: Cells, source: str, before: int) -> Floats:
-        """Return the tokens of some rows as float32 (n, L).
-
-        Raises:
-            InvalidInput: if rows have no text; the message gives their numbers.
-        """
+        """Return the tokens of some rows as float32 (n, L)."""
         assert self.tokens is not None, "the pretrained model is there before a row is read"
         texts = list(cells)
         missing = [row for row, text in enumerate(texts) if not _is_text(text)]
@@ -541,7 +518,6 @@ class Encoder:
 
 
 def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Column]) -> None:
-    """Check that targets are columns without buckets, and that a list is not empty and repeats none."""
     names = [] if target is None else [target] if isinstance(target, str) else [*target]
     for name in names:
         if name not in columns:
@@ -560,7 +536,6 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
 
 
 def _check_several(encoder: Encoder) -> None:
-    """Check that the targets of a list are all booleans or all numbers."""
     target, columns = encoder.target, encoder.columns
     if target is None or isinstance(target, str) or len(encoder.labels) == len(target):
         return

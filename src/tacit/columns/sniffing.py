@@ -24,9 +24,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tacit.columns.names import check_names, is_count, is_identifier, is_person
+from tacit.columns.names import is_count, is_identifier, is_person
 from tacit.columns.reading import MISSING_WORDS, number_pattern, words_of
-from tacit.columns.tables import arrow_cells
+from tacit.columns.tables import arrow_cells, check_names
 from tacit.errors import InvalidInput, needed
 
 _DIGITS = (("1", "0"), ("1.0", "0.0"))
@@ -99,7 +99,6 @@ class FoundColumn:
 
 
 def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
-    """Correct a proposal by the column's name: identifiers are text, and counts of 0 and 1 are integers."""
     if is_identifier(name) and not (is_person(name) and column.kind == "boolean"):  # student: yes or no
         different = len(set(cells))
         doubt = REPEATS if different < len(cells) else ""
@@ -112,11 +111,7 @@ def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ())
 
 
 def looks_like_data(cell: str) -> bool:
-    """Return whether a cell of the first line is a number or a date and so no name; a year may be a name.
-
-    >>> [looks_like_data(cell) for cell in ("age", "2019", "34", "1.5", "2020-01-31")]
-    [False, False, True, True, True]
-    """
+    """Return whether a cell of the first line is a number or a date and so no name; a year may be a name."""
     if re.fullmatch(r"(?:19|20)[0-9]{2}", cell):
         return False
     return any(number_pattern(*marks).fullmatch(cell) for marks in _FORMATS) or bool(cell and _dates([cell]))
@@ -131,9 +126,6 @@ def find_columns(
         cells: for each column, the stripped cells of a sample.
         separator: the separator of the cells. If it is a comma, a decimal comma is unlikely.
         form: the decimal point and the thousands mark of the table, if they are known.
-
-    >>> find_columns({"a": ["1,5", "2,25"], "b": ["x", "y"]}, ";")[0]
-    {'decimal': ',', 'thousands': ''}
     """
     present = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
     missing = {name: _missing_words(column) for name, column in present.items()}
@@ -158,8 +150,6 @@ def find_columns(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The formats in which all cells are numbers, and the cells without unit and "below" mark."""
-
     formats: frozenset[tuple[str, str]] = frozenset()
     bare: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -205,7 +195,6 @@ def _number_column(numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
 
 
 def _doubt(numbers: _Numbers) -> str:
-    """Return a question if another format gives the cells, such as 1.234, other values; else empty."""
     signs = [sign for sign in ",." if any(sign in cell for cell in numbers.bare)]
     if not signs or len({decimal for decimal, _ in numbers.formats}) == 1:
         return ""
@@ -268,7 +257,6 @@ def _date_column(forms: Sequence[tuple[str, str]]) -> FoundColumn:
 
 
 def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) -> FoundColumn:
-    """Return the proposal for a column from its cells that are not missing."""
     if not cells:
         return FoundColumn("")
     words = {cell.lower() for cell in cells}
@@ -314,7 +302,6 @@ _MOST_ARE_NUMBERS = (
 
 
 def _missing_words(cells: Sequence[str]) -> frozenset[str]:
-    """Return a column's listed words for missing values, if all other cells have one format."""
     words = frozenset(_MAYBE_MISSING).intersection(cells)
     rest = [cell for cell in cells if cell not in words]
     one_form = rest and (_is_truths(rest) or _number_formats(rest).formats or _dates(rest))
@@ -326,7 +313,6 @@ def _is_truths(cells: Sequence[str]) -> bool:
 
 
 def _with_missing_words(column: FoundColumn, words: frozenset[str], cells: Sequence[str]) -> FoundColumn:
-    """Add to a proposal the words, and numbers such as -999, that stand for a missing value."""
     if column.kind in ("number", "integer"):
         below = {cell for cell in cells if cell.startswith("-")}
         words |= below if below and below <= set(_SENTINELS) and below != set(cells) else set()
@@ -412,7 +398,6 @@ def sniff(path: Path | str) -> Sniffed:
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:
-    """Return the bytes of the first lines, and whether they are the whole file."""
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
@@ -528,7 +513,6 @@ def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def _typed_table(path: Path, ending: str) -> Sniffed:
-    """Find kinds from the types in the schema, or from the first rows if these are more specific."""
     needed("pyarrow.parquet", "tables", "reading the types of a table")
     types = needed("pyarrow.types", "tables", "reading the types of a table")
     if not path.is_file():

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from tacit.columns.names import check_names
-from tacit.columns.tables import arrow_with_parquet
+from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import Owner
 from tacit.errors import InvalidInput, without_values
 

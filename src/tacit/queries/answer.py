@@ -1,17 +1,4 @@
-"""Answers: values with their intervals, computed from noisy integers at no privacy cost; their text.
-
-The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
-value alone, not for all together. The interval covers only the noise: "the answer without noise" is computed
-from the rows that count, with values clipped to the bounds and rounded to the grid.
-
-A mean m is the quotient of two noisy numbers, a sum s and a count n. At the true m, s - m n is only noise,
-whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of that
-noise (Fieller 1954).
-
-A variance v also needs a noisy sum of squares q. At the true m and v, q - 2 m s + (m^2 - v) n is only noise.
-The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of rows matter
-less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
-"""
+"""Answers: values with their intervals, computed from noisy integers at no privacy cost; their text."""
 
 from __future__ import annotations
 
@@ -30,6 +17,9 @@ from tacit.queries.plan import Compiled, Key, Release
 from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
 from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
 
+# The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
+# value alone, not for all together. The interval covers only the noise: "the answer without noise" is
+# computed from the rows that count, with values clipped to the bounds and rounded to the grid.
 LEVEL = 0.95
 """The share of answers whose interval contains the answer without noise."""
 
@@ -59,21 +49,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Span:
-    """A value and its interval as exact numbers, ``low <= value <= high``."""
-
     low: Fraction
     value: Fraction
     high: Fraction
 
     def scaled(self, step: Fraction) -> _Span:
-        """Return the span multiplied by ``step``, which converts it to other units."""
         return _Span(self.low * step, self.value * step, self.high * step)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The noisy integers of one group, by release."""
-
     compiled: Compiled
     values: Mapping[Release, tuple[int, ...]]
 
@@ -160,7 +145,6 @@ def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Frac
 
 
 def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
-    """Cut a span to the range of possible answers."""
     return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
 
 
@@ -183,6 +167,9 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
     return span if rows >= least else _clamped(_Span(span.low, Fraction(0), span.high), span.low, span.high)
 
 
+# A mean m is the quotient of two noisy numbers, a sum s and a count n. At the true m, s - m n is only noise,
+# whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of
+# that noise (Fieller 1954).
 def _mean(column: str, reading: Reading) -> Estimate:
     """Return centre + total / count, clamped to [lower, upper].
 
@@ -199,6 +186,9 @@ def _mean(column: str, reading: Reading) -> Estimate:
     return _float(_clamped(shifted, Fraction(grid.lower), Fraction(grid.upper)))
 
 
+# A variance v also needs a noisy sum of squares q. At the true m and v, q - 2 m s + (m^2 - v) n is only
+# noise. The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of
+# rows matter less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
     """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2].
 
@@ -450,7 +440,6 @@ def read_content(
     remaining: float,
     repeated: bool,
 ) -> Answer:
-    """Return the answer with the content that the ledger stores, and the present query's column names."""
     rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
     return Answer(
         by=tuple(data["by"]),
@@ -498,7 +487,6 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
 
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
-    """Return one line per release: the measure, the distribution of its noise, and its sensitivity."""
     lines = [
         f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
     ]

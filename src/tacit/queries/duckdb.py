@@ -18,12 +18,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.names import check_names
 from tacit.columns.reading import Cells, numbers_of, words_of
 from tacit.columns.tables import (
     CsvFile,
     MalformedTable,
     arrow_cells,
+    check_names,
     is_csv,
     kind_of_frame,
     names_of_frame,
@@ -64,14 +64,7 @@ _TYPES = {
 
 
 def sql_type(column: str, policy: Policy) -> str:
-    """Return the SQL type that the policy implies for a column; used if the table's column has no type.
-
-    >>> from tacit.ledger import Column, PureBudget
-    >>> age = {"age": Column(kind="number", lower=0, upper=120)}
-    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=age)
-    >>> sql_type("age", policy)
-    'DOUBLE'
-    """
+    """Return the SQL type that the policy implies for a column; used if the table's column has no type."""
     return _TYPES[_kind(column, policy)][0]
 
 
@@ -92,12 +85,6 @@ def _arrow_type(column: str, policy: Policy) -> Any:
 
 
 def file_table(path: Path, policy: Policy) -> Read:
-    """Read a CSV file, or a Parquet file whose types do not fit, cell by cell as the policy declares.
-
-    Raises:
-        InvalidInput: if the file does not exist or lacks a column.
-        MalformedTable: if its rows do not form a table.
-    """
     pa = _pyarrow()
     columns = policy.needed_columns
     schema = pa.schema([(column, _arrow_type(column, policy)) for column in columns])
@@ -160,7 +147,6 @@ def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
 
 
 def must_be_read(path: Path, policy: Policy) -> bool:
-    """Return whether a Parquet file's schema has a column that must be read cell by cell."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:  # without pyarrow, only types that the engine itself can read are supported
@@ -177,12 +163,7 @@ def must_be_read(path: Path, policy: Policy) -> bool:
 
 
 def arrow_table(data: object, policy: Policy) -> Read:
-    """Return the policy's columns of a data frame or Arrow table; numbers are not copied if possible.
-
-    Raises:
-        InvalidInput: if ``data`` is no table, or lacks a column.
-        MissingExtra: if pyarrow is not installed.
-    """
+    """Return the policy's columns of a data frame or Arrow table; numbers are not copied if possible."""
     pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
     if kind == "mapping":
         raise InvalidInput(
@@ -212,13 +193,11 @@ def arrow_table(data: object, policy: Policy) -> Read:
 
 
 def _rows_alone(rows: int) -> Any:
-    """Return a table that has only a number of rows, for a policy that declares no columns."""
     pa = _pyarrow()
     return pa.table({"row": pa.nulls(rows)})
 
 
 def _pandas_column(series: Any) -> Any:
-    """Return a column in Arrow's format; None if it contains Python objects or cannot be converted."""
     pa = _pyarrow()
     if str(series.dtype) == "object":
         return None
@@ -229,7 +208,6 @@ def _pandas_column(series: Any) -> Any:
 
 
 def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
-    """Read a column of Python objects cell by cell, as values of the declared kind."""
     pa, kind = _pyarrow(), _kind(column, policy)
     cells = series.to_numpy(dtype=object, na_value=None)
     if kind not in ("category", "text"):
@@ -372,7 +350,6 @@ class DuckDBEngine(Engine):
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
         try:
             self.load()
         except MalformedTable:
@@ -380,7 +357,6 @@ class DuckDBEngine(Engine):
         return self._fetch(statement.sql("duckdb", exp.to_table(SOURCE)))
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """See :meth:`Engine.unreadable`."""
         self.load()
         if self._read is None:
             return {}, {}
@@ -415,7 +391,6 @@ class DuckDBEngine(Engine):
             yield batch.serialize().to_pybytes()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -464,3 +439,8 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             yield piece
+
+
+def engine_of(data: object, policy: Policy) -> Engine:
+    """Return the engine that reads ``data``; an engine is returned unchanged."""
+    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.names import check_names
 from tacit.columns.reading import declared_missing
+from tacit.columns.tables import check_names
 from tacit.errors import InvalidInput, TacitError, needed
 from tacit.ledger.policy import Policy
 from tacit.queries.statements import SOURCE, Statement, exp
@@ -58,7 +58,6 @@ class Places:
 
     @classmethod
     def at(cls, rows: NDArray[np.int64]) -> Self:
-        """Return the places with these indices."""
         return cls(len(rows), rows)
 
     def without(self, others: Places) -> Places:
@@ -134,18 +133,6 @@ class Engine(ABC):
 
 
 def check_types(types: Mapping[str, str], policy: Policy) -> None:
-    """Refuse a table that lacks a column, or whose types do not fit the policy's kinds.
-
-    Raises:
-        InvalidInput: if a column is absent or does not fit; the message names it.
-
-    >>> from tacit.ledger import Column, Policy, PureBudget
-    >>> age = {"age": Column(kind="number", lower=0, upper=120)}
-    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=age)
-    >>> check_types({"age": "VARCHAR"}, policy)
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: column 'age' is declared a number, but the table has it as VARCHAR. ...
-    """
     check_names(list(types), policy.needed_columns, "the table")
     if policy.unit_column is not None:
         kind = types[policy.unit_column]
@@ -192,11 +179,7 @@ def missing_words_of(column: str, policy: Policy) -> tuple[str, ...]:
 
 
 def refuse_missing_values(policy: Policy) -> None:
-    """Refuse a policy that declares words for missing values, which a database cannot apply.
-
-    Raises:
-        InvalidInput: if a column declares such words; the message names the column and a view that helps.
-    """
+    """Refuse a policy that declares words for missing values, which a database cannot apply."""
     if columns := [column for column in policy.needed_columns if missing_words_of(column, policy)]:
         name, word = columns[0], missing_words_of(columns[0], policy)[0]
         raise InvalidInput(
@@ -206,8 +189,6 @@ def refuse_missing_values(policy: Policy) -> None:
 
 
 class _Database(Engine):
-    """A table in a database that computes the digests of the table's rows; the base class of both engines."""
-
     _dialect: ClassVar[str]
     _digest: ClassVar[str]
     """The SQL for the digest of one row of the table ``t``; ``_half`` turns half a digest into an integer."""

@@ -39,10 +39,6 @@ class Grid:
 
     Division and floor are monotone in x, so k stays between ``low`` and ``high`` in every engine that
     computes in doubles.
-
-    >>> grid = Grid(0.0, 100.0, 0.5)
-    >>> grid.low, grid.high, grid.cell(33.3)
-    (0, 200, 67)
     """
 
     lower: float
@@ -69,11 +65,7 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, column: Column) -> Grid:
-        """Return the grid that the policy declares for a column of numbers.
-
-        Raises:
-            InvalidInput: if the policy has no bounds for the column.
-        """
+        """Return the grid that the policy declares for a column of numbers."""
         if column.low is None or column.high is None:
             raise InvalidInput(
                 f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
@@ -82,17 +74,14 @@ class Grid:
         return cls(column.low, column.high, column.grid_step)
 
     def cell(self, value: float) -> int:
-        """Return the integer k of a value that is not NaN."""
         return math.floor(min(max(value, self.lower), self.upper) / self.step + 0.5)
 
     @property
     def low(self) -> int:
-        """The smallest k."""
         return self.cell(self.lower)
 
     @property
     def high(self) -> int:
-        """The largest k."""
         return self.cell(self.upper)
 
 
@@ -111,12 +100,10 @@ class Measure:
 
     @property
     def bins(self) -> int:
-        """The number of bins; 1 without bins."""
         return 1
 
     @property
     def largest(self) -> int:
-        """The largest absolute value of one row's integer."""
         low, high = self.span
         return max(-low, high)
 
@@ -216,7 +203,6 @@ class Bins(Measure):
 
     @property
     def bins(self) -> int:
-        """The number of bins."""
         return len(self.edges) + 1
 
 
@@ -236,7 +222,6 @@ class Regular(Measure):
 
     @property
     def bins(self) -> int:
-        """The number of candidates."""
         return (self.grid.high - self.grid.low) // self.stride + 1
 
 
@@ -277,9 +262,6 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
     Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's span,
     which may be less than twice the largest contribution. If all integers are doubled and shifted by a public
     constant, that difference is exactly twice the contribution of a unit.
-
-    Raises:
-        PrivacyRefusal: if the largest table could overflow 64 bits.
     """
     rows = policy.rows_per_unit
     low, high = measure.span
@@ -318,7 +300,6 @@ def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
 
 
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
-    """Convert a number of steps to the units of the column."""
     return Fraction(integer) * Fraction(grid.step)
 
 

@@ -24,7 +24,6 @@ Value = str | int | float | bool
 
 
 def put(item: object, field: str, value: object) -> None:
-    """Set a field of a frozen object during its construction."""
     object.__setattr__(item, field, value)
 
 
@@ -73,11 +72,7 @@ _DEEPEST, _MOST_LEAVES = 64, 10_000  # limits of a predicate, far from any recur
 
 
 class Predicate:
-    """A condition that is true or false for each row; the base class of predicates.
-
-    >>> isinstance(Compare("age", ">", 65), Predicate)
-    True
-    """
+    """A condition that is true or false for each row; the base class of predicates."""
 
     __slots__ = ()
 
@@ -161,11 +156,6 @@ PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
 
 
 def as_predicate(field: str, part: object) -> Predicate:
-    """Return ``part`` if it is a predicate.
-
-    Raises:
-        InvalidInput: if it is not.
-    """
     if not isinstance(part, Predicate):
         raise InvalidInput(f"{field} must be a predicate, one of {', '.join(PREDICATES)}; got {part!r}.")
     return part
@@ -203,11 +193,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 
 def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
-    """Return the comparisons in a predicate.
-
-    Raises:
-        InvalidInput: if the predicate is too deep or too large. (The check does not recurse.)
-    """
+    """Return the comparisons in a predicate."""
     level = [] if predicate is None else [predicate]
     leaves: list[Compare | IsNull | In] = []
     depth = 0
@@ -258,11 +244,7 @@ def _same_kind(part: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 class Aggregate:
-    """A value computed from the rows of a group; the base class of aggregates.
-
-    >>> isinstance(Count(), Aggregate)
-    True
-    """
+    """A value computed from the rows of a group; the base class of aggregates."""
 
     __slots__ = ()
 
@@ -481,7 +463,6 @@ def _default_name(item: Aggregate) -> str:
 
 
 def column_of(item: Aggregate) -> str | None:
-    """Return the column of an aggregate, if it has one."""
     column: str | None = getattr(item, "column", None)
     return column
 
@@ -492,13 +473,6 @@ def query_to_json(query: Query) -> str:
     The order, nesting and repetition of the parts of And and Or, a double Not, ``In`` with one value, and
     65.0 instead of 65 make no difference. The form does not contain the names of the table and of the
     outputs.
-
-    >>> query_to_json(Query((Sum("age"),)))
-    '{"aggregates":[{"aggregate":"Sum","column":"age"}],"by":[],"where":null}'
-    >>> from tacit.queries import Not
-    >>> one, other = Compare("age", "=", 65), Not(Not(In("age", (65.0,))))
-    >>> query_to_json(Query((Sum("age"),), where=one)) == query_to_json(Query((Sum("age"),), where=other))
-    True
     """
     data = {
         "aggregates": [{"aggregate": type(item).__name__} | vars(item) for item in query.aggregates],
@@ -543,12 +517,8 @@ def _is_moment(kind: str, value: object) -> bool:
 def check_query(query: Query, policy: Policy) -> None:
     """Refuse a query that the policy does not allow.
 
-    This reads only public facts, so a refusal reveals nothing about the data and costs nothing. A reader of
-    SQL calls the checks of the parts by themselves, and adds where the part stands.
-
-    Raises:
-        InvalidInput: if a column is unknown, or a value or an aggregate does not fit the column's kind.
-        PrivacyRefusal: if the query names the unit column, as its values identify persons.
+    This reads only public facts, so a refusal reveals nothing about the data and costs nothing. The reader of
+    SQL calls the check of each part, and adds where the part stands.
     """
     for leaf in query.leaves():
         check_leaf(leaf, policy)
@@ -573,7 +543,6 @@ def declaration(name: str, policy: Policy) -> Column:
 
 
 def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
-    """Refuse a comparison of an unknown column, or with a value or an order that its kind has not."""
     column = declaration(leaf.column, policy)
     words, fits = _COMPARED[column.kind]
     values: tuple[Value, ...] = ()
@@ -596,14 +565,12 @@ def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
 
 
 def check_group(name: str, policy: Policy) -> None:
-    """Refuse a column that makes no groups."""
     kind = declaration(name, policy).kind
     if kind in _NO_GROUPS:
         raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
 
 
 def check_aggregate(item: Aggregate, policy: Policy) -> None:
-    """Refuse an aggregate of an unknown column, or of one that has no numbers."""
     name = column_of(item)
     if name is None:
         return

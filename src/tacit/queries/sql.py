@@ -190,11 +190,7 @@ def _spelling(text: str) -> list[tuple[str, str]]:
 
 
 class Reader:
-    """A text read as SQL under a policy: its words, the nodes read so far, and errors that show a place.
-
-    Raises:
-        InvalidInput: if the text is too long, contains a NUL, or a string or comment has no end.
-    """
+    """A text read as SQL under a policy: its words, the nodes read so far, and errors that show a place."""
 
     def __init__(self, text: str, policy: Policy) -> None:
         self.text = text
@@ -290,7 +286,6 @@ class Reader:
             raise InvalidInput("parentheses or NOTs are nested too deeply. Ask a simpler question.")
 
     def check_all_read(self, tree: Node) -> None:
-        """Refuse a tree with an unread node."""
         for node in tree.walk():
             if id(node) not in self._read:
                 raise self.misplaced(node, "is not supported here", "leave it out")
@@ -349,7 +344,6 @@ class Reader:
                 raise self.refusal(place, f"no {word.replace('_', ' ')} may stand here", remedy)
 
     def child(self, node: Node, name: str) -> Node:
-        """Return the argument ``name`` of a node, and refuse any other."""
         self.only(node, name)
         return node.args[name]
 
@@ -362,7 +356,6 @@ class Reader:
     # --- names and literals -------------------------------------------------------------------------------
 
     def identifier(self, node: Node) -> str:
-        """Return the name as the statement spells it."""
         self.only(node, "this", "quoted")
         return str(node.this)
 
@@ -383,7 +376,6 @@ class Reader:
         return matches[0] if len(matches) == 1 and name not in names else name
 
     def number(self, node: Node) -> int | float:
-        """Return a finite number, with its sign."""
         sign = 1
         if isinstance(node, exp.Neg):
             sign, node = -1, self.child(node, "this")
@@ -444,7 +436,6 @@ class Reader:
 
 
 def read_select(reader: Reader, tree: Node, table: str | None) -> Query:
-    """Return the query of a whole reader: SELECT with aggregates, FROM, WHERE and GROUP BY."""
     reader.only(tree, "expressions", "from_", "where", "group")
     if tree.args.get("from_") is None:
         raise reader.refusal(tree, "FROM is missing", f"name the table: FROM {table or 'visits'}")
@@ -524,7 +515,6 @@ def _read_aggregates(
 
 
 def _check_different(reader: Reader, names: Iterable[tuple[Node, str]]) -> None:
-    """Refuse a name that occurs twice, even if upper and lower case differ."""
     seen: set[str] = set()
     for node, name in names:
         if name.lower() in seen:
@@ -753,15 +743,6 @@ def _leaf(
 
 
 def describe_columns(policy: Policy) -> list[tuple[str, str]]:
-    """Return the name and the public facts, in words, of each column that the policy declares.
-
-    >>> from tacit.ledger import Column, Policy, PureBudget
-    >>> age, ward = Column(kind="number", lower=0, upper=120), Column(kind="category", values=("A",))
-    >>> columns = {"age": age, "ward": ward}
-    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), columns=columns)
-    >>> describe_columns(policy)
-    [('age', 'number from 0 to 120'), ('ward', "category 'A'")]
-    """
     described = []
     for name, column in policy.columns.items():
         facts = [column.kind]

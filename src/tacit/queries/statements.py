@@ -79,27 +79,22 @@ def _node(part: Any) -> Any:
 
 
 def field(name: str) -> Any:
-    """Return a column by its name, always quoted."""
     return exp.column(name, quoted=True)
 
 
 def alias(expression: Any, name: str) -> Any:
-    """Return an expression with an alias."""
     return exp.alias_(expression, name, quoted=True)
 
 
 def double(column: str) -> Any:
-    """Return a column of numbers, cast to doubles."""
     return sql("CAST(:x AS DOUBLE)", x=column)
 
 
 def present(column: str) -> Any:
-    """Return a test that the column is not NULL."""
     return sql("NOT :x IS NULL", x=column)
 
 
 def or_else(test: Any, otherwise: str = "FALSE") -> Any:
-    """Return a test that is never NULL."""
     return sql(f"COALESCE(:test, {otherwise})", test=test)
 
 
@@ -131,7 +126,6 @@ def has_value(column: str, policy: Policy) -> Any:
 
 
 def is_text(column: str, policy: Policy) -> bool:
-    """Return whether a column is read as text."""
     return policy.columns[column].kind in ("category", "text")
 
 
@@ -146,7 +140,6 @@ def typed(column: str, policy: Policy) -> Any:
 
 
 def literal(value: object, column: str, policy: Policy) -> Any:
-    """Return the SQL literal of a public value that a column is compared with."""
     kind = policy.columns[column].kind
     if isinstance(value, bool):
         return exp.true() if value else exp.false()
@@ -160,7 +153,6 @@ def literal(value: object, column: str, policy: Policy) -> Any:
 
 
 def among(column: str, values: Sequence[object], policy: Policy) -> Any:
-    """Return a test that the column is one of these public values."""
     literals = [literal(value, column, policy) for value in values]
     return exp.In(this=typed(column, policy), expressions=literals)
 
@@ -199,7 +191,6 @@ def _summand(measure: Total | Squares, k: Any) -> Any:
 
 
 def _bin_of(measure: Bins | Regular) -> Any:
-    """Return the bin in which a row is counted."""
     if isinstance(measure, Bins):
         return _bisected(double(measure.column), measure, 0, len(measure.edges))
     steps = _minus(_cell(measure.column, measure.grid), measure.grid.low - measure.stride // 2)
@@ -294,15 +285,7 @@ class Statement:
     keys: int
 
     def sql(self, dialect: str, source: exp.Expression) -> str:
-        """Return the text for one engine, with its table in place of :data:`SOURCE`.
-
-        >>> from tacit.ledger import PureBudget
-        >>> from tacit.queries import Count
-        >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0))
-        >>> count = statement((Rows(),), Query((Count(),)), policy)
-        >>> count.sql("duckdb", exp.to_table("visits"))
-        'SELECT CAST(COUNT(*) AS BIGINT) FROM (SELECT 1 AS "row" FROM visits) AS "kept"'
-        """
+        """Return the text for one engine, with its table in place of :data:`SOURCE`."""
 
         def place(node: exp.Expression) -> Any:
             if isinstance(node, exp.Collate) and dialect != "postgres":
@@ -357,7 +340,6 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
 def _rows(
     measures: Sequence[Measure], query: Query, policy: Policy, keys: list[str], values: Mapping[str, str]
 ) -> Any:
-    """Select unit, keys and integers of every row that passes the predicate and the declared keys."""
     columns = []
     tests = []
     if policy.unit_column is not None:
@@ -382,7 +364,6 @@ def _rows(
 
 
 def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
-    """Return the tree that computes a measure's integer of one group from the group's rows."""
     match measure:
         case Units() if policy.unit_column is not None:
             return sql('CAST(COUNT(DISTINCT "unit") AS BIGINT)')
@@ -400,7 +381,6 @@ def _sum(number: Any) -> Any:
 
 
 def _grouped(keys: Sequence[str], totals: Sequence[Any], rows: Any) -> Any:
-    """Select ``totals`` of the rows of each group."""
     tree = exp.select(*map(field, keys), *totals).from_(_subquery(rows, "kept"), copy=False)
     return tree.group_by(*map(field, keys), copy=False) if keys else tree
 
@@ -418,7 +398,6 @@ def _difference(keys: Sequence[str], totals: Sequence[Any], everything: Any, exc
 
 
 def _subquery(select: Any, name: str) -> Any:
-    """Return a select as a named subquery."""
     return select.subquery(exp.to_identifier(name, quoted=True), copy=False)
 
 
@@ -436,7 +415,6 @@ def _subquery(select: Any, name: str) -> Any:
 
 
 def all_rows(columns: Sequence[str]) -> Any:
-    """Select all rows, before contribution bounding."""
     return exp.select(*map(field, columns)).from_('"tacit_counted"')
 
 

@@ -19,7 +19,7 @@ from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy
 from tacit.ledger.contents import Verdict
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.duckdb import engine_of
 from tacit.queries.engines import Engine, EngineFailure, Places
 from tacit.queries.statements import (
     among,
@@ -245,11 +245,6 @@ def register_table(
     return check
 
 
-def engine_of(data: object, policy: Policy) -> Engine:
-    """Return the engine that reads ``data``; an engine is returned unchanged."""
-    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)
-
-
 @contextmanager
 def _open_engine(data: object, policy: Policy) -> Iterator[Engine]:
     """Open the engine that reads ``data``; close it afterwards unless the caller passed an engine."""
@@ -312,7 +307,6 @@ def _column_findings(
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """Yield the kinds of findings in a column, each with its condition on one row."""
     if column == policy.unit_column:
         yield "missing", exp.Not(this=or_else(exp.and_(*unit_tests(column))))
         return
@@ -331,7 +325,6 @@ def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
-    """Yield the conditions under which a value that is not missing lies outside the declaration."""
     declared = policy.columns[column]
     if declared.is_number or declared.is_moment:
         # without bounds, each value must still be a finite number or a date
