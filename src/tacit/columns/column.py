@@ -272,7 +272,6 @@ PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 """The default words for true and for false in a boolean column; case is ignored."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
-_OLDER = " Tacit 0.2 was the last to read columns without a kind, low and high, and keys for values."
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
 
@@ -427,13 +426,9 @@ class Column:
         Raises:
             InvalidInput, PrivacyRefusal: as for the column; the message begins with ``where``.
         """
-        try:
-            facts = check_settings(where, data, [item.name for item in fields(cls)])
-            if "kind" not in facts:
-                raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
-        except InvalidInput as problem:
-            older = not isinstance(data, Mapping) or "kind" not in data or "keys" in data
-            raise InvalidInput(f"{problem}{_OLDER if older else ''}") from None
+        facts = check_settings(where, data, [item.name for item in fields(cls)])
+        if "kind" not in facts:
+            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
         try:
             return cls(**facts)
         except TacitError as problem:
@@ -492,42 +487,76 @@ def no_data_bounds(subject: str) -> str:
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     kind = check_in("kind of a column", settings["kind"], KINDS)
+    facts = dict(settings)
     for name, value in settings.items():
         if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:
             allowed = ", ".join(_ALLOWED[kind]) or "nothing else"
             raise InvalidInput(f"a column of kind {kind!r} has no {name}; it may have {allowed}.")
-    facts = settings | {
-        "lower": _bound(kind, "lower", settings["lower"]),
-        "upper": _bound(kind, "upper", settings["upper"]),
-        "values": _values(kind, settings["values"]),
-        "parts": _parts(kind, settings["parts"]),
-    }
-    _check_bounds(facts["lower"], facts["upper"])
-    facts["bins"] = _bins(settings["bins"], facts["lower"], facts["upper"])
+        if isinstance(value, str) and value in _DATA_WORDS and name in ("lower", "upper", "values", "bins"):
+            raise PrivacyRefusal(no_data_bounds("bins of a column" if name == "bins" else "a column"))
+
+    lower, upper = (_bound(kind, name, settings[name]) for name in ("lower", "upper"))
+    _check_bounds(lower, upper)
+    facts |= {"lower": lower, "upper": upper}
+    if settings["values"] is not None:
+        facts["values"] = _values(kind, settings["values"])
+    facts["parts"] = tuple(dict.fromkeys(_listed("parts", settings["parts"], '["weekday", "month"]')))
+    for part in facts["parts"]:
+        check_in(f"parts of a {kind}", part, PARTS.get(kind, ()))
+    if settings["bins"] is not None:
+        facts["bins"] = _bins(settings["bins"], lower, upper)
     if settings["buckets"] is not None:
         facts["buckets"] = check_integer("buckets of a column", settings["buckets"], low=2, high=1 << 16)
         if settings["values"] is not None:
             raise InvalidInput("a category has values or buckets, not both. Leave one of them out.")
     if settings["step"] is not None:
         facts["step"] = check_real("step of a column", settings["step"], low=0.0, open_low=True)
-    if settings["decimal"] is not None or settings["thousands"] is not None:
-        facts["decimal"] = "." if settings["decimal"] is None else settings["decimal"]
-        facts["thousands"] = settings["thousands"] or ""
-        check_number_form(facts["decimal"], facts["thousands"])
-    for name in ("unit", "below"):
-        if settings[name] is not None:
-            facts[name] = _mark(name, settings[name])
-    facts["true"], facts["false"] = _truths(settings["true"], settings["false"])
-    if settings["format"] is not None:
-        facts["format"] = check_format(kind, settings["format"])
+
+    facts |= _form_of_cells(kind, settings) | _truths(settings)
     facts["missing"] = _missing(kind, settings["missing"], facts)
     facts["missing_values"] = _missing_values(settings["missing_values"], facts)
     return facts
 
 
+def _form_of_cells(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    if settings["decimal"] is not None or settings["thousands"] is not None:
+        facts["decimal"] = "." if settings["decimal"] is None else settings["decimal"]
+        facts["thousands"] = settings["thousands"] or ""
+        check_number_form(facts["decimal"], facts["thousands"])
+    for name in ("unit", "below"):
+        mark = settings[name]
+        if mark is None:
+            continue
+        if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
+            raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
+        facts[name] = mark.strip()
+    if settings["format"] is not None:
+        facts["format"] = check_format(kind, settings["format"])
+    return facts
+
+
+def _truths(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    facts: dict[str, tuple[str, ...]] = {}
+    for name in ("true", "false"):
+        words = _listed(name, settings[name], '["ja", "J"]')
+        if not all(isinstance(word, str) and word.strip() for word in words):
+            raise InvalidInput(f"{name} must be a list of words; got {settings[name]!r}.")
+        facts[name] = tuple(word.strip() for word in words)
+    if bool(facts["true"]) != bool(facts["false"]):
+        raise InvalidInput("true and false must both be declared, or neither.")
+    if both := set(map(str.casefold, facts["true"])) & set(map(str.casefold, facts["false"])):
+        raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
+    return facts
+
+
+def _listed(name: str, value: object, example: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list):
+        raise InvalidInput(f"{name} must be a list, such as {example}; got {value!r}.")
+    return tuple(value)
+
+
 def _bound(kind: str, name: str, value: object) -> object:
-    if isinstance(value, str) and value in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("a column"))
     if value is None:
         return None
     if kind in PARTS:
@@ -547,73 +576,34 @@ def _check_bounds(lower: Any, upper: Any) -> None:
         )
 
 
-def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...] | None:
-    if bins is None:
-        return None
-    if isinstance(bins, str) and bins in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("bins of a column"))
+def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...]:
     if lower is None:
         raise InvalidInput("bins need the bounds of their column. Declare lower and upper.")
     if isinstance(bins, int) and not isinstance(bins, bool):
         return check_integer("bins of a column", bins, low=2, high=1000)
-    if isinstance(bins, str | bool) or not isinstance(bins, tuple | list) or not bins:
-        raise InvalidInput(
-            f"bins must be a number or a list of inner edges; got {bins!r}. For example, bins = 10, or bins "
-            "= [20, 40, 60]."
-        )
-    edges = tuple(check_real("an edge of bins", edge) for edge in bins)
-    inside = all(lower < edge < upper for edge in edges)
-    if not inside or any(one >= other for one, other in itertools.pairwise(edges)):
+    edges = _listed("bins", bins, "[20, 40, 60], or a number")
+    for edge in edges:
+        check_real("an edge of bins", edge)
+    around = (lower, *map(float, edges), upper)
+    if not edges or any(one >= other for one, other in itertools.pairwise(around)):
         raise InvalidInput(
             f"edges of bins must increase between lower {lower!r} and upper {upper!r}; got {bins!r}."
         )
-    return edges
+    return around[1:-1]
 
 
-def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:
-    if values is None:
-        return None
-    if isinstance(values, str) and values in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("a column"))
-    if isinstance(values, str) or not isinstance(values, tuple | list) or not values:
-        raise InvalidInput(f"values must be a list of at least one value; got {values!r}.")
-    required_type = _TYPES[kind]
-    for value in values:
-        if type(value) is not required_type:
+def _values(kind: str, values: object) -> tuple[str | int | bool, ...]:
+    listed = _listed("values", values, '["yes", "no"]')
+    if not listed:
+        raise InvalidInput("values must be a list of at least one value; got none.")
+    for value in listed:
+        if type(value) is not _TYPES[kind]:
             raise InvalidInput(
-                f"values of a column of kind {kind!r} must be {required_type.__name__}; got {value!r}."
+                f"values of a column of kind {kind!r} must be {_TYPES[kind].__name__}; got {value!r}."
             )
-    if len(set(values)) != len(values):
+    if len(set(listed)) != len(listed):
         raise InvalidInput(f"values must differ from each other; got {values!r}.")
-    return tuple(values)
-
-
-def _parts(kind: str, parts: object) -> tuple[str, ...]:
-    if isinstance(parts, str) or not isinstance(parts, tuple | list):
-        raise InvalidInput(f'parts must be a list, such as ["weekday", "month"]; got {parts!r}.')
-    for part in parts:
-        check_in(f"parts of a {kind}", part, PARTS.get(kind, ()))
-    return tuple(dict.fromkeys(parts))
-
-
-def _mark(name: str, mark: object) -> str:
-    if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
-        raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
-    return mark.strip()
-
-
-def _truths(true: object, false: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    words = []
-    for name, value in (("true", true), ("false", false)):
-        is_list = not isinstance(value, str) and isinstance(value, tuple | list)
-        if not is_list or not all(isinstance(word, str) and word.strip() for word in value):  # type: ignore[attr-defined]
-            raise InvalidInput(f'{name} must be a list of words, such as ["ja", "J"]; got {value!r}.')
-        words.append(tuple(word.strip() for word in value))  # type: ignore[attr-defined]
-    if bool(words[0]) != bool(words[1]):
-        raise InvalidInput("true and false must both be declared, or neither.")
-    if both := {word.casefold() for word in words[0]} & {word.casefold() for word in words[1]}:
-        raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
-    return words[0], words[1]
+    return listed
 
 
 def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:

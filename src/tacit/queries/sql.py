@@ -166,7 +166,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
 
 def _words(text: str) -> list[Any]:
     """Return sqlglot's tokens, without comments and semicolons at the end."""
-    words = DuckDB().tokenize(text)
+    words: list[Any] = DuckDB().tokenize(text)
     while words and words[-1].token_type.name == "SEMICOLON":
         words.pop()
     return words
