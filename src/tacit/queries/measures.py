@@ -134,13 +134,13 @@ class Present(Measure):
 class Total(Measure):
     """The sum of a column: ``k - centre`` if the column is not missing, else 0."""
 
-    words = "sum of {0.column}{0.around} in steps of {0.grid.step:g}"
+    words = "sum of {0.column}{0.centre_words} in steps of {0.grid.step:g}"
     column: str
     grid: Grid
     centre: int = 0
 
     @property
-    def around(self) -> str:
+    def centre_words(self) -> str:
         """The centre in words; empty if it is 0."""
         return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
