@@ -1,7 +1,4 @@
-"""Public facts about a table: its columns, the format of its file, and dates as numbers.
-
-Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
-"""
+"""Public facts about a table: its columns, the format of its file, and dates as numbers."""
 
 from __future__ import annotations
 
@@ -20,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, check_integer, check_real
+
+# Bounds and values are declared, never taken from the data: the largest value of a column belongs to a
+# person.
 
 _FIRST = dt.date(1970, 1, 1).toordinal()
 _START = dt.datetime(1970, 1, 1)

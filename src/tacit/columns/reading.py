@@ -1,11 +1,4 @@
-"""The meaning of a cell: one rule for training, queries and checks, and for all kinds of tables.
-
-The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
-``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
-declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
-instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
-unit.
-"""
+"""The meaning of a cell: one rule for training, queries and checks, and for all kinds of tables."""
 
 from __future__ import annotations
 
@@ -23,6 +16,12 @@ from numpy.typing import NDArray
 
 from tacit.columns.column import FALSE, TRUE, Column, Dialect, number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
+
+# The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
+# ``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
+# declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
+# instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
+# unit.
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
 """The words that mark a missing value in every column."""

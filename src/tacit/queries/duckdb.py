@@ -1,8 +1,4 @@
-"""Tables that DuckDB reads: data frames, Parquet and CSV, as Arrow tables with the policy's columns.
-
-The content of a cell neither decides how other cells are read nor makes reading fail. A cell that is not as
-its column declares becomes missing, and its position is recorded for the curator's check.
-"""
+"""Tables that DuckDB reads: data frames, Parquet and CSV, as Arrow tables with the policy's columns."""
 
 from __future__ import annotations
 
@@ -33,6 +29,9 @@ from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
 from tacit.queries.engines import Engine, EngineFailure, Places, check_types, missing_words_of
 from tacit.queries.statements import SOURCE, Statement, alias, exp, field
+
+# The content of a cell neither decides how other cells are read nor makes reading fail. A cell that is not as
+# its column declares becomes missing, and its position is recorded for the curator's check.
 
 
 @dataclass(frozen=True)

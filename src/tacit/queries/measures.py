@@ -1,10 +1,5 @@
 """The integers that a query sums, and their sensitivity to one unit.
 
-A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the row
-and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an engine
-adds, and one unit changes it by at most the bounds in this file. Sums of floats depend on the order of the
-rows, and the textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
-
 Legend: x is the value of a row, k its integer, s the step of the grid, c the centre. K is the number of a
 unit's rows that count, and G the number of an answer's groups in which a unit may count.
 """
@@ -22,6 +17,11 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
+
+# A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the
+# row and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an
+# engine adds, and one unit changes it by at most the bounds in this file. Sums of floats depend on the order
+# of the rows, and the textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
 
 _LARGEST_SUM = (1 << 62) - 1  # the largest sum that an engine may return; twice as much fits into 64 bits
 # The largest x / s: up to here x / s + 1/2 is exact enough that only the rounding of x / s affects k.

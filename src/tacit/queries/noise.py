@@ -1,9 +1,4 @@
-"""The noise of an answer: only this module adds noise to integers.
-
-Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed. Both
-add exact discrete noise of the same distribution to exact integers. They differ only in the code that a user
-has to trust.
-"""
+"""The noise of an answer: only this module adds noise to integers."""
 
 from __future__ import annotations
 
@@ -17,6 +12,10 @@ from tacit.errors import InvalidInput, check_in, needed
 from tacit.noise.discrete import discrete_gaussian, discrete_laplace, exponential_choice
 from tacit.queries.measures import Measure
 from tacit.queries.plan import Compiled, Key, Release
+
+# Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed.
+# Both add exact discrete noise of the same distribution to exact integers. They differ only in the code that
+# a user has to trust.
 
 _LARGEST = 2**63 - 1  # the largest 64-bit integer
 

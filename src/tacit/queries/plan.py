@@ -1,9 +1,4 @@
-"""The plan of an answer: integers to measure, noise for each, and the event that is charged.
-
-A query under a policy becomes *releases*. Each is a measure with its sensitivity to one unit and its noise.
-The event is built from the same releases that the private table performs, so price and mechanism always
-agree.
-"""
+"""The plan of an answer: integers to measure, noise for each, and the event that is charged."""
 
 from __future__ import annotations
 
@@ -44,6 +39,10 @@ from tacit.queries.pricing import (
 )
 from tacit.queries.query import Quantile, Query, check_query, query_to_json
 from tacit.queries.statements import Statement, statement
+
+# A query under a policy becomes *releases*. Each is a measure with its sensitivity to one unit and its noise.
+# The event is built from the same releases that the private table performs, so price and mechanism always
+# agree.
 
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""

@@ -1,9 +1,4 @@
-"""The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles.
-
-All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold them
-exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer bits, as
-1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
-"""
+"""The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles."""
 
 from __future__ import annotations
 
@@ -21,6 +16,10 @@ from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Regular, bins_of, in_units
 from tacit.queries.query import Quantile
+
+# All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold
+# them exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer
+# bits, as 1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
 
 _BITS = 50
 

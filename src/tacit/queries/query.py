@@ -1,8 +1,4 @@
-"""Questions as frozen data: aggregates of the rows that a predicate keeps, per group; the policy's check.
-
-A comparison with a missing value is false, even with ``!=``, and ``Not`` exchanges true and false. So
-``Not(Compare("age", ">", 65))`` keeps the rows without an age, which SQL would drop as unknown.
-"""
+"""Questions as frozen data: aggregates of the rows that a predicate keeps, per group; the policy's check."""
 
 from __future__ import annotations
 
@@ -18,6 +14,9 @@ from tacit.columns import Column
 from tacit.columns.column import as_moment, nearest
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.ledger.policy import Policy
+
+# A comparison with a missing value is false, even with ``!=``, and ``Not`` exchanges true and false. So
+# ``Not(Compare("age", ">", 65))`` keeps the rows without an age, which SQL would drop as unknown.
 
 Value = str | int | float | bool
 """A value that a column is compared with."""

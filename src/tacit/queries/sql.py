@@ -1,10 +1,4 @@
-"""SQL as a text form of a :class:`~tacit.queries.query.Query`: a closed subset, never executed.
-
-sqlglot parses the text, and the tree is read into a query, from which the engine's statement is built. Three
-checks make sure that nothing is ignored: each word must be of an allowed kind; each node must be read, by a
-function that refuses all of its arguments that it does not use; and the words of the tree, printed again,
-must be those of the text, so that the parser has dropped none.
-"""
+"""SQL as a text form of a :class:`~tacit.queries.query.Query`: a closed subset, never executed."""
 
 from __future__ import annotations
 
@@ -48,6 +42,11 @@ from tacit.queries.query import (
     declaration,
 )
 from tacit.queries.statements import exp
+
+# sqlglot parses the text, and the tree is read into a query, from which the engine's statement is built.
+# Three checks make sure that nothing is ignored: each word must be of an allowed kind; each node must be
+# read, by a function that refuses all of its arguments that it does not use; and the words of the tree,
+# printed again, must be those of the text, so that the parser has dropped none.
 
 Node = Any  # a node of sqlglot's tree; versions of sqlglot have its base class in different modules
 

@@ -1,10 +1,4 @@
-"""The SQL that an engine runs: trees over one row, and statements built from measures and public facts.
-
-The text of SQL here is fixed; names and values enter it only as nodes of a tree, which sqlglot quotes for
-the dialect of DuckDB, PostgreSQL or Spark. All engines must return the same result. So the trees rely only on
-semantics that the engines share: NaN is above infinity and equal to itself, CASE stops at the first true
-branch, doubles follow IEEE 754, and equal texts have equal MD5 digests.
-"""
+"""The SQL that an engine runs: trees over one row, and statements built from measures and public facts."""
 
 from __future__ import annotations
 
@@ -36,6 +30,11 @@ try:
     from sqlglot import exp as exp  # exported for all files of this package
 except ImportError:
     raise MissingExtra("sqlglot", "query", "Asking a private table") from None
+
+# The text of SQL here is fixed; names and values enter it only as nodes of a tree, which sqlglot quotes for
+# the dialect of DuckDB, PostgreSQL or Spark. All engines must return the same result. So the trees rely only
+# on semantics that the engines share: NaN is above infinity and equal to itself, CASE stops at the first true
+# branch, doubles follow IEEE 754, and equal texts have equal MD5 digests.
 
 SOURCE = "tacit_rows"
 """The name of the table in statements; an engine replaces it by the name of its table."""

@@ -1,10 +1,4 @@
-"""The curator's check of a table against its policy, and the verdict that questions need.
-
-The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
-something of the cell. So the curator checks first: the check counts, per column, the cells that a question
-would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint.
-Without a verdict, the private table refuses every table with the same message, whatever it contains.
-"""
+"""The curator's check of a table against its policy, and the verdict that questions need."""
 
 from __future__ import annotations
 
@@ -36,6 +30,11 @@ from tacit.queries.statements import (
     typed,
     unit_tests,
 )
+
+# The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
+# something of the cell. So the curator checks first: the check counts, per column, the cells that a question
+# would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint.
+# Without a verdict, the private table refuses every table with the same message, whatever it contains.
 
 CONFIDENTIAL = (
     "Confidential: the following comes from single records, without noise. It is only for the curator, "
