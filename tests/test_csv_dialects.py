@@ -328,6 +328,6 @@ def test_planted_bug_a_reader_that_forgets_the_dialect(
     def forgetful(cells: Cells, column: Column, dialect: Dialect) -> Any:
         return numbers_of(cells, column)
 
-    monkeypatch.setattr("tacit.queries.arrow.numbers_of", forgetful)
+    monkeypatch.setattr("tacit.queries.duckdb.numbers_of", forgetful)
     with pytest.raises(AssertionError):
         assert by_queries(path, case) == wanted(case)

@@ -10,8 +10,7 @@ import pytest
 from postgres_server import missing, running
 
 from tacit.cli.app import run
-from tacit.columns.column import Column
-from tacit.columns.dialect import Dialect
+from tacit.columns.column import Column, Dialect
 from tacit.ledger import Policy, PureBudget
 from tacit.report.certificate.check import read_certificate
 from tacit.report.schema import check_against, read_schema

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tacit.columns.features as features_module
+import tacit.columns.encoder as features_module
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.reading import MISSING_WORDS, numbers_of
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -670,8 +670,8 @@ def test_bins_are_named_written_and_of_equal_width_where_they_are_counted() -> N
         ([30, 20], InvalidInput, "must increase"),
         ([20, 200], InvalidInput, "increase between"),
         (1, InvalidInput, "bins of a column"),
-        ([], InvalidInput, "list of inner edges"),
-        (True, InvalidInput, "list of inner edges"),
+        ([], InvalidInput, "must increase"),
+        (True, InvalidInput, "must be a list"),
     ],
 )
 def test_bins_that_are_none_are_refused(bins: Any, problem: type[Exception], words: str) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tacit.columns import Column, Encoder
+from tacit.columns.column import number_of_moment
 from tacit.columns.encoder import TextColumn
-from tacit.columns.moments import number_of_moment
 from tacit.errors import InvalidInput
 from tacit.models import MLP, Logistic
 from tacit.models.additive import Curve, LinearModel, StandardLinear

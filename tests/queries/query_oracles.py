@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries import And, Compare, In, IsNull, Not, Or
-from tacit.queries.expressions import exp
 from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled
-from tacit.queries.predicates import Predicate
-from tacit.queries.statements import SOURCE
+from tacit.queries.query import Predicate
+from tacit.queries.statements import SOURCE, exp
 
 CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

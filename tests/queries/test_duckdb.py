@@ -21,9 +21,8 @@ from tacit.queries.duckdb import _LOCK, DuckDBEngine
 from tacit.queries.engines import EngineFailure, check_types
 from tacit.queries.noise import collect
 from tacit.queries.plan import compile_query
-from tacit.queries.predicates import Compare, IsNull
 from tacit.queries.private_table import PrivateTable
-from tacit.queries.query import Count, Query, Sum
+from tacit.queries.query import Compare, Count, IsNull, Query, Sum
 from tacit.queries.statements import SOURCE
 from tacit.queries.table_check import check_table, register_table
 

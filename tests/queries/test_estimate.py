@@ -14,16 +14,15 @@ from query_oracles import fix_bits, policy_of
 from scipy import integrate
 
 from tacit.ledger import Column, Policy
-from tacit.queries.answer import content_of
+from tacit.queries.answer import Estimate, Reading, _plain, content_of, estimate
 from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.estimate import Estimate, Reading, _plain, estimate
 from tacit.queries.measures import Measure, Present
 from tacit.queries.noise import RawTable, collect, release_all, sampler
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.predicates import Compare
 from tacit.queries.pricing import laplace_sum_reach
 from tacit.queries.query import (
     Aggregate,
+    Compare,
     Count,
     CountUnits,
     Histogram,
@@ -115,7 +114,7 @@ def test_intervals_hold_under_replace_one_too(name: str) -> None:
 
 
 def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.queries.estimate.LEVEL", 0.85)
+    monkeypatch.setattr("tacit.queries.answer.LEVEL", 0.85)
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) > 52
 
 

@@ -22,9 +22,10 @@ from tacit.events import (
 from tacit.ledger import Column, Policy
 from tacit.queries.measures import Rows, Units
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.predicates import And, Compare
 from tacit.queries.pricing import threshold
 from tacit.queries.query import (
+    And,
+    Compare,
     Count,
     CountUnits,
     Histogram,

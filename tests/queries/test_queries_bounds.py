@@ -15,10 +15,10 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy
 from tacit.queries.measures import Grid
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.predicates import Compare
 from tacit.queries.private_table import PrivateTable
 from tacit.queries.query import (
     Aggregate,
+    Compare,
     Count,
     CountUnits,
     Histogram,

@@ -24,12 +24,16 @@ from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.noise import RawTable, collect
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.predicates import OPERATORS, Compare, In, IsNull, Not
 from tacit.queries.query import (
+    OPERATORS,
+    Compare,
     Count,
     CountUnits,
     Histogram,
+    In,
+    IsNull,
     Mean,
+    Not,
     Quantile,
     Query,
     StandardDeviation,

@@ -42,8 +42,7 @@ from tacit.queries import (
 from tacit.queries.measures import Bins, Regular
 from tacit.queries.noise import RawTable
 from tacit.queries.plan import Compiled, Release, compile_query
-from tacit.queries.predicates import OPERATORS, Predicate
-from tacit.queries.query import Aggregate
+from tacit.queries.query import OPERATORS, Aggregate, Predicate
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -453,7 +452,7 @@ def losses(sigma: float, shift: int) -> tuple[NDArray[np.float64], NDArray[np.fl
     return (shift**2 - 2 * k * shift) / (2 * sigma**2), mass / mass.sum()
 
 
-def together(
+def composed(
     a: tuple[NDArray[np.float64], NDArray[np.float64]], b: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     loss, mass = np.add.outer(a[0], b[0]).round(9).ravel(), np.multiply.outer(a[1], b[1]).ravel()
@@ -473,7 +472,7 @@ def test_a_unit_spread_over_groups_is_not_a_shift_of_the_same_length(sigma: floa
     levels = [0.0, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0]
     for shifts in ((1, 1), (1, 2), (1, 1, 1), (2, 2), (1, 3), (1, 1, 2)):
         one = losses(sigma, sum(shifts))
-        vector = reduce(together, [losses(sigma, shift) for shift in shifts])
+        vector = reduce(composed, [losses(sigma, shift) for shift in shifts])
         assert all(delta(vector, level) <= delta(one, level) + 1e-12 for level in levels)
-    same_length = reduce(together, [losses(sigma, 1)] * 4)
+    same_length = reduce(composed, [losses(sigma, 1)] * 4)
     assert any(delta(same_length, level) > delta(losses(sigma, 2), level) * 1.001 for level in levels)

@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from query_oracles import COMPARISONS, joined, truth
 
 from tacit.errors import InvalidInput
-from tacit.queries.predicates import OPERATORS, PREDICATES, And, Compare, In, IsNull, Not, Or, Predicate
 from tacit.queries.query import (
     AGGREGATES,
+    OPERATORS,
+    PREDICATES,
     Aggregate,
+    And,
+    Compare,
     Count,
     CountUnits,
     Histogram,
+    In,
+    IsNull,
     Mean,
+    Not,
+    Or,
+    Predicate,
     Quantile,
     Query,
     StandardDeviation,

@@ -18,8 +18,7 @@ import pytest
 from tacit.errors import TacitError
 from tacit.ledger import ApproximateBudget, Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.answer import Answer
-from tacit.queries.estimate import Estimate
+from tacit.queries.answer import Answer, Estimate
 
 N = 4_000
 EPSILON = 200.0

@@ -22,12 +22,24 @@ from query_oracles import joined
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.dialects import PostgresEngine, SparkEngine
 from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.engines import Engine, EngineFailure
+from tacit.queries.engines import Engine, EngineFailure, PostgresEngine, SparkEngine
 from tacit.queries.plan import compile_query
-from tacit.queries.predicates import Compare, In, IsNull, Predicate
-from tacit.queries.query import Aggregate, Count, CountUnits, Histogram, Mean, Quantile, Query, Sum, Variance
+from tacit.queries.query import (
+    Aggregate,
+    Compare,
+    Count,
+    CountUnits,
+    Histogram,
+    In,
+    IsNull,
+    Mean,
+    Predicate,
+    Quantile,
+    Query,
+    Sum,
+    Variance,
+)
 from tacit.queries.statements import Statement
 from tacit.queries.table_check import check_table
 

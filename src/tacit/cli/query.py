@@ -136,7 +136,7 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
         InvalidInput: a database is given without the name of a table, or a file with one.
     """
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        from tacit.queries.dialects import PostgresEngine
+        from tacit.queries.engines import PostgresEngine
 
         if (table_name := table or default) is None:
             raise InvalidInput("a database has many tables. Name one with --table.")
@@ -324,7 +324,7 @@ def _interrupted(text: str) -> int:
 
 
 def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
-    from tacit.queries.sql.reader import describe_columns
+    from tacit.queries.sql import describe_columns
 
     policy = ledger.policy(dataset)
     described = describe_columns(policy)

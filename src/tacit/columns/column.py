@@ -1,20 +1,253 @@
-"""Public facts about a column, in one long file: a description and its checks, for training and queries.
-
-Bounds and values are declared, never taken from the data: the largest value of a column belongs to a person.
-"""
+"""Public facts about a table: its columns, the format of its file, and dates as numbers."""
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
+import difflib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from tacit.columns.dialect import check_number_form, check_settings, missing_words
-from tacit.columns.moments import as_moment, check_format, number_of_moment
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_in, check_integer, check_real
+
+# Bounds and values are declared, never taken from the data: the largest value of a column belongs to a
+# person.
+
+_FIRST = dt.date(1970, 1, 1).toordinal()
+_START = dt.datetime(1970, 1, 1)
+_SECOND = dt.timedelta(seconds=1)
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_DATETIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+
+
+def number_of_moment(moment: dt.date) -> float:
+    """Return the number of days (for a datetime, of seconds in UTC) since 1970-01-01."""
+    if isinstance(moment, dt.datetime):
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(dt.UTC).replace(tzinfo=None)
+        return (moment - _START) / _SECOND
+    return float(moment.toordinal() - _FIRST)
+
+
+def as_moment(name: str, kind: str, value: object) -> dt.date:
+    """Return a public date or datetime, which TOML or a text in ISO format gives."""
+    if isinstance(value, str):
+        value = _from_iso(kind, value) or value
+    if kind == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value
+    if kind == "datetime" and isinstance(value, dt.date):
+        if isinstance(value, dt.datetime):
+            return value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+        return dt.datetime(value.year, value.month, value.day)
+    form = "2015-01-31" if kind == "date" else "2015-01-31 14:05:00"
+    raise InvalidInput(f"{name} must be a {kind}, such as {form}; got {value!r}.")
+
+
+def _from_iso(kind: str, text: str) -> dt.date | None:
+    if not (_ISO_DATE if kind == "date" else _ISO_DATETIME).fullmatch(text):
+        return None
+    try:
+        return dt.date.fromisoformat(text) if kind == "date" else dt.datetime.fromisoformat(text)
+    except ValueError:  # such as 31 February
+        return None
+
+
+def check_format(kind: str, form: object) -> str:
+    example = dt.datetime(2013, 11, 24, 21, 47)
+    try:
+        read = dt.datetime.strptime(example.strftime(form), form)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        read = None
+    if read is None or read.date() != example.date() or (kind == "datetime" and read.hour != example.hour):
+        parts = "day, month and year" if kind == "date" else "day, month, year and time"
+        raise InvalidInput(
+            f'format must contain {parts}, such as "%d.%m.%Y{"" if kind == "date" else " %H:%M"}"; '
+            f"got {form!r}."
+        )
+    return str(form)
+
+
+def reader_of_moments(kind: str, form: str | None) -> Callable[[str], float]:
+    """Return the function that reads a cell as a number, or as NaN if it is not a date in this format."""
+
+    def read(cell: str) -> float:
+        if form is None:
+            moment = _from_iso(kind, cell)
+        else:
+            try:
+                moment = dt.datetime.strptime(cell, form)
+            except ValueError:
+                moment = None
+            if moment is not None and kind == "date":
+                moment = moment.date()
+        try:
+            return math.nan if moment is None else number_of_moment(moment)
+        except OverflowError:  # a time at the start of year 1, which UTC moves to year 0
+            return math.nan
+
+    return read
+
+
+PART_NAMES: dict[str, tuple[str, ...]] = {
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
+    "month": (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+        "November", "December",
+    ),
+    "hour": tuple(f"{hour:02}" for hour in range(24)),
+}  # fmt: skip
+"""The values of each part, in the order of their numbers."""
+
+
+def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of a part, such as the weekday, of each moment; NaN counts as 1970-01-01."""
+    unit = "D" if kind == "date" else "s"
+    moments = np.floor(np.nan_to_num(values)).astype(np.int64).astype(f"datetime64[{unit}]")
+    days = moments.astype("datetime64[D]")
+    match part:
+        case "weekday":
+            return (days.astype(np.int64) + 3) % 7
+        case "month":
+            return days.astype("datetime64[M]").astype(np.int64) % 12
+        case _:
+            return moments.astype("datetime64[h]").astype(np.int64) % 24
+
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_IN_NUMBERS = "0123456789+-eE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The public format of a CSV file; ``[table]`` in a run file and in a policy.
+
+    Spaces around a cell are always stripped, an empty line is not a row, and a name that ends in ``.gz``
+    marks a compressed file.
+
+    Args:
+        separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
+        decimal: the decimal point of numbers.
+        thousands: the character between groups of three digits in numbers; none by default.
+        encoding: the encoding of the text. A byte order mark is skipped.
+        quote: the character around cells that contain a separator. It is doubled inside such a cell.
+        missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
+
+    >>> Dialect(separator=";", decimal=",").to_data()
+    {'separator': ';', 'decimal': ','}
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    quote: str = '"'
+    missing_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.separator is not None:
+            _check_sign("separator", self.separator)
+        _check_sign("quote", self.quote)
+        if self.separator == self.quote:
+            raise InvalidInput(f"separator and quote must differ; both are {self.quote!r}.")
+        check_number_form(self.decimal, self.thousands)
+        object.__setattr__(self, "missing_values", missing_words(self.missing_values))
+        try:
+            "".encode(self.encoding)
+            name = codecs.lookup(self.encoding).name
+        except (LookupError, TypeError, UnicodeError, ValueError):
+            raise InvalidInput(
+                f"encoding must be the name of a text encoding; got {self.encoding!r}. For example, "
+                'encoding = "utf-8", "latin-1", "cp1252" or "utf-16".'
+            ) from None
+        object.__setattr__(self, "encoding", name)
+
+    def separator_of(self, path: Path) -> str:
+        """Return the separator of one file."""
+        return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data without the settings that have their default."""
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["missing_values"] = list(self.missing_values)
+        return {
+            item.name: data[item.name] for item in fields(self) if getattr(self, item.name) != item.default
+        }
+
+    @classmethod
+    def from_data(cls, data: object, where: str = "[table]") -> Dialect:
+        """Read a dialect from plain data, such as the section of a TOML file.
+
+        Raises:
+            InvalidInput: if a setting is unknown or impossible; the message names it.
+        """
+        settings = check_settings(where, data, [item.name for item in fields(cls)])
+        for name, value in settings.items():
+            if name != "missing_values" and not isinstance(value, str):
+                raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
+        try:
+            return cls(**settings)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{where} {problem}") from None
+
+
+def nearest(name: str, names: Collection[str], there_are: str = "there are", *, cutoff: float = 0.7) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{there_are} {', '.join(names) or 'none'}."
+
+
+def check_settings(
+    where: str, data: object, settings: Collection[str], required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Check the names of the settings in a section, given as plain data, and return the section."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"{where} must be a section; got {data!r}.")
+    for name in data:
+        if name not in settings:
+            hint = nearest(str(name), settings)
+            raise InvalidInput(f"{where}: unknown setting {name!r}; {hint}")
+    for name in required:
+        if name not in data:
+            raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
+    return dict(data)
+
+
+def _check_sign(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) != 1 or value in "\r\n\0 ":
+        raise InvalidInput(f"{name} must be one character, not a space or line end; got {value!r}.")
+
+
+def missing_words(value: object) -> tuple[str, ...]:
+    """Return words and numbers that stand for a missing value as texts, in the spelling of a table."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    words = list(value) if is_list else [None]  # type: ignore[call-overload]
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+        raise InvalidInput(
+            f"missing_values must be a list of words or numbers; got {value!r}. For example, missing_values "
+            '= ["n/a", "-", -999].'
+        )
+    whole = [int(word) if isinstance(word, float) and word.is_integer() else word for word in words]
+    return tuple(dict.fromkeys(str(word).strip() for word in whole))
+
+
+def check_number_form(decimal: object, thousands: object) -> None:
+    for name, value in (("decimal", decimal), ("thousands", thousands)):
+        empty = name == "thousands" and value == ""
+        if not empty and (not isinstance(value, str) or len(value) != 1 or value in _IN_NUMBERS):
+            raise InvalidInput(f"{name} must be one character, not a digit or sign; got {value!r}.")
+    if decimal == thousands:
+        raise InvalidInput(f"decimal and thousands must differ; both are {decimal!r}.")
+
 
 Fact: TypeAlias = str | int | float | bool | dt.date
 """A public value of a column."""
@@ -39,7 +272,6 @@ PARTS = {"date": ("weekday", "month"), "datetime": ("weekday", "month", "hour")}
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 """The default words for true and for false in a boolean column; case is ignored."""
 _DATA_WORDS = frozenset({"auto", "data", "min", "max", "infer", "quantile"})
-_OLDER = " Tacit 0.2 was the last to read columns without a kind, low and high, and keys for values."
 _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
 
@@ -194,13 +426,9 @@ class Column:
         Raises:
             InvalidInput, PrivacyRefusal: as for the column; the message begins with ``where``.
         """
-        try:
-            facts = check_settings(where, data, [item.name for item in fields(cls)])
-            if "kind" not in facts:
-                raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
-        except InvalidInput as problem:
-            older = not isinstance(data, Mapping) or "kind" not in data or "keys" in data
-            raise InvalidInput(f"{problem}{_OLDER if older else ''}") from None
+        facts = check_settings(where, data, [item.name for item in fields(cls)])
+        if "kind" not in facts:
+            raise InvalidInput(f"{where} needs a kind: {', '.join(KINDS)}.")
         try:
             return cls(**facts)
         except TacitError as problem:
@@ -246,7 +474,6 @@ def _plain(value: object) -> object:
 
 
 def no_data_bounds(subject: str) -> str:
-    """Explain why bounds and values must be declared."""
     return (
         f"{subject} must have bounds or values that are declared, not taken from the data: the smallest and "
         "largest value, or the list of values, depend on single records, and no budget covers their "
@@ -259,44 +486,77 @@ def no_data_bounds(subject: str) -> str:
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """Check that the facts fit the kind and each other, and return them in their final types."""
     kind = check_in("kind of a column", settings["kind"], KINDS)
+    facts = dict(settings)
     for name, value in settings.items():
         if name != "kind" and not _unset(name, value) and name not in _ALLOWED[kind]:
             allowed = ", ".join(_ALLOWED[kind]) or "nothing else"
             raise InvalidInput(f"a column of kind {kind!r} has no {name}; it may have {allowed}.")
-    facts = settings | {
-        "lower": _bound(kind, "lower", settings["lower"]),
-        "upper": _bound(kind, "upper", settings["upper"]),
-        "values": _values(kind, settings["values"]),
-        "parts": _parts(kind, settings["parts"]),
-    }
-    _check_bounds(facts["lower"], facts["upper"])
-    facts["bins"] = _bins(settings["bins"], facts["lower"], facts["upper"])
+        if isinstance(value, str) and value in _DATA_WORDS and name in ("lower", "upper", "values", "bins"):
+            raise PrivacyRefusal(no_data_bounds("bins of a column" if name == "bins" else "a column"))
+
+    lower, upper = (_bound(kind, name, settings[name]) for name in ("lower", "upper"))
+    _check_bounds(lower, upper)
+    facts |= {"lower": lower, "upper": upper}
+    if settings["values"] is not None:
+        facts["values"] = _values(kind, settings["values"])
+    facts["parts"] = tuple(dict.fromkeys(_listed("parts", settings["parts"], '["weekday", "month"]')))
+    for part in facts["parts"]:
+        check_in(f"parts of a {kind}", part, PARTS.get(kind, ()))
+    if settings["bins"] is not None:
+        facts["bins"] = _bins(settings["bins"], lower, upper)
     if settings["buckets"] is not None:
         facts["buckets"] = check_integer("buckets of a column", settings["buckets"], low=2, high=1 << 16)
         if settings["values"] is not None:
             raise InvalidInput("a category has values or buckets, not both. Leave one of them out.")
     if settings["step"] is not None:
         facts["step"] = check_real("step of a column", settings["step"], low=0.0, open_low=True)
-    if settings["decimal"] is not None or settings["thousands"] is not None:
-        facts["decimal"] = "." if settings["decimal"] is None else settings["decimal"]
-        facts["thousands"] = settings["thousands"] or ""
-        check_number_form(facts["decimal"], facts["thousands"])
-    for name in ("unit", "below"):
-        if settings[name] is not None:
-            facts[name] = _mark(name, settings[name])
-    facts["true"], facts["false"] = _truths(settings["true"], settings["false"])
-    if settings["format"] is not None:
-        facts["format"] = check_format(kind, settings["format"])
+
+    facts |= _form_of_cells(kind, settings) | _truths(settings)
     facts["missing"] = _missing(kind, settings["missing"], facts)
     facts["missing_values"] = _missing_values(settings["missing_values"], facts)
     return facts
 
 
+def _form_of_cells(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    if settings["decimal"] is not None or settings["thousands"] is not None:
+        facts["decimal"] = "." if settings["decimal"] is None else settings["decimal"]
+        facts["thousands"] = settings["thousands"] or ""
+        check_number_form(facts["decimal"], facts["thousands"])
+    for name in ("unit", "below"):
+        mark = settings[name]
+        if mark is None:
+            continue
+        if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
+            raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
+        facts[name] = mark.strip()
+    if settings["format"] is not None:
+        facts["format"] = check_format(kind, settings["format"])
+    return facts
+
+
+def _truths(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    facts: dict[str, tuple[str, ...]] = {}
+    for name in ("true", "false"):
+        words = _listed(name, settings[name], '["ja", "J"]')
+        if not all(isinstance(word, str) and word.strip() for word in words):
+            raise InvalidInput(f"{name} must be a list of words; got {settings[name]!r}.")
+        facts[name] = tuple(word.strip() for word in words)
+    if bool(facts["true"]) != bool(facts["false"]):
+        raise InvalidInput("true and false must both be declared, or neither.")
+    if both := set(map(str.casefold, facts["true"])) & set(map(str.casefold, facts["false"])):
+        raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
+    return facts
+
+
+def _listed(name: str, value: object, example: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list):
+        raise InvalidInput(f"{name} must be a list, such as {example}; got {value!r}.")
+    return tuple(value)
+
+
 def _bound(kind: str, name: str, value: object) -> object:
-    if isinstance(value, str) and value in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("a column"))
     if value is None:
         return None
     if kind in PARTS:
@@ -316,73 +576,34 @@ def _check_bounds(lower: Any, upper: Any) -> None:
         )
 
 
-def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...] | None:
-    if bins is None:
-        return None
-    if isinstance(bins, str) and bins in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("bins of a column"))
+def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...]:
     if lower is None:
         raise InvalidInput("bins need the bounds of their column. Declare lower and upper.")
     if isinstance(bins, int) and not isinstance(bins, bool):
         return check_integer("bins of a column", bins, low=2, high=1000)
-    if isinstance(bins, str | bool) or not isinstance(bins, tuple | list) or not bins:
-        raise InvalidInput(
-            f"bins must be a number or a list of inner edges; got {bins!r}. For example, bins = 10, or bins "
-            "= [20, 40, 60]."
-        )
-    edges = tuple(check_real("an edge of bins", edge) for edge in bins)
-    inside = all(lower < edge < upper for edge in edges)
-    if not inside or any(one >= other for one, other in itertools.pairwise(edges)):
+    edges = _listed("bins", bins, "[20, 40, 60], or a number")
+    for edge in edges:
+        check_real("an edge of bins", edge)
+    around = (lower, *map(float, edges), upper)
+    if not edges or any(one >= other for one, other in itertools.pairwise(around)):
         raise InvalidInput(
             f"edges of bins must increase between lower {lower!r} and upper {upper!r}; got {bins!r}."
         )
-    return edges
+    return around[1:-1]
 
 
-def _values(kind: str, values: object) -> tuple[str | int | bool, ...] | None:
-    if values is None:
-        return None
-    if isinstance(values, str) and values in _DATA_WORDS:
-        raise PrivacyRefusal(no_data_bounds("a column"))
-    if isinstance(values, str) or not isinstance(values, tuple | list) or not values:
-        raise InvalidInput(f"values must be a list of at least one value; got {values!r}.")
-    required_type = _TYPES[kind]
-    for value in values:
-        if type(value) is not required_type:
+def _values(kind: str, values: object) -> tuple[str | int | bool, ...]:
+    listed = _listed("values", values, '["yes", "no"]')
+    if not listed:
+        raise InvalidInput("values must be a list of at least one value; got none.")
+    for value in listed:
+        if type(value) is not _TYPES[kind]:
             raise InvalidInput(
-                f"values of a column of kind {kind!r} must be {required_type.__name__}; got {value!r}."
+                f"values of a column of kind {kind!r} must be {_TYPES[kind].__name__}; got {value!r}."
             )
-    if len(set(values)) != len(values):
+    if len(set(listed)) != len(listed):
         raise InvalidInput(f"values must differ from each other; got {values!r}.")
-    return tuple(values)
-
-
-def _parts(kind: str, parts: object) -> tuple[str, ...]:
-    if isinstance(parts, str) or not isinstance(parts, tuple | list):
-        raise InvalidInput(f'parts must be a list, such as ["weekday", "month"]; got {parts!r}.')
-    for part in parts:
-        check_in(f"parts of a {kind}", part, PARTS.get(kind, ()))
-    return tuple(dict.fromkeys(parts))
-
-
-def _mark(name: str, mark: object) -> str:
-    if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
-        raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
-    return mark.strip()
-
-
-def _truths(true: object, false: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    words = []
-    for name, value in (("true", true), ("false", false)):
-        is_list = not isinstance(value, str) and isinstance(value, tuple | list)
-        if not is_list or not all(isinstance(word, str) and word.strip() for word in value):  # type: ignore[attr-defined]
-            raise InvalidInput(f'{name} must be a list of words, such as ["ja", "J"]; got {value!r}.')
-        words.append(tuple(word.strip() for word in value))  # type: ignore[attr-defined]
-    if bool(words[0]) != bool(words[1]):
-        raise InvalidInput("true and false must both be declared, or neither.")
-    if both := {word.casefold() for word in words[0]} & {word.casefold() for word in words[1]}:
-        raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
-    return words[0], words[1]
+    return listed
 
 
 def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:

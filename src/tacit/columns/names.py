@@ -1,4 +1,4 @@
-"""Guesses from the name of a column (people, counts, usual bounds), and the check of a table's names.
+"""Guesses from the name of a column: people, counts, usual bounds.
 
 **Guarantee**
 
@@ -8,12 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-
-from tacit.columns.dialect import nearest
-from tacit.errors import InvalidInput
 
 _PEOPLE = (
     "patient|person|user|customer|client|member|subject|employee|student|participant|respondent|patienten"
@@ -35,20 +30,12 @@ def _words(name: str) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a column of that name contains names or identifiers of people or things.
-
-    >>> [is_identifier(name) for name in ("patient_id", "pid", "Customer No", "userId", "paid", "grid")]
-    [True, True, True, True, False, False]
-    """
+    """Return whether a column of that name contains names or identifiers of people or things."""
     return bool(person_in(name) or _IDENTIFIER.fullmatch(_words(name)))
 
 
 def person_in(name: str) -> str:
-    """Return the word for a person in the name of a column that identifies people; empty if it does not.
-
-    >>> [person_in(name) for name in ("PatientID", "customer", "id", "store_id", "n_members")]
-    ['patient', 'customer', 'person', '', '']
-    """
+    """Return the word for a person in the name of a column that identifies people; empty if it does not."""
     match = _ONE_OF_PEOPLE.fullmatch(_words(name))
     other = "person" if _PERSON.fullmatch(_words(name)) else ""
     return (match[1] or match[2]) if match else other
@@ -63,13 +50,6 @@ def identifies(name: str, unit: str, kind: str = "") -> bool:
         name: the name of the column.
         unit: the word for the unit.
         kind: the declared kind of the column; empty if it is not declared.
-
-    >>> [identifies(name, "patient") for name in ("PatientID", "patient_nr", "pid", "visit_id", "patients")]
-    [True, True, True, False, False]
-    >>> identifies("patient", "patient"), identifies("patient", "patient", "category")
-    (True, False)
-    >>> identifies("store_id", "store"), identifies("patient_id", "visit")
-    (True, False)
     """
     words, own = _words(name), _words(unit)
     if words == own:
@@ -80,20 +60,12 @@ def identifies(name: str, unit: str, kind: str = "") -> bool:
 
 
 def is_person(name: str) -> bool:
-    """Return whether a name is just a word for people, such as ``customer``: cells may be kinds of people.
-
-    >>> is_person("customer"), is_person("customer_id")
-    (True, False)
-    """
+    """Return whether a name is just a word for people, such as ``customer``: cells may be kinds of people."""
     return person_in(name) == _words(name) != ""
 
 
 def is_count(name: str) -> bool:
-    """Return whether a column of that name contains numbers, even if a sample of it has only 0 and 1.
-
-    >>> is_count("n_children"), is_count("month"), is_count("diabetes")
-    (True, True, False)
-    """
+    """Return whether a column of that name contains numbers, even if a sample of it has only 0 and 1."""
     return bool(_COUNT.fullmatch(_words(name)) or usual_bounds(name, "integer"))
 
 
@@ -102,8 +74,6 @@ def is_count(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual bounds of a column of a certain name, and their unit, if any."""
-
     lower: int
     upper: int
     unit: str = ""
@@ -149,40 +119,8 @@ def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
         name: the name of the column.
         kind: the kind of the column.
         unit: the unit in the cells of the column; empty if there is none.
-
-    >>> str(usual_bounds("Age", "integer")), str(usual_bounds("birthYear", "integer"))
-    ('0 to 120 years', '1900 to 2100')
-    >>> usual_bounds("age", "category"), usual_bounds("weight", "number", "lb")
-    (None, None)
     """
     if kind not in ("number", "integer"):
         return None
     candidates = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
     return next((usual for usual in candidates if unit in ("", usual.unit)), None)
-
-
-def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once, in whatever case of letters.
-
-    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
-
-    Raises:
-        InvalidInput: if a column is absent or repeated; the message names it.
-
-    >>> check_names(["PID", "pid"], ["pid"], "the table")
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: the table has columns 'PID', 'pid', which differ only in the case of ...
-    """
-    counts = Counter(names)
-    if lacking := [name for name in columns if name not in counts]:
-        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
-        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
-    if double := [name for name in columns if counts[name] > 1]:
-        raise InvalidInput(f"{source} has {counts[double[0]]} columns named {double[0]!r}; rename them.")
-    spellings = Counter(name.casefold() for name in names)
-    if twin := next((name for name in columns if spellings[name.casefold()] > 1), None):
-        same = ", ".join(repr(name) for name in names if name.casefold() == twin.casefold())
-        raise InvalidInput(
-            f"{source} has columns {same}, which differ only in the case of letters: some programs would "
-            "read another one. Rename them."
-        )

@@ -1,11 +1,4 @@
-"""The meaning of a cell: one rule for training, queries and checks, and for all kinds of tables.
-
-The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
-``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
-declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
-instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
-unit.
-"""
+"""The meaning of a cell: one rule for training, queries and checks, and for all kinds of tables."""
 
 from __future__ import annotations
 
@@ -21,10 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.column import FALSE, TRUE, Column
-from tacit.columns.dialect import Dialect
-from tacit.columns.moments import number_of_moment, reader_of_moments
+from tacit.columns.column import FALSE, TRUE, Column, Dialect, number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput
+
+# The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
+# ``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
+# declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
+# instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
+# unit.
 
 MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
 """The words that mark a missing value in every column."""
@@ -40,7 +37,6 @@ _DAY = np.timedelta64(1, "D")
 
 
 def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
-    """Return the words for a missing value that the column or the table declares."""
     return tuple(str(word) for holder in (column, dialect) if holder for word in holder.missing_values)
 
 
@@ -53,17 +49,6 @@ def numbers_of(
 
     Returns:
         The numbers, and the indices, from 0, of unreadable cells.
-
-    Raises:
-        InvalidInput: if an array has a type that does not fit the column's kind.
-
-    >>> values, unreadable = numbers_of(["1.5", "", "2e3", "1,002", "inf"], Column(kind="number"))
-    >>> values.tolist(), unreadable.tolist()
-    ([1.5, nan, 2000.0, nan, nan], [3, 4])
-    >>> numbers_of(["1.002,5 kg"], Column(kind="number", decimal=",", thousands=".", unit="kg"))[0].item()
-    1002.5
-    >>> numbers_of(np.array([34, -999]), Column(kind="integer", missing_values=[-999]))[0].tolist()
-    [34.0, nan]
     """
     dialect = dialect or Dialect()
     read = _reader(column, dialect)
@@ -109,7 +94,6 @@ class _Missing:
         return np.isin(values, np.asarray(self.numbers))
 
     def holds(self, cell: Any) -> bool:
-        """Return whether a Python object is missing, or stands for a missing value."""
         if isinstance(cell, str):
             return cell.strip() in self.words
         return _is_missing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
@@ -133,11 +117,6 @@ def words_of(
         cells: the cells.
         declared: words that are values even if they usually mark a missing value.
         missing_words: further words that mark a missing value in this column.
-
-    >>> words_of(["a", "NA", "?"], declared=["NA"])
-    ['a', 'NA', None]
-    >>> words_of([2.0, None, True])
-    ['2', None, 'True']
     """
     missing = MISSING_WORDS.union(missing_words) - set(declared)
     words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
@@ -194,7 +173,6 @@ def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
 
 @lru_cache(maxsize=64)
 def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    """Return the pattern of numbers with these marks; thousands marks are at every third digit or nowhere."""
     point, mark = re.escape(decimal), re.escape(thousands)
     whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
     return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -243,7 +221,6 @@ def _typed_numbers(
 def _numbers_of_objects(
     cells: Sequence[Any], column: Column, read: Callable[[str], float], missing: _Missing
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read Python objects as numbers, each independently of the types of the others."""
     lacking = np.fromiter(map(missing.holds, cells), np.bool_, len(cells))
     values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
     return missing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)

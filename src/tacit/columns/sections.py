@@ -12,8 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tacit.columns.column import Column, Fact
-from tacit.columns.dialect import nearest
+from tacit.columns.column import Column, Fact, nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"
@@ -37,11 +36,6 @@ class Blank:
 
 
 def find_blanks(text: str) -> list[Blank]:
-    """Return every setting of a TOML text with ``FILL IN`` in its value.
-
-    >>> [str(blank) for blank in find_blanks('[privacy]\\nepsilon = "FILL IN"  # 1 is strong\\ndelta = 1e-6')]
-    ['line 2: [privacy] epsilon']
-    """
     blanks, section = [], ""
     for number, line in enumerate(text.splitlines(), start=1):
         if heading := _SECTION.fullmatch(line):
@@ -52,11 +46,6 @@ def find_blanks(text: str) -> list[Blank]:
 
 
 def refuse_blanks(text: str, source: str) -> None:
-    """Check that a text has no fact left to fill in.
-
-    Raises:
-        InvalidInput: if facts are left; the message gives the line and the key of each.
-    """
     blanks = find_blanks(text)
     if blanks:
         lines = "\n".join(f"  {blank}" for blank in blanks)
@@ -78,11 +67,6 @@ _OF_TABLE = {
 
 
 def toml_value(value: object) -> str:
-    """Return a public fact in TOML.
-
-    >>> toml_value(["f", "m"]), toml_value(1e-6), toml_value(dt.date(2015, 1, 1))
-    ('["f", "m"]', '1e-06', '2015-01-01')
-    """
     match value:
         case str():
             return quoted(value)
@@ -96,11 +80,6 @@ def toml_value(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in TOML's quotes.
-
-    >>> print(quoted("f"), quoted('"'))
-    "f" '"'
-    """
     if '"' in text and "'" not in text and text.isprintable():
         return f"'{text}'"
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # allowed in JSON, not in TOML
@@ -112,11 +91,7 @@ def column_key(name: str) -> str:
 
 
 def setting(key: str, value: object, comment: str = "") -> str:
-    """Return one line of TOML: a key, a value (``FILL IN`` for None), and a comment.
-
-    >>> setting("epsilon", None, "1 is strong")
-    'epsilon = "FILL IN"               # 1 is strong'
-    """
+    """Return one line of TOML: a key, a value (``FILL IN`` for None), and a comment."""
     line = f"{key} = {toml_value(BLANK if value is None else value)}"
     return f"{line:<{_COMMENTS_AT - 1}} # {comment}" if comment else line
 
@@ -129,14 +104,7 @@ def table_section(dialect: Mapping[str, str]) -> str:
 
 
 def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
-    """Return ``[columns.NAME]`` with its facts, ``FILL IN`` for those that are None, and comments on some.
-
-    >>> print(column_section("age", {"kind": "integer", "lower": None, "upper": None}).strip())
-    [columns.age]
-    kind = "integer"
-    lower = "FILL IN"
-    upper = "FILL IN"
-    """
+    """Return ``[columns.NAME]`` with its facts, ``FILL IN`` for those that are None, and comments on some."""
     texts = comments or {}
     lines = [setting(key, value, texts.get(key, "")) for key, value in facts.items()]
     return "\n".join([f"[{column_key(name)}]", *lines]) + "\n"
@@ -146,14 +114,6 @@ def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> di
     """Read a repeated option ``NAME=WHAT``, and return WHAT for each column.
 
     A name with ``*`` stands for all columns that it matches and that no other text names in full.
-
-    Raises:
-        InvalidInput: if a text has no "=", names a column that the table does not have, or repeats a column.
-
-    >>> by_column("--kind", ["sex=category", "a=b=date"], ["sex", "a=b"])
-    {'sex': 'category', 'a=b': 'date'}
-    >>> by_column("--bounds", ["x*=-4:4", "x2=0:1"], ["x1", "x2", "age"])
-    {'x1': '-4:4', 'x2': '0:1'}
     """
     facts: dict[str, str] = {}
     by_pattern: dict[str, str] = {}
@@ -172,11 +132,6 @@ def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> di
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return the names that match a pattern, in which ``*`` stands for any characters.
-
-    >>> matching("x*", ["x1", "age", "x.2"])
-    ['x1', 'x.2']
-    """
     form = ".*".join(map(re.escape, pattern.split("*")))
     return [name for name in names if re.fullmatch(form, name, re.DOTALL)]
 
@@ -190,11 +145,6 @@ _EXAMPLES = {
 
 
 def check_column(option: str, name: str, columns: Collection[str]) -> str:
-    """Check that the table has a column of this name, and return the name.
-
-    Raises:
-        InvalidInput: if there is no such column; the message gives the nearest name.
-    """
     if name not in columns:
         raise InvalidInput(
             f"{option}: the table has no column {name!r}; {nearest(name, columns, cutoff=0.6)}"
@@ -209,13 +159,6 @@ def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fa
         kind: the kind of the column.
         text: the bounds.
         grouped: whether numbers in the table have marks between thousands, or a decimal comma.
-
-    Raises:
-        InvalidInput: if the text does not give bounds of a column of that kind, or a number such as 200.000
-            may mean two: in a column of integers, or if ``grouped``.
-
-    >>> bounds_from_text("integer", "0:120"), bounds_from_text("date", "2015-01-01:2025-12-31")[0]
-    ((0, 120), datetime.date(2015, 1, 1))
     """
     parts = [part.strip() for part in text.split(".." if ".." in text else ":")]
     if len(parts) != 2:
@@ -234,11 +177,6 @@ def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fa
 
 
 def refuse_two_meanings(name: str, text: str) -> None:
-    """Refuse a number whose point may stand between thousands, such as 200.000.
-
-    Raises:
-        InvalidInput: if the text is such a number; the message has both meanings.
-    """
     if re.fullmatch(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}", text):
         raise InvalidInput(
             f"{name} is {text}: that may be {text.replace('.', '')} or {float(text):g}. Write "
@@ -256,14 +194,7 @@ def _number(name: str, text: str) -> int | float:
 
 
 def values_from_text(text: str) -> tuple[str, ...]:
-    """Read the values of a category from a comma-separated list; quote a value that contains a comma.
-
-    Raises:
-        InvalidInput: if there is no value, or a value is repeated.
-
-    >>> values_from_text('f, m, "other, unknown"')
-    ('f', 'm', 'other, unknown')
-    """
+    """Read the values of a category from a comma-separated list; quote a value that contains a comma."""
     try:
         (cells,) = csv.reader([text], skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from tacit.columns.dialect import Dialect
-from tacit.columns.names import check_names
-from tacit.columns.reading import Cells
+from tacit.columns.column import Dialect, nearest
+from tacit.columns.names import identifies
+from tacit.columns.reading import Cells, words_of
 from tacit.errors import InvalidInput, needed
 
 _ENDINGS = (".csv", ".tsv")
@@ -38,32 +39,37 @@ class MalformedTable(InvalidInput):
 
 
 def is_csv(path: Path) -> bool:
-    """Return whether a file is read as CSV: its name ends in ``.csv`` or ``.tsv``, with or without ``.gz``.
-
-    >>> [is_csv(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.parquet")]
-    [True, True, False]
-    """
     return path.name.lower().removesuffix(".gz").endswith(_ENDINGS)
 
 
 def row_numbers(places: Sequence[int], count: int | None = None) -> str:
-    """Return a text with the first few row numbers.
-
-    >>> row_numbers([3, 5]), row_numbers(range(1, 11), 40)
-    ('rows 3, 5', 'rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 30 more')
-    """
     return f"row{'' if len(places) == 1 else 's'} {first_few(places, count)}"
 
 
 def first_few(places: Sequence[int], count: int | None = None) -> str:
-    """Return a text with the first few row numbers, without the word "rows".
-
-    >>> first_few([3, 5], 6)
-    '3, 5 and 4 more'
-    """
     text = ", ".join(f"{place:,}" for place in places[:_SHOWN])
     more = (len(places) if count is None else count) - min(len(places), _SHOWN)
     return text + (f" and {more:,} more" if more > 0 else "")
+
+
+def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
+    """Check that a table has each of the columns exactly once, in whatever case of letters.
+
+    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
+    """
+    counts = Counter(names)
+    if lacking := [name for name in columns if name not in counts]:
+        hint = nearest(lacking[0], names, "it has", cutoff=0.5)
+        raise InvalidInput(f"{source} has no column {', '.join(map(repr, lacking))}; {hint}")
+    if double := [name for name in columns if counts[name] > 1]:
+        raise InvalidInput(f"{source} has {counts[double[0]]} columns named {double[0]!r}; rename them.")
+    spellings = Counter(name.casefold() for name in names)
+    if twin := next((name for name in columns if spellings[name.casefold()] > 1), None):
+        same = ", ".join(repr(name) for name in names if name.casefold() == twin.casefold())
+        raise InvalidInput(
+            f"{source} has columns {same}, which differ only in the case of letters: some programs would "
+            "read another one. Rename them."
+        )
 
 
 class CsvFile:
@@ -73,15 +79,6 @@ class CsvFile:
         path: the path of the file; it ends in ``.gz`` if the file is compressed.
         columns: the columns to read.
         dialect: the format of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
-
-    Raises:
-        InvalidInput: if there is no such file or column. The constructor reads only the first line.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "people.csv"
-    >>> _ = path.write_text("name, age\\nAnn, 30\\nBob, NA\\n")
-    >>> next(CsvFile(path, ["age"]).chunks())
-    {'age': ['30', 'NA']}
     """
 
     def __init__(self, path: Path, columns: Collection[str], dialect: Dialect | None = None) -> None:
@@ -111,10 +108,6 @@ class CsvFile:
         """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped.
 
         An empty line is not a row.
-
-        Raises:
-            MalformedTable: if the number of cells in a row differs from the header's, so that values would be
-                in wrong columns, or if the file cannot be read to its end.
         """
         wrong: list[int] = []
         read = count = 0
@@ -176,12 +169,6 @@ ROWS = 1 << 13
 def pieces(
     path: Path, columns: Collection[str], dialect: Dialect | None = None, rows: int = ROWS
 ) -> Iterator[dict[str, Cells]]:
-    """Yield the columns of a CSV, Parquet or JSON Lines file, ``rows`` rows at a time.
-
-    Raises:
-        InvalidInput: if there is no such file or column, or the file is damaged.
-        MissingExtra: if the file is Parquet, and pyarrow is not installed.
-    """
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     if path.suffix.lower() in (".parquet", ".pq"):
@@ -194,11 +181,6 @@ def pieces(
 
 
 def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
-    """Return the names of the columns of a file; for JSON Lines, the keys of its first line.
-
-    Raises:
-        InvalidInput, MissingExtra: as for :func:`pieces`.
-    """
     if is_json(path) and path.is_file():
         return list(next(_objects(path), {}))
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
@@ -211,11 +193,6 @@ def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
 
 
 def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = None) -> dict[str, Cells]:
-    """Return the columns of a CSV, Parquet or JSON Lines file with all their rows.
-
-    Raises:
-        InvalidInput, MissingExtra: as for :func:`pieces`, or if the table has no rows.
-    """
     chunks: dict[str, list[Cells]] = {column: [] for column in columns}
     for piece in pieces(path, columns, dialect):
         for column, cells in piece.items():
@@ -244,26 +221,15 @@ def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator
 
 
 def arrow_with_parquet() -> Any:
-    """Import pyarrow with its module ``parquet``, and return it.
-
-    Raises:
-        MissingExtra: if pyarrow is not installed.
-    """
     needed("pyarrow.parquet", "tables", "Reading Parquet files")
     return needed("pyarrow", "tables", "Reading Parquet files")
 
 
 def is_json(path: Path) -> bool:
-    """Return whether a file is read as JSON Lines: its name ends in ``.jsonl``, with or without ``.gz``.
-
-    >>> [is_json(Path(name)) for name in ("a.jsonl", "a.JSONL.gz", "a.json")]
-    [True, True, False]
-    """
     return path.name.lower().removesuffix(".gz").endswith(".jsonl")
 
 
 def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    """Yield the columns of JSON Lines in pieces; if a line lacks a key, that cell is missing."""
     objects = _objects(path)
     first = True
     while piece := list(islice(objects, rows)):
@@ -274,7 +240,6 @@ def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[di
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of JSON Lines; an empty line is not a row."""
     number = 0
     try:
         with (
@@ -301,7 +266,6 @@ def _damaged(path: Path) -> InvalidInput:
 
 
 def arrow_cells(array: Any) -> Cells:
-    """Return the cells of an Arrow array as a NumPy array of its type if there is one, else as objects."""
     import pyarrow as pa
 
     kind = array.type
@@ -318,22 +282,12 @@ def arrow_cells(array: Any) -> Cells:
 
 
 def names_of_frame(data: Any) -> list[str]:
-    """Return the names of the columns of a mapping of arrays, a pandas or Polars frame, or an Arrow table.
-
-    Raises:
-        InvalidInput: if ``data`` is none of these.
-    """
     kind = kind_of_frame(data)
     names = data.column_names if kind == "arrow" else data if kind == "mapping" else data.columns
     return [str(name) for name in names]
 
 
 def kind_of_frame(data: object) -> str:
-    """Return ``mapping``, ``pandas``, ``polars`` or ``arrow``.
-
-    Raises:
-        InvalidInput: if ``data`` is none of these.
-    """
     if isinstance(data, Mapping):
         return "mapping"
     origin = (type(data).__module__.split(".")[0], type(data).__name__)
@@ -349,11 +303,6 @@ def kind_of_frame(data: object) -> str:
 
 
 def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table") -> dict[str, Cells]:
-    """Return some columns of a mapping of arrays, a pandas or Polars data frame, or an Arrow table.
-
-    Raises:
-        InvalidInput: if ``data`` is none of these or lacks a column, or a column is a single text.
-    """
     check_names(names_of_frame(data), columns, source)
     match kind_of_frame(data):
         case "mapping":
@@ -381,3 +330,59 @@ def _pandas_cells(series: Any) -> Cells:
     else:
         cells = series.to_numpy(dtype=object, na_value=None)
     return cells
+
+
+def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
+    """Return the columns that identify the units by their names.
+
+    Args:
+        names: the names of all columns.
+        unit: the word for the unit of privacy.
+        kinds: the kinds of the declared columns.  A category called ``patient`` may be a kind of patients.
+    """
+    return [name for name in names if identifies(name, unit, kinds.get(name, ""))]
+
+
+def repeated_in_file(
+    path: Path, unit: str, kinds: Mapping[str, str], dialect: Dialect | None = None
+) -> str | None:
+    """Return a column of a file that identifies the units and has repeated values; None if there is none."""
+    columns = unit_columns(names_of_file(path, dialect), unit, kinds)
+    return _repeated(columns, lambda: pieces(path, columns, dialect))
+
+
+def has_column_names(data: object) -> bool:
+    try:
+        kind_of_frame(data)
+    except InvalidInput:
+        return False
+    return True
+
+
+def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
+    """Return a column of a data frame that identifies the units and has repeated values; None if none has.
+
+    If ``patient_id`` repeats and the unit is a patient, a promise for one row is none for a patient.
+
+    **Guarantee**
+
+    * The result depends on single records. It is only for the person who has the table, and nothing that is
+      released may contain it.
+    """
+    columns = unit_columns(names_of_frame(frame), unit, kinds or {})
+    return _repeated(columns, lambda: [cells_of_frame(frame, columns)])
+
+
+def _repeated(columns: Collection[str], read: Callable[[], Iterable[Mapping[str, Cells]]]) -> str | None:
+    if not columns:
+        return None
+
+    values: dict[str, set[str]] = {name: set() for name in columns}
+    for piece in read():
+        for name, before in values.items():
+            words = [word for word in words_of(piece[name]) if word is not None]
+            distinct = before.union(words)
+            if len(distinct) < len(before) + len(words):
+                return name
+            values[name] = distinct
+    return None

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.columns.names import check_names
-from tacit.columns.tables import arrow_with_parquet
+from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import (
     Dataset,
     Owner,

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
-from tacit.columns.encoder import TextColumn
-from tacit.columns.features import Floats
+from tacit.columns.encoder import Floats, TextColumn
 from tacit.columns.tables import pieces, whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair, check_one_test, choose_people, choose_test
 from tacit.errors import InvalidInput

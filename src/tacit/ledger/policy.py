@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tacit.columns import Column, Dialect
-from tacit.columns.dialect import check_settings
+from tacit.columns.column import check_settings
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency
 from tacit.ledger.budgets import Budget, budget_from_data

@@ -8,8 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tacit.columns import Dialect
-from tacit.columns.column import parse_columns
-from tacit.columns.dialect import check_settings
+from tacit.columns.column import check_settings, parse_columns
 from tacit.columns.sections import refuse_blanks, setting
 from tacit.errors import InvalidInput, reason_of
 from tacit.ledger.budgets import budget_from_data

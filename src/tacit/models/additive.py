@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from tacit.clipping.rules import ClippingRule
 from tacit.columns import Column, Encoder
-from tacit.columns.features import bounds_of, classes_of, feature_names, is_one_hot
-from tacit.columns.moments import PART_NAMES
+from tacit.columns.column import PART_NAMES
+from tacit.columns.encoder import bounds_of, classes_of, feature_names, is_one_hot
 from tacit.errors import InvalidInput, check_integer
 from tacit.models.least_squares import LeastSquaresHead
 from tacit.models.networks import Logistic

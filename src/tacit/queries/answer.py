@@ -1,18 +1,238 @@
-"""Answers: values with their intervals, the cost, and the remaining budget."""
+"""Answers: values with their intervals, computed from noisy integers at no privacy cost; their text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from tacit.errors import InvalidInput
 from tacit.notebook import grid
-from tacit.queries.estimate import LEVEL, Estimate, Reading, estimate
+from tacit.queries.measures import Measure, Present, Squares, Total, centred, in_units, measures_of
 from tacit.queries.noise import Noisy
 from tacit.queries.plan import Compiled, Key, Release
-from tacit.queries.query import Mean, StandardDeviation, Variance
+from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
+
+# The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
+# value alone, not for all together. The interval covers only the noise: "the answer without noise" is
+# computed from the rows that count, with values clipped to the bounds and rounded to the grid.
+LEVEL = 0.95
+"""The share of answers whose interval contains the answer without noise."""
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval ``[low, high]``; a quantile has a rank error instead.
+
+    In 95 % of all answers, the rank of a quantile's value is off by at most ``rank_error`` rows. Each row
+    counts as the candidate nearest to it.
+
+    >>> Estimate(12, low=8, high=16).to_data()
+    {'value': 12, 'low': 8, 'high': 16}
+    """
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+    rank_error: int | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the estimate as plain data, without the fields that are None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Span:
+    low: Fraction
+    value: Fraction
+    high: Fraction
+
+    def scaled(self, step: Fraction) -> _Span:
+        return _Span(self.low * step, self.value * step, self.high * step)
+
+
+@dataclass(frozen=True)
+class Reading:
+    compiled: Compiled
+    values: Mapping[Release, tuple[int, ...]]
+
+    def spans(self, measure: Measure, risk: float) -> list[_Span]:
+        """Return the values of a measure, with intervals that each miss with probability at most ``risk``."""
+        release = self.compiled.release(measure)
+        if release.law == "public":
+            count = Fraction(self.compiled.policy.public_records or 0)
+            return [_Span(count, count, count)]
+        half = interval(release.law, release.scale, 1.0 - risk)
+        f = release.bound.factor
+        return [
+            _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
+        ]
+
+    def value(self, measure: Measure) -> Fraction:
+        """Return the noisy value of a measure that has no bins."""
+        return self.spans(measure, 1.0 - LEVEL)[0].value
+
+
+def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
+    """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin.
+
+    Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
+    """
+    match item:
+        case Mean(column):
+            return _mean(column, reading)
+        case Variance(column, sample):
+            return _variance(column, reading, sample=sample)
+        case StandardDeviation(column, sample):
+            return _root(_variance(column, reading, sample=sample))
+        case Quantile():
+            return _quantile(item, reading)
+    (measure,) = measures_of(item, reading.compiled.policy)
+    step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
+    estimates = [_as_estimate(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
+    return (
+        tuple(estimates[1:-1]) if measure.binned else estimates[0]
+    )  # without the bins beyond a histogram's edges
+
+
+def _as_estimate(span: _Span) -> Estimate:
+    return Estimate(_plain(span.value), _plain(span.low), _plain(span.high))
+
+
+def _plain(value: Fraction) -> Number:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def _quantile(item: Quantile, reading: Reading) -> Estimate:
+    release = reading.compiled.choice(item)
+    assert release.choice is not None
+    (place,) = reading.values[release]
+    return Estimate(release.choice.values[place], rank_error=release.choice.rank_error)
+
+
+# --- quotients -------------------------------------------------------------------------------------------
+
+_Part = tuple[Fraction, Measure]  # a factor, and the measure whose noisy number it multiplies
+
+
+def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
+    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``.
+
+    Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
+    than continuous noise of the same distribution (for Laplace noise, with the scale
+    1 / (2 tanh(1 / (2 b))), just above b). All these densities decrease on both sides of 0, so the same holds
+    for the sums (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
+    """
+    scales, spread, laplace = [], Fraction(0), False
+    for coefficient, measure in parts:
+        release = reading.compiled.release(measure)
+        if release.law != "public" and coefficient:
+            laplace = release.law == "laplace"
+            wide = float(release.scale)
+            wide = 0.5 / math.tanh(0.5 / wide) if laplace else wide
+            scales.append(abs(float(coefficient)) * wide / release.bound.factor)
+            spread += abs(coefficient) / (2 * release.bound.factor)
+    if not scales:
+        return spread
+    reach = laplace_sum_reach(scales, risk) if laplace else normal_sum_reach(scales, risk)
+    return Fraction(reach * (1 + 1e-9)) + spread
+
+
+def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
+    return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
+
+
+def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) -> _Span:
+    """Return the mean of k - c with its interval, which is narrowed in three rounds.
+
+    The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
+    then for the ends of the interval that the last round gave.
+    """
+    low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
+    count = Present(total.column)
+    rows, span = reading.value(count), _Span(low, Fraction(0), high)
+    if rows <= 0:
+        return span
+    x = reading.value(total) / rows
+    for _ in range(3):
+        widest = max(abs(span.low), abs(span.high))
+        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, risk) / rows
+        span = _clamped(_Span(x - reach, x, x + reach), low, high)
+    return span if rows >= least else _clamped(_Span(span.low, Fraction(0), span.high), span.low, span.high)
+
+
+# A mean m is the quotient of two noisy numbers, a sum s and a count n. At the true m, s - m n is only noise,
+# whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of
+# that noise (Fieller 1954).
+def _mean(column: str, reading: Reading) -> Estimate:
+    """Return centre + total / count, clamped to [lower, upper].
+
+    Rounding to the grid moves a value by at most half a step, and the interval allows for that.
+    """
+    total = centred(column, reading.compiled.policy)
+    grid = total.grid
+    ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
+    declared = reading.compiled.policy.columns[column]
+    on_grid = declared.kind == "integer" and declared.grid_step == 1.0  # needs no rounding
+    half = Fraction(0) if on_grid else Fraction(1, 2)
+    ends = (ratio.low - half, ratio.value, ratio.high + half)
+    shifted = _Span(*(in_units(grid, total.centre + value) for value in ends))
+    return _float(_clamped(shifted, Fraction(grid.lower), Fraction(grid.upper)))
+
+
+# A variance v also needs a noisy sum of squares q. At the true m and v, q - 2 m s + (m^2 - v) n is only
+# noise. The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of
+# rows matter less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
+def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
+    """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2].
+
+    For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which changes
+    their mean by at most 2^shift / 2.
+    """
+    risk, least = 1.0 - LEVEL, 2 if sample else 1
+    total, count = centred(column, reading.compiled.policy), Present(column)
+    squares = Squares(column, total.grid, total.centre)
+    unit = Fraction(1 << squares.shift)
+    top = Fraction(total.grid.high - total.grid.low, 2) ** 2
+    mean = _centred_mean(total, reading, 0.04 * risk, least=least)
+    rows, s, q = reading.value(count), reading.value(total), reading.value(squares) * unit
+    span = _Span(Fraction(0), Fraction(0), top)
+    if rows > 0:
+        nearest, ends = min(max(s / rows, mean.low), mean.high), (mean.low, mean.high)
+        lowest, *highest = (q - 2 * m * s + m * m * rows for m in (nearest, *ends))
+        slack = unit / 2 if squares.shift else Fraction(0)
+        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the possible mean nearest to 0
+        for _ in range(3):
+            widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
+            parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]
+            reach = _reach_of_sum(parts, reading, 0.9 * risk)
+            low, high = (lowest - reach) / rows - slack, (max(highest) + reach) / rows + slack
+            middle = q / rows - mean.value**2 if rows >= least else Fraction(0)
+            span = _clamped(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
+    if sample:
+        (size,) = reading.spans(count, 0.06 * risk)
+        fewest, largest = (max(value, Fraction(2)) for value in (size.low, size.high))
+        n = max(rows, Fraction(2))
+        span = _Span(
+            span.low * largest / (largest - 1), span.value * n / (n - 1), span.high * fewest / (fewest - 1)
+        )
+    return _float(span.scaled(Fraction(total.grid.step) ** 2))
+
+
+def _root(variance: Estimate) -> Estimate:
+    ends = (variance.value, variance.low, variance.high)
+    value, low, high = (math.sqrt(end) for end in ends if end is not None)
+    return Estimate(value, low, high)
+
+
+def _float(span: _Span) -> Estimate:
+    return Estimate(float(span.value), float(span.low), float(span.high))
 
 
 @dataclass(frozen=True)
@@ -220,7 +440,6 @@ def read_content(
     remaining: float,
     repeated: bool,
 ) -> Answer:
-    """Return the answer with the content that the ledger stores, and the present query's column names."""
     rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
     return Answer(
         by=tuple(data["by"]),
@@ -268,7 +487,6 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
 
 
 def describe(compiled: Compiled) -> tuple[str, ...]:
-    """Return one line per release: the measure, the distribution of its noise, and its sensitivity."""
     lines = [
         f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
     ]

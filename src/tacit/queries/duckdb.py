@@ -1,30 +1,239 @@
-"""Tables in memory and in files that DuckDB reads: pandas, Polars, Arrow, Parquet and CSV.
-
-Each table has a separate in-memory connection, which is locked before the first statement. From then on it
-can read only the named file. It cannot use the network, extensions or Python variables, or change these
-settings.
-"""
+"""Tables that DuckDB reads: data frames, Parquet and CSV, as Arrow tables with the policy's columns."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.names import check_names
-from tacit.columns.tables import CsvFile, MalformedTable, is_csv
+from tacit.columns.reading import Cells, numbers_of, words_of
+from tacit.columns.tables import (
+    CsvFile,
+    MalformedTable,
+    arrow_cells,
+    check_names,
+    is_csv,
+    kind_of_frame,
+    names_of_frame,
+    pieces,
+)
 from tacit.errors import InvalidInput, needed
 from tacit.ledger.policy import Policy
-from tacit.queries.arrow import Read, arrow_table, file_table, must_be_read, sql_type
-from tacit.queries.engines import Engine, EngineFailure, Places, check_types
-from tacit.queries.expressions import alias, exp, field
-from tacit.queries.statements import SOURCE, Statement
+from tacit.queries.engines import Engine, EngineFailure, Places, check_types, missing_words_of
+from tacit.queries.statements import SOURCE, Statement, alias, exp, field
+
+# The content of a cell neither decides how other cells are read nor makes reading fail. A cell that is not as
+# its column declares becomes missing, and its position is recorded for the curator's check.
+
+
+@dataclass(frozen=True)
+class Read:
+    """A table that was read, and the positions of the cells that became missing.
+
+    Attributes:
+        table: a pyarrow Table with the policy's columns.
+        unreadable: for each column, the indices (from 0) of rows whose cell is not as the column declares.
+        mistyped: for each column, the indices of rows whose cell is a Python object of another type.
+    """
+
+    table: Any
+    unreadable: Mapping[str, NDArray[np.int64]]
+    mistyped: Mapping[str, NDArray[np.int64]]
+
+
+_TEXT = ("VARCHAR", "string")
+_TYPES = {
+    "number": ("DOUBLE", "double"),
+    "integer": ("DOUBLE", "double"),
+    "boolean": ("BOOLEAN", "bool"),
+    "category": _TEXT,
+    "text": _TEXT,
+    "date": ("DATE", "date32"),
+    "datetime": ("TIMESTAMP", "timestamp[us]"),
+}
+"""For each kind of column, its type in SQL and in Arrow."""
+
+
+def sql_type(column: str, policy: Policy) -> str:
+    """Return the SQL type that the policy implies for a column; used if the table's column has no type."""
+    return _TYPES[_kind(column, policy)][0]
+
+
+def _kind(column: str, policy: Policy) -> str:
+    """Return the declared kind; the unit column is read as text, whatever is declared."""
+    return "text" if column == policy.unit_column else policy.columns[column].kind
+
+
+def _pyarrow() -> Any:
+    return needed("pyarrow", "query", "Asking a data frame or a CSV file")
+
+
+def _arrow_type(column: str, policy: Policy) -> Any:
+    return _pyarrow().type_for_alias(_TYPES[_kind(column, policy)][1])
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def file_table(path: Path, policy: Policy) -> Read:
+    pa = _pyarrow()
+    columns = policy.needed_columns
+    schema = pa.schema([(column, _arrow_type(column, policy)) for column in columns])
+    unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in columns}
+    batches, rows = [], 0
+    names = columns or CsvFile(path, (), policy.dialect).header[:1]
+    for piece in pieces(path, names, policy.dialect):
+        arrays = []
+        for column in columns:
+            array, places = _read_cells(piece[column], column, policy)
+            arrays.append(array)
+            unreadable[column].append(places + rows)
+        rows += len(next(iter(piece.values())))
+        batches.append(pa.record_batch(arrays, schema=schema))
+    table = pa.Table.from_batches(batches, schema=schema) if columns else _rows_alone(rows)
+    places_of = {column: np.concatenate(places) for column, places in unreadable.items() if places}
+    return Read(table, _not_empty(places_of), {})
+
+
+def _not_empty(places_of: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    return {column: places for column, places in places_of.items() if len(places)}
+
+
+def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+    """Return cells as an Arrow array of the declared kind, and the indices of the unreadable cells."""
+    pa, kind = _pyarrow(), _kind(column, policy)
+    if kind in ("category", "text"):
+        declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
+        words = words_of(cells, tuple(declared), missing_words_of(column, policy))
+        return pa.array(words, pa.string()), np.empty(0, dtype=np.int64)
+    try:
+        numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
+    except InvalidInput as problem:
+        raise InvalidInput(f"column {column!r}: {problem} Convert it, or declare what it is.") from None
+    lacking = np.isnan(numbers)
+    if kind == "boolean":
+        return pa.array(numbers == 1.0, pa.bool_(), mask=lacking), places
+    if kind in ("date", "datetime"):
+        scale, whole = (1.0, pa.int32()) if kind == "date" else (1e6, pa.int64())
+        counts = np.round(np.nan_to_num(numbers) * scale).astype(np.int64)
+        return pa.array(counts, whole, mask=lacking).cast(_arrow_type(column, policy)), places
+    return pa.array(numbers, from_pandas=True), places
+
+
+def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
+    """Return whether a column of this Arrow type must be read cell by cell, such as numbers in texts."""
+    types = _pyarrow().types
+    string = (
+        types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
+    )
+    moment = types.is_timestamp(arrow_type)
+    read = {
+        "number": string,
+        "integer": string,
+        "boolean": string or types.is_integer(arrow_type) or types.is_floating(arrow_type),
+        "date": string or moment,
+        "datetime": string or (moment and arrow_type.tz is not None),
+    }
+    return bool(missing_words_of(column, policy) or read.get(_kind(column, policy)))
+
+
+def must_be_read(path: Path, policy: Policy) -> bool:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:  # without pyarrow, only types that the engine itself can read are supported
+        return False
+    try:
+        schema = parquet.read_schema(path)
+    except (OSError, ArrowException):  # the engine reports the problem
+        return False
+    columns = [column for column in policy.needed_columns if schema.names.count(column) == 1]
+    return any(_needs_reading(column, schema.field(column).type, policy) for column in columns)
+
+
+# --- data frames -----------------------------------------------------------------------------------------
+
+
+def arrow_table(data: object, policy: Policy) -> Read:
+    """Return the policy's columns of a data frame or Arrow table; numbers are not copied if possible."""
+    pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
+    if kind == "mapping":
+        raise InvalidInput(
+            "data must be a table; got a mapping. Give a data frame, a pyarrow Table or the path of a file."
+        )
+    check_names(names_of_frame(data), names, "the table")
+    frame: Any = data
+    rows = len(frame)
+    frame = frame.select(names).to_arrow() if kind == "polars" else frame
+    columns: dict[str, Any] = {}
+    unreadable: dict[str, NDArray[np.int64]] = {}
+    mistyped: dict[str, NDArray[np.int64]] = {}
+    for column in names:
+        cells = _pandas_column(frame[column]) if kind == "pandas" else frame.column(column)
+        if cells is None:
+            cells, places = _cell_by_cell(frame[column], column, policy)
+            texts = np.array([isinstance(frame[column].iloc[at], str) for at in places], dtype=np.bool_)
+            unreadable[column], mistyped[column] = places[texts], places[~texts]
+        if _needs_reading(column, cells.type, policy):
+            cells, places = _read_cells(arrow_cells(cells), column, policy)
+            unreadable.setdefault(column, places)
+        elif pa.types.is_null(cells.type):  # the column contains only None
+            cells = cells.cast(_arrow_type(column, policy))
+        columns[column] = cells
+    table = pa.table(columns) if columns else _rows_alone(rows)
+    return Read(table, _not_empty(unreadable), _not_empty(mistyped))
+
+
+def _rows_alone(rows: int) -> Any:
+    pa = _pyarrow()
+    return pa.table({"row": pa.nulls(rows)})
+
+
+def _pandas_column(series: Any) -> Any:
+    pa = _pyarrow()
+    if str(series.dtype) == "object":
+        return None
+    try:
+        return pa.chunked_array(pa.array(series, from_pandas=True))
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+        return None  # a cell that cannot be converted is of another type
+
+
+def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+    pa, kind = _pyarrow(), _kind(column, policy)
+    cells = series.to_numpy(dtype=object, na_value=None)
+    if kind not in ("category", "text"):
+        return _read_cells(cells, column, policy)
+    read = _as_text if kind == "category" else _as_name
+    missing = series.isna().to_numpy()
+    values = [None if lacks else read(cell) for cell, lacks in zip(cells, missing, strict=True)]
+    readable = np.array([value is not None for value in values], dtype=np.bool_)
+    return pa.array(values, pa.string()), np.flatnonzero(~readable & ~missing)
+
+
+def _as_text(cell: object) -> str | None:
+    if not isinstance(cell, str):
+        return None
+    try:
+        cell.encode()
+    except UnicodeEncodeError:  # the text contains half of a surrogate pair
+        return None
+    return str(cell)
+
+
+def _as_name(cell: object) -> str | None:
+    """Return the identifier of a row's unit as text; None if the cell's type cannot be an identifier."""
+    if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
+        return str(cell)
+    return _as_text(cell)
+
 
 _LOCK = (
     "SET enable_external_access = false",
@@ -140,7 +349,6 @@ class DuckDBEngine(Engine):
             check_types({str(row[0]): str(row[1]) for row in described}, policy)
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
         try:
             self.load()
         except MalformedTable:
@@ -148,7 +356,6 @@ class DuckDBEngine(Engine):
         return self._fetch(statement.sql("duckdb", exp.to_table(SOURCE)))
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """See :meth:`Engine.unreadable`."""
         self.load()
         if self._read is None:
             return {}, {}
@@ -183,7 +390,6 @@ class DuckDBEngine(Engine):
             yield batch.serialize().to_pybytes()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -232,3 +438,8 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             yield piece
+
+
+def engine_of(data: object, policy: Policy) -> Engine:
+    """Return the engine that reads ``data``; an engine is returned unchanged."""
+    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)

@@ -1,10 +1,5 @@
 """The integers that a query sums, and their sensitivity to one unit.
 
-A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the row
-and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an engine
-adds, and one unit changes it by at most the bounds in this file. Sums of floats depend on the order of the
-rows, and the textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
-
 Legend: x is the value of a row, k its integer, s the step of the grid, c the centre. K is the number of a
 unit's rows that count, and G the number of an answer's groups in which a unit may count.
 """
@@ -23,6 +18,11 @@ from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
 
+# A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the
+# row and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an
+# engine adds, and one unit changes it by at most the bounds in this file. Sums of floats depend on the order
+# of the rows, and the textbook sensitivity does not hold for them (Casacuberta et al. 2022, 2207.10635).
+
 _LARGEST_SUM = (1 << 62) - 1  # the largest sum that an engine may return; twice as much fits into 64 bits
 # The largest x / s: up to here x / s + 1/2 is exact enough that only the rounding of x / s affects k.
 _LARGEST_CELL = 1 << 52
@@ -39,10 +39,6 @@ class Grid:
 
     Division and floor are monotone in x, so k stays between ``low`` and ``high`` in every engine that
     computes in doubles.
-
-    >>> grid = Grid(0.0, 100.0, 0.5)
-    >>> grid.low, grid.high, grid.cell(33.3)
-    (0, 200, 67)
     """
 
     lower: float
@@ -69,11 +65,7 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, column: Column) -> Grid:
-        """Return the grid that the policy declares for a column of numbers.
-
-        Raises:
-            InvalidInput: if the policy has no bounds for the column.
-        """
+        """Return the grid that the policy declares for a column of numbers."""
         if column.low is None or column.high is None:
             raise InvalidInput(
                 f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
@@ -82,17 +74,14 @@ class Grid:
         return cls(column.low, column.high, column.grid_step)
 
     def cell(self, value: float) -> int:
-        """Return the integer k of a value that is not NaN."""
         return math.floor(min(max(value, self.lower), self.upper) / self.step + 0.5)
 
     @property
     def low(self) -> int:
-        """The smallest k."""
         return self.cell(self.lower)
 
     @property
     def high(self) -> int:
-        """The largest k."""
         return self.cell(self.upper)
 
 
@@ -111,12 +100,10 @@ class Measure:
 
     @property
     def bins(self) -> int:
-        """The number of bins; 1 without bins."""
         return 1
 
     @property
     def largest(self) -> int:
-        """The largest absolute value of one row's integer."""
         low, high = self.span
         return max(-low, high)
 
@@ -147,13 +134,13 @@ class Present(Measure):
 class Total(Measure):
     """The sum of a column: ``k - centre`` if the column is not missing, else 0."""
 
-    words = "sum of {0.column}{0.around} in steps of {0.grid.step:g}"
+    words = "sum of {0.column}{0.centre_words} in steps of {0.grid.step:g}"
     column: str
     grid: Grid
     centre: int = 0
 
     @property
-    def around(self) -> str:
+    def centre_words(self) -> str:
         """The centre in words; empty if it is 0."""
         return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
@@ -216,7 +203,6 @@ class Bins(Measure):
 
     @property
     def bins(self) -> int:
-        """The number of bins."""
         return len(self.edges) + 1
 
 
@@ -236,7 +222,6 @@ class Regular(Measure):
 
     @property
     def bins(self) -> int:
-        """The number of candidates."""
         return (self.grid.high - self.grid.low) // self.stride + 1
 
 
@@ -277,9 +262,6 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
     Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's span,
     which may be less than twice the largest contribution. If all integers are doubled and shifted by a public
     constant, that difference is exactly twice the contribution of a unit.
-
-    Raises:
-        PrivacyRefusal: if the largest table could overflow 64 bits.
     """
     rows = policy.rows_per_unit
     low, high = measure.span
@@ -318,7 +300,6 @@ def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
 
 
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
-    """Convert a number of steps to the units of the column."""
     return Fraction(integer) * Fraction(grid.step)
 
 

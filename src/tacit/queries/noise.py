@@ -1,9 +1,4 @@
-"""The noise of an answer: only this module adds noise to integers.
-
-Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed. Both
-add exact discrete noise of the same distribution to exact integers. They differ only in the code that a user
-has to trust.
-"""
+"""The noise of an answer: only this module adds noise to integers."""
 
 from __future__ import annotations
 
@@ -17,6 +12,10 @@ from tacit.errors import InvalidInput, check_in, needed
 from tacit.noise.discrete import discrete_gaussian, discrete_laplace, exponential_choice
 from tacit.queries.measures import Measure
 from tacit.queries.plan import Compiled, Key, Release
+
+# Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed.
+# Both add exact discrete noise of the same distribution to exact integers. They differ only in the code that
+# a user has to trust.
 
 _LARGEST = 2**63 - 1  # the largest 64-bit integer
 
@@ -43,11 +42,7 @@ class Sampler(Protocol):
 
 @final
 class OwnSampler:
-    """Tacit's sampler: integer arithmetic on the system's random bits (2004.00010, Algorithms 1 to 3).
-
-    >>> len(OwnSampler().laplace([10, 0, -7], Fraction(2)))
-    3
-    """
+    """Tacit's sampler: integer arithmetic on the system's random bits (2004.00010, Algorithms 1 to 3)."""
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
         """Return ``values``, integers of any size, plus discrete Laplace noise."""
@@ -65,9 +60,6 @@ class OpenDPSampler:
     This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped before
     noise is added, which increases no distance between them. Results beyond 64 bits are clamped too, which is
     post-processing. OpenDP's ``map`` returns the same cost as Tacit, rounded up by at most 2^-52 of it.
-
-    Raises:
-        MissingExtra: if opendp is not installed.
     """
 
     def __init__(self) -> None:
@@ -75,11 +67,7 @@ class OpenDPSampler:
         self._dp.enable_features("contrib")
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Laplace noise.
-
-        Raises:
-            InvalidInput: if ``scale`` is not exactly a positive float, which OpenDP needs.
-        """
+        """Return ``values`` plus discrete Laplace noise."""
         return self._noisy("laplace", scale, values)
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
@@ -110,14 +98,6 @@ class OpenDPSampler:
 
 
 def sampler(name: str = "own") -> Sampler:
-    """Return the sampler of this name: ``own`` or ``opendp``.
-
-    Raises:
-        MissingExtra: if ``name`` is ``opendp``, and opendp is not installed.
-
-    >>> sampler("own").laplace([], Fraction(1))
-    []
-    """
     choice = check_in("sampler", name, ("own", "opendp"))
     return OwnSampler() if choice == "own" else OpenDPSampler()
 
@@ -192,7 +172,6 @@ def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
 def _noisy_values(
     release: Release, groups: Sequence[Key], raw: RawTable, sampler: Sampler
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the noisy integers of every group."""
     if release.law == "public":
         return ((),) * len(groups)
     table, width = raw[release.measure], release.measure.bins

@@ -1,14 +1,4 @@
-"""The plan of an answer: integers to measure, noise for each, and the event that is charged.
-
-A query under a policy becomes *releases*. Each is a measure with its sensitivity to one unit and its noise.
-The event is built from the same releases that the private table performs, so price and mechanism always
-agree.
-
-A query's epsilon (or rho) is divided equally among its different measures. A mean needs two (a centred sum
-and a count), a variance or standard deviation three, and any other aggregate one. If two aggregates need the
-same measure, it is measured once. The groups do not divide epsilon further, because contribution bounding
-limits a unit's rows, and each row counts once, in one group.
-"""
+"""The plan of an answer: integers to measure, noise for each, and the event that is charged."""
 
 from __future__ import annotations
 
@@ -49,6 +39,10 @@ from tacit.queries.pricing import (
 )
 from tacit.queries.query import Quantile, Query, check_query, query_to_json
 from tacit.queries.statements import Statement, statement
+
+# A query under a policy becomes *releases*. Each is a measure with its sensitivity to one unit and its noise.
+# The event is built from the same releases that the private table performs, so price and mechanism always
+# agree.
 
 Key: TypeAlias = tuple[str | int | bool, ...]
 """The values of the ``by`` columns that make a group."""
@@ -188,7 +182,6 @@ class Compiled:
         return next(item for item in self.releases if item.measure == measure and item.quantile is None)
 
     def choice(self, quantile: Quantile) -> Release:
-        """Return the release that chooses a quantile."""
         return next(item for item in self.releases if item.quantile == quantile)
 
     @property
@@ -227,18 +220,6 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
         query: the question.
         policy: the policy of the data set.
         privacy: see :class:`Privacy`.
-
-    Raises:
-        InvalidInput: if a column is unknown, a type does not fit, bounds are missing or a parameter is
-            invalid.
-        PrivacyRefusal: if the question names the unit column, or a sum may overflow 64 bits.
-
-    >>> from tacit.ledger.policy import Policy
-    >>> from tacit.ledger import PureBudget
-    >>> from tacit.queries.query import Count
-    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
-    >>> compile_query(Query((Count(),)), policy, epsilon=0.1).event
-    DiscreteLaplace(scale=10.0, sensitivity=1)
     """
     parameters = _Parameters(**privacy)
     check_query(query, policy)
@@ -256,6 +237,10 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
         need: bound(need[0], policy, groups=bool(query.by), filtered=query.where is not None)
         for need in needed
     }
+    # A query's epsilon (or rho) is divided equally among its different measures. A mean needs two (a centred
+    # sum and a count), a variance or standard deviation three, and any other aggregate one. If two aggregates
+    # need the same measure, it is measured once. The groups do not divide epsilon further, because
+    # contribution bounding limits a unit's rows, and each row counts once, in one group.
     parts = sum(not limit.public for limit in bounds.values())
     noise = _noise_of(parameters, parts=parts, threshold=groups is None)
     releases = tuple(
@@ -296,8 +281,6 @@ def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
 
 @dataclass(frozen=True)
 class _Noise:
-    """The noise distribution, one release's share of epsilon or rho, and the delta of the threshold."""
-
     law: str
     share: Fraction
     threshold_delta: float | None
@@ -364,7 +347,6 @@ def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, poli
 
 
 def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
-    """Return one statement for all measures without bins, and one for each measure with bins."""
     measures = dict.fromkeys(item.measure for item in releases if item.law != "public")
     sums = [measure for measure in measures if not measure.binned]
     batches = [sums, *([measure] for measure in measures if measure.binned)]

@@ -1,42 +1,4 @@
-"""The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles.
-
-All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold them
-exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer bits, as
-1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
-
-**Thresholds** are for groups whose keys are not public: a group may exist because of one person. Let D' have
-one unit more than D, which counts in at most G groups, and at most ``each`` times in each. Groups that exist
-only because of this unit have a true count of at most ``each``. One such group reaches the threshold t with
-probability at most p, and any of them does with probability at most delta:
-
-    p = P[each + Z >= t],     delta = 1 - (1 - p)^G,                                                  (1)
-
-where the noises Z of the groups are independent. So the release on D' is a mixture of two cases. With
-probability at least 1 - delta, none of these groups is shown. Then groups and counts are those of a mechanism
-that sees only the keys of D, and its noise hides the unit as it does if keys are public. The event of the
-noise composed with ``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and delta. Under
-replace-one both data sets have such groups, each because of a different unit, and the same holds for both.
-
-**Quantiles** use the exponential mechanism. A value counts as the candidate nearest to it. If instead a value
-could lie between two candidates, no candidate would be the median of a column of equal values, and all
-candidates would have the same loss. For a candidate c let L, E and R be the numbers of values below it, equal
-to it and above it, and n = L + E + R. With q = a / d the loss of c is d times the distance of the rank q n
-from the ranks L to L + E,
-
-    max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)).                                              (2)
-
-One value changes each of the terms, and so the loss, by at most max(d - a, a) if it is added or removed, and
-by d if it is replaced. Values equal to a candidate count on neither side. So a candidate whose equal values
-include the rank q n has the loss 0, however many they are.
-
-The largest value belongs to one person. So the maximum aims at rank t from the top, where t is the error of
-the rank that noise exceeds in at most 5 % of cases. Its loss is the distance of t from the ranks R to R + E,
-counted from the top. The minimum does the same from the bottom.
-
-A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar 2007).
-The draw is exact: a uniform candidate is kept with probability exp(-epsilon loss / (2 Delta)), which only
-comparisons of integers decide.
-"""
+"""The noise for a share of the budget: scales, thresholds for groups, and choices of quantiles."""
 
 from __future__ import annotations
 
@@ -55,15 +17,15 @@ from tacit.ledger.policy import Policy
 from tacit.queries.measures import Bins, Regular, bins_of, in_units
 from tacit.queries.query import Quantile
 
+# All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold
+# them exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer
+# bits, as 1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
+
 _BITS = 50
 
 
 def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> Fraction:
-    """Return a parameter as the exact decimal that the user wrote: 0.1 is 1/10.
-
-    >>> exact("epsilon", 0.1)
-    Fraction(1, 10)
-    """
+    """Return a parameter as the exact decimal that the user wrote: 0.1 is 1/10."""
     number = check_real(name, value, low=0.0, high=high, open_low=True)
     if number < low:
         raise InvalidInput(
@@ -82,31 +44,19 @@ def _power(e: int) -> Fraction:
 
 
 def rounded_down(value: Fraction) -> Fraction:
-    """Return the largest number of 50 bits that is at most ``value``.
-
-    >>> rounded_down(Fraction(1, 4)), float(rounded_down(Fraction(1, 3))) < 1 / 3
-    (Fraction(1, 4), True)
-    """
+    """Return the largest number of 50 bits that is at most ``value``."""
     unit = _power(_exponent(value))
     return math.floor(value / unit) * unit
 
 
 def root_down(value: Fraction) -> Fraction:
-    """Return a number of 50 bits at or just below the square root.
-
-    >>> root_down(Fraction(1, 4))
-    Fraction(1, 2)
-    """
+    """Return a number of 50 bits at or just below the square root."""
     half = _exponent(value) // 2 - _BITS // 2
     return math.isqrt(math.floor(value / _power(2 * half))) * _power(half)
 
 
 def laplace_scale(sensitivity: int, epsilon: Fraction) -> Fraction:
-    """Return the smallest scale of 50 bits with sensitivity / scale <= epsilon.
-
-    >>> laplace_scale(1, Fraction(1, 10))
-    Fraction(10, 1)
-    """
+    """Return the smallest scale of 50 bits with sensitivity / scale <= epsilon."""
     value = sensitivity / epsilon
     unit = _power(_exponent(value))
     return math.ceil(value / unit) * unit
@@ -116,9 +66,6 @@ def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
     """Return the smallest sigma of 50 bits with squared / (2 sigma^2) <= rho.
 
     ``squared`` is the squared L2 sensitivity.
-
-    >>> gaussian_sigma(1, Fraction(1, 2))
-    Fraction(1, 1)
     """
     value = Fraction(squared) / (2 * rho)
     half = _exponent(value) // 2 - _BITS // 2
@@ -130,14 +77,7 @@ def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
 
 
 def rho_within(epsilon: Fraction, delta: float) -> Fraction:
-    """Return the largest rho (of 50 bits) for which rho-zCDP is (epsilon, delta)-DP at the best order.
-
-    Raises:
-        InvalidInput: if delta is not in (0, 1).
-
-    >>> round(float(rho_within(Fraction(1), 1e-6)), 4)
-    0.0244
-    """
+    """Return the largest rho (of 50 bits) for which rho-zCDP is (epsilon, delta)-DP at the best order."""
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     target = float(epsilon) * (1.0 - 1e-15)
     low, high = 0.0, float(epsilon)  # rho = epsilon is more than any delta < 1/2 allows
@@ -163,20 +103,27 @@ def interval(law: str, scale: Fraction, level: float) -> int:
 
     * k is never too small. As a margin for rounding, 1 - ``level`` is multiplied by 1 - 1e-9. If sigma is
       above 64, the tail has a closed-form bound, and k may be one more than needed.
-
-    >>> interval("laplace", Fraction(10), 0.95), interval("gaussian", Fraction(10), 0.95)
-    (30, 20)
     """
     return _smallest(law, scale, (1.0 - level) / 2) - 1
 
 
+# Thresholds are for groups whose keys are not public: a group may exist because of one person. Let D' have
+# one unit more than D, which counts in at most G groups, and at most ``each`` times in each. Groups that
+# exist only because of this unit have a true count of at most ``each``. One such group reaches the threshold
+# t with probability at most p, and any of them does with probability at most delta:
+#
+#     p is P[each + Z >= t], and delta is 1 - (1 - p)^G,                                        (1)
+#
+# where the noises Z of the groups are independent. So the release on D' is a mixture of two cases. With
+# probability at least 1 - delta, none of these groups is shown. Then groups and counts are those of a
+# mechanism that sees only the keys of D, and its noise hides the unit as it does if keys are public. The
+# event of the noise composed with ``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and
+# delta. Under replace-one both data sets have such groups, each because of a different unit, and the same
+# holds for both.
 def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
     """Return the smallest threshold t for which (1) is at most ``delta``.
 
     If sigma is above 64, the tail has a closed-form bound, and t may be one more than needed.
-
-    >>> [threshold(law, Fraction(1), each=1, groups=1, delta=1e-6) for law in ("laplace", "gaussian")]
-    [15, 7]
     """
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     return each + _smallest(law, scale, -math.expm1(math.log1p(-delta) / groups))
@@ -230,9 +177,6 @@ def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
         P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
 
     Scales that are too close to each other for this formula are increased, which increases t.
-
-    >>> round(laplace_sum_reach([1.0], 0.05), 4) == round(math.log(20), 4)
-    True
     """
     apart: list[float] = []
     for scale in sorted(scales):
@@ -250,15 +194,31 @@ def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
 
 
 def normal_sum_reach(scales: Sequence[float], risk: float) -> float:
-    """Return t with P(|noise| > t) = ``risk``, for a sum of independent normal noises.
-
-    >>> round(normal_sum_reach([3.0, 4.0], 0.05), 3)
-    9.8
-    """
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent normal noises."""
     return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - risk / 2)
 
 
 # --- quantiles --------------------------------------------------------------------------------------------
+#
+# Quantiles use the exponential mechanism. A value counts as the candidate nearest to it. If instead a value
+# could lie between two candidates, no candidate would be the median of a column of equal values, and all
+# candidates would have the same loss. For a candidate c let L, E and R be the numbers of values below it,
+# equal to it and above it, and n = L + E + R. With q = a / d the loss of c is d times the distance of the
+# rank q n from the ranks L to L + E,
+#
+#     max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)).                                              (2)
+#
+# One value changes each of the terms, and so the loss, by at most max(d - a, a) if it is added or removed,
+# and by d if it is replaced. Values equal to a candidate count on neither side. So a candidate whose equal
+# values include the rank q n has the loss 0, however many they are.
+#
+# The largest value belongs to one person. So the maximum aims at rank t from the top, where t is the error of
+# the rank that noise exceeds in at most 5 % of cases. Its loss is the distance of t from the ranks R to R +
+# E, counted from the top. The minimum does the same from the bottom.
+#
+# A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar
+# 2007). The draw is exact: a uniform candidate is kept with probability exp(-epsilon loss / (2 Delta)), which
+# only comparisons of integers decide.
 
 
 @dataclass(frozen=True)
@@ -316,7 +276,6 @@ def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
 
 
 def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:
-    """Return the choice for a quantile under a policy; ``groups``: whether the query has ``by`` columns."""
     values = _candidates(item, bins_of(item, policy))
     q = Fraction(repr(item.q))
     extreme = q in (0, 1)

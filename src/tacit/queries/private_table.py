@@ -14,12 +14,12 @@ from tacit.events import Compose
 from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
+from tacit.queries.duckdb import engine_of
 from tacit.queries.engines import EngineFailure
 from tacit.queries.noise import Sampler, collect, release_all, sampler
 from tacit.queries.plan import Compiled, Privacy, compile_query, listing_privacy
 from tacit.queries.query import Query
 from tacit.queries.sql import parse
-from tacit.queries.table_check import engine_of
 
 _UNREGISTERED = (
     "this table is not registered as {dataset!r}. The curator must first check every cell against the "
@@ -252,7 +252,6 @@ class PrivateTable:
         )
 
     def _stored_answer(self, compiled: Compiled, charge: Charge) -> Answer:
-        """Return the answer that an earlier request stored under the same key."""
         if charge.state == "SETTLED":
             return self._answer(compiled, charge, repeated=True)
         if charge.state == "RESERVED":

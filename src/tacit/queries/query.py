@@ -1,55 +1,254 @@
-"""Queries as frozen data, and the check that a query fits the policy.
-
-A :class:`Query` consists of aggregates over the rows that a predicate keeps, for every group that some
-columns make. It has no joins, no arithmetic and no functions. Two questions are the same if their canonical
-forms in JSON are equal. The ledger charges them once.
-
-Columns must exist, types must match, and no person may be named. The check reads only public facts, so a
-refusal reveals nothing about the data and costs nothing.
-"""
+"""Questions as frozen data: aggregates of the rows that a predicate keeps, per group; the policy's check."""
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from tacit.columns import Column
-from tacit.columns.moments import as_moment
-from tacit.errors import InvalidInput, PrivacyRefusal, check_real
+from tacit.columns.column import as_moment, nearest
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_real
 from tacit.ledger.policy import Policy
-from tacit.queries.predicates import (
-    Compare,
-    In,
-    IsNull,
-    Predicate,
-    Value,
-    as_predicate,
-    canonical,
-    check_fields,
-    column_name,
-    leaves_of,
-    plain_value,
-    put,
-    sequence_of,
-)
+
+# A comparison with a missing value is false, even with ``!=``, and ``Not`` exchanges true and false. So
+# ``Not(Compare("age", ">", 65))`` keeps the rows without an age, which SQL would drop as unknown.
+
+Value = str | int | float | bool
+"""A value that a column is compared with."""
 
 
-class Aggregate:
-    """A value computed from the rows of a group; the base class of aggregates.
+def put(item: object, field: str, value: object) -> None:
+    object.__setattr__(item, field, value)
 
-    >>> isinstance(Count(), Aggregate)
-    True
-    """
+
+def column_name(field: str, value: object) -> str:
+    """Return ``value`` if it can be the name of a column: a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{field} must be the name of a column; got {value!r}.")
+    return value
+
+
+def plain_value(field: str, value: object) -> Value:
+    """Return a finite number, boolean or text that all engines can hold; 65.0 becomes 65, -0.0 becomes 0."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if "\x00" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
+            raise InvalidInput(f"{field} must be a text without NUL and lone surrogates; got {value!r}.")
+        return value
+    if isinstance(value, int):
+        if abs(value) > 1 << 53:
+            raise InvalidInput(f"{field} must be exact as a double: at most 2**53 in size; got {value}.")
+        return value
+    number = check_real(field, value)
+    return int(number) if number.is_integer() and abs(number) <= 1 << 53 else number
+
+
+def sequence_of(field: str, values: object) -> tuple[Any, ...]:
+    """Return a sequence as a tuple; refuse a text, which is never meant as a sequence of letters."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidInput(f"{field} must be a tuple; got {values!r}.")
+    return tuple(values)
+
+
+def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) -> None:
+    """Check and set each field of a predicate or aggregate, with the check of its name; skip defaults."""
+    for field in dataclasses.fields(item):
+        value = getattr(item, field.name)
+        if value is not field.default:
+            put(item, field.name, checks[field.name](field.name, value))
+
+
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
+"""The comparisons."""
+
+_DEEPEST, _MOST_LEAVES = 64, 10_000  # limits of a predicate, far from any recursion limit
+
+
+class Predicate:
+    """A condition that is true or false for each row; the base class of predicates."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)
+
+
+@dataclass(frozen=True)
+class Compare(Predicate):
+    """``column op value``; false if the column is missing.
+
+    >>> Compare("age", ">", 65.0)
+    Compare(column='age', op='>', value=65)
+    """
+
+    column: str
+    op: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class IsNull(Predicate):
+    """The column is missing: NULL, or NaN in a column of numbers.
+
+    >>> IsNull("age")
+    IsNull(column='age')
+    """
+
+    column: str
+
+
+@dataclass(frozen=True)
+class In(Predicate):
+    """The column is one of ``values``; false if it is missing.
+
+    >>> In("ward", ("surgery", "medicine"))
+    In(column='ward', values=('medicine', 'surgery'))
+    """
+
+    column: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class And(Predicate):
+    """All of ``parts`` are true.
+
+    >>> len(And((Compare("age", ">=", 18), Compare("age", "<", 65))).parts)
+    2
+    """
+
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True)
+class Or(Predicate):
+    """At least one of ``parts`` is true.
+
+    >>> len(Or((Compare("age", "<", 18), Compare("age", ">=", 65))).parts)
+    2
+    """
+
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True)
+class Not(Predicate):
+    """``part`` is false, which includes comparisons with a missing value.
+
+    >>> Not(IsNull("age"))
+    Not(part=IsNull(column='age'))
+    """
+
+    part: Predicate
+
+
+PREDICATES: MappingProxyType[str, type[Any]] = MappingProxyType(
+    {kind.__name__: kind for kind in (Compare, IsNull, In, And, Or, Not)}
+)
+"""All predicates, by name."""
+
+
+def as_predicate(field: str, part: object) -> Predicate:
+    if not isinstance(part, Predicate):
+        raise InvalidInput(f"{field} must be a predicate, one of {', '.join(PREDICATES)}; got {part!r}.")
+    return part
+
+
+def _parts(field: str, parts: object) -> tuple[Predicate, ...]:
+    predicates = tuple(as_predicate(field, part) for part in sequence_of(field, parts))
+    if not predicates:
+        raise InvalidInput(f"{field} must be one or more predicates; got none.")
+    return predicates
+
+
+def _values(field: str, items: object) -> tuple[Value, ...]:
+    """Return the distinct values in a canonical order; True and 1 are different values."""
+    values = [plain_value(field, value) for value in sequence_of(field, items)]
+    if not 0 < len(values) <= _MOST_LEAVES:
+        raise InvalidInput(f"{field} must be 1 to {_MOST_LEAVES} values; got {len(values)}.")
+    ordered: dict[tuple[str, float, str], Value] = {}
+    for value in values:
+        if isinstance(value, str):
+            ordered["text", 0.0, value] = value
+        else:
+            ordered["boolean" if isinstance(value, bool) else "number", float(value), ""] = value
+    return tuple(ordered[key] for key in sorted(ordered))
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "column": column_name,
+    "op": lambda name, op: check_in(name, op, OPERATORS),
+    "value": plain_value,
+    "values": _values,
+    "parts": _parts,
+    "part": as_predicate,
+}
+
+
+def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
+    """Return the comparisons in a predicate."""
+    level = [] if predicate is None else [predicate]
+    leaves: list[Compare | IsNull | In] = []
+    depth = 0
+    while level:
+        depth += 1
+        below: list[Predicate] = []
+        for item in level:
+            match item:
+                case And(parts) | Or(parts):
+                    below += parts
+                case Not(part):
+                    below.append(part)
+                case Compare() | IsNull() | In():
+                    leaves.append(item)
+        if depth > _DEEPEST or len(leaves) > _MOST_LEAVES:
+            raise InvalidInput(
+                f"where must be at most {_DEEPEST} levels deep with at most {_MOST_LEAVES} comparisons."
+            )
+        level = below
+    return leaves
+
+
+def canonical(predicate: Predicate) -> dict[str, Any]:
+    """Return the canonical form of a predicate as plain data.
+
+    The order, nesting and repetition of the parts of And and Or, a double Not, and ``In`` with one value make
+    no difference.
+    """
+    name = type(predicate).__name__
+    match predicate:
+        case Not(part):
+            inner = canonical(part)
+            twice: dict[str, Any] = inner["part"] if inner["predicate"] == "Not" else {}
+            return twice or {"predicate": name, "part": inner}
+        case And(parts) | Or(parts):
+            joined = [each for part in map(canonical, parts) for each in _same_kind(part, name)]
+            different = {json.dumps(part, sort_keys=True): part for part in joined}
+            if len(different) == 1:
+                return joined[0]
+            return {"predicate": name, "parts": [different[text] for text in sorted(different)]}
+        case In(column, (value,)):
+            return canonical(Compare(column, "=", value))
+    return {"predicate": name} | vars(predicate)
+
+
+def _same_kind(part: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return part["parts"] if part["predicate"] == name else [part]
+
+
+class Aggregate:
+    """A value computed from the rows of a group; the base class of aggregates."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, _CHECKS_of_query)
 
 
 @dataclass(frozen=True)
@@ -177,7 +376,7 @@ def _increasing(name: str, values: object) -> tuple[Value, ...]:
     return numbers
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+_CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
     "column": column_name,
     "sample": _boolean,
     "q": lambda name, q: check_real(name, q, low=0.0, high=1.0),
@@ -263,7 +462,6 @@ def _default_name(item: Aggregate) -> str:
 
 
 def column_of(item: Aggregate) -> str | None:
-    """Return the column of an aggregate, if it has one."""
     column: str | None = getattr(item, "column", None)
     return column
 
@@ -274,13 +472,6 @@ def query_to_json(query: Query) -> str:
     The order, nesting and repetition of the parts of And and Or, a double Not, ``In`` with one value, and
     65.0 instead of 65 make no difference. The form does not contain the names of the table and of the
     outputs.
-
-    >>> query_to_json(Query((Sum("age"),)))
-    '{"aggregates":[{"aggregate":"Sum","column":"age"}],"by":[],"where":null}'
-    >>> from tacit.queries import Not
-    >>> one, other = Compare("age", "=", 65), Not(Not(In("age", (65.0,))))
-    >>> query_to_json(Query((Sum("age"),), where=one)) == query_to_json(Query((Sum("age"),), where=other))
-    True
     """
     data = {
         "aggregates": [{"aggregate": type(item).__name__} | vars(item) for item in query.aggregates],
@@ -325,24 +516,18 @@ def _is_moment(kind: str, value: object) -> bool:
 def check_query(query: Query, policy: Policy) -> None:
     """Refuse a query that the policy does not allow.
 
-    Raises:
-        InvalidInput: if a column is unknown, or a value or an aggregate does not fit the column's kind.
-        PrivacyRefusal: if the query names the unit column, as its values identify persons.
+    This reads only public facts, so a refusal reveals nothing about the data and costs nothing. The reader of
+    SQL calls the check of each part, and adds where the part stands.
     """
     for leaf in query.leaves():
-        _check_leaf(leaf, _declaration(leaf.column, policy))
+        check_leaf(leaf, policy)
     for name in query.by:
-        kind = _declaration(name, policy).kind
-        if kind in _NO_GROUPS:
-            raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
+        check_group(name, policy)
     for item in query.aggregates:
-        if (target := column_of(item)) is not None:
-            column = _declaration(target, policy)
-            if not isinstance(item, Count):
-                _check_number(type(item).__name__, target, column)
+        check_aggregate(item, policy)
 
 
-def _declaration(name: str, policy: Policy) -> Column:
+def declaration(name: str, policy: Policy) -> Column:
     """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
@@ -351,14 +536,13 @@ def _declaration(name: str, policy: Policy) -> Column:
             f"count(DISTINCT {name})."
         )
     if name not in policy.columns:
-        near = difflib.get_close_matches(name, policy.columns, n=1)
-        columns = ", ".join(sorted(policy.columns)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"it declares {columns}."
-        raise InvalidInput(f"the policy declares no column {name!r}; {hint}")
+        near = nearest(name, policy.columns, "it declares", cutoff=0.6)
+        raise InvalidInput(f"the policy declares no column {name!r}; {near}")
     return policy.columns[name]
 
 
-def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
+def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
+    column = declaration(leaf.column, policy)
     words, fits = _COMPARED[column.kind]
     values: tuple[Value, ...] = ()
     match leaf:
@@ -379,11 +563,22 @@ def _check_leaf(leaf: Compare | IsNull | In, column: Column) -> None:
             )
 
 
-def _check_number(aggregate: str, name: str, column: Column) -> None:
-    if column.is_moment:
+def check_group(name: str, policy: Policy) -> None:
+    kind = declaration(name, policy).kind
+    if kind in _NO_GROUPS:
+        raise InvalidInput(f"column {name!r} is a {kind}, and {_NO_GROUPS[kind]}")
+
+
+def check_aggregate(item: Aggregate, policy: Policy) -> None:
+    name = column_of(item)
+    if name is None:
+        return
+    column = declaration(name, policy)
+    aggregate = type(item).__name__
+    if column.is_moment and not isinstance(item, Count):
         raise InvalidInput(
             f"{aggregate} needs a column of numbers; {name!r} is a {column.kind}, which can be counted and "
             "compared. Prepare a column of numbers, such as the days since a public day, with bounds."
         )
-    if not column.is_number:
+    if not column.is_number and not isinstance(item, Count):
         raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {column.kind!r}.")

@@ -1,10 +1,4 @@
-"""The curator's check of a table against its policy, and the verdict that questions need.
-
-The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
-something of the cell. So the curator checks first: the check counts, per column, the cells that a question
-would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint.
-Without a verdict, the private table refuses every table with the same message, whatever it contains.
-"""
+"""The curator's check of a table against its policy, and the verdict that questions need."""
 
 from __future__ import annotations
 
@@ -19,11 +13,10 @@ from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy
 from tacit.ledger.contents import Verdict
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.duckdb import engine_of
 from tacit.queries.engines import Engine, EngineFailure, Places
-from tacit.queries.expressions import (
+from tacit.queries.statements import (
     among,
-    double,
     exp,
     field,
     has_fraction,
@@ -31,12 +24,17 @@ from tacit.queries.expressions import (
     is_text,
     literal,
     not_nan,
-    number,
+    or_else,
     present,
-    text_of,
+    sql,
     typed,
+    unit_tests,
 )
-from tacit.queries.statements import unit_tests
+
+# The content of a cell must not decide whether a question is refused, as a refusal is free and would reveal
+# something of the cell. So the curator checks first: the check counts, per column, the cells that a question
+# would misread. Its output is confidential. The ledger stores the verdict with the content's fingerprint.
+# Without a verdict, the private table refuses every table with the same message, whatever it contains.
 
 CONFIDENTIAL = (
     "Confidential: the following comes from single records, without noise. It is only for the curator, "
@@ -246,11 +244,6 @@ def register_table(
     return check
 
 
-def engine_of(data: object, policy: Policy) -> Engine:
-    """Return the engine that reads ``data``; an engine is returned unchanged."""
-    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)
-
-
 @contextmanager
 def _open_engine(data: object, policy: Policy) -> Iterator[Engine]:
     """Open the engine that reads ``data``; close it afterwards unless the caller passed an engine."""
@@ -313,33 +306,31 @@ def _column_findings(
 
 
 def _conditions(column: str, policy: Policy) -> Iterator[tuple[str, Any]]:
-    """Yield the kinds of findings in a column, each with its condition on one row."""
     if column == policy.unit_column:
-        yield "missing", exp.Not(this=exp.func("COALESCE", exp.and_(*unit_tests(column)), exp.false()))
+        yield "missing", exp.Not(this=or_else(exp.and_(*unit_tests(column))))
         return
     declared = policy.columns[column]
     if declared.is_number:
-        yield "missing", exp.Not(this=exp.func("COALESCE", not_nan(double(column)), exp.false()))
+        yield "missing", exp.Not(this=or_else(not_nan(column)))
         if declared.kind == "integer":
             yield "fraction", has_fraction(column)
     else:
         yield "missing", exp.Not(this=present(column))
     if is_text(column, policy):
         # No text has length -1, but the engine must create the text of every cell to know that.
-        yield "failed", exp.Length(this=text_of(field(column))).eq(number(-1.0))
+        yield "failed", sql("LENGTH(CAST(:x AS TEXT)) = :never", x=field(column), never=-1.0)
     if outside := list(_outside(column, policy)):
         yield "outside", exp.and_(has_value(column, policy), exp.paren(exp.or_(*outside)))
 
 
 def _outside(column: str, policy: Policy) -> Iterator[Any]:
-    """Yield the conditions under which a value that is not missing lies outside the declaration."""
     declared = policy.columns[column]
-    if declared.is_number:
-        yield double(column) < number(-_LARGEST if declared.low is None else declared.low)
-        yield double(column) > number(_LARGEST if declared.high is None else declared.high)
-    elif declared.is_moment:  # without bounds, each value must still be a date
-        yield typed(column, policy) < literal(declared.lower or date.min, column, policy)
-        yield typed(column, policy) > literal(declared.upper or date.max, column, policy)
+    if declared.is_number or declared.is_moment:
+        # without bounds, each value must still be a finite number or a date
+        least, most = (-_LARGEST, _LARGEST) if declared.is_number else (date.min, date.max)
+        x = typed(column, policy)
+        yield x < literal(least if declared.lower is None else declared.lower, column, policy)
+        yield x.copy() > literal(most if declared.upper is None else declared.upper, column, policy)
     if declared.values is not None:
         yield exp.Not(this=among(column, declared.values, policy))
 

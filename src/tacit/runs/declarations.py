@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
-from tacit.columns.encoder import TextColumn
-from tacit.columns.features import bounds_of, is_one_hot
+from tacit.columns.encoder import TextColumn, bounds_of, is_one_hot
 from tacit.columns.names import is_identifier
 from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
 from tacit.columns.tables import names_of_file, pieces

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tacit.columns.column import KINDS, Fact
-from tacit.columns.kinds import FoundColumn
 from tacit.columns.names import Usual, usual_bounds
 from tacit.columns.sections import (
     bounds_from_text,
@@ -14,7 +13,7 @@ from tacit.columns.sections import (
     check_column,
     values_from_text,
 )
-from tacit.columns.sniffing import Sniffed
+from tacit.columns.sniffing import FoundColumn, Sniffed
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
 from tacit.ledger.policy_file import NO_COLUMN
 from tacit.runs.init_targets import check_targets

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.columns.column import KINDS
-from tacit.columns.kinds import REPEATS, FoundColumn
 from tacit.columns.names import is_identifier, person_in
 from tacit.columns.sections import (
     bounds_from_text,
@@ -18,7 +17,7 @@ from tacit.columns.sections import (
     refuse_two_meanings,
     values_from_text,
 )
-from tacit.columns.sniffing import Sniffed
+from tacit.columns.sniffing import REPEATS, FoundColumn, Sniffed
 from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy_file import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns, usual_of
@@ -73,7 +72,7 @@ def ask_facts(
         ask: a function that shows a question and returns the answer.  The answer "" leaves the fact to be
             filled in.  An EOFError leaves this fact and all later ones.
 
-    >>> from tacit.columns.kinds import FoundColumn
+    >>> from tacit.columns.sniffing import FoundColumn
     >>> table = Sniffed(columns={"age": FoundColumn("integer"), "ill": FoundColumn("boolean")})
     >>> answers = {"target": "ill", "columns.age": "0:120", "epsilon": "3"}
     >>> facts = ask_facts(table, Facts(), lambda question: answers.get(question.key, ""))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tacit.columns.kinds import FoundColumn
 from tacit.columns.sections import check_column
+from tacit.columns.sniffing import FoundColumn
 from tacit.errors import InvalidInput
 
 _NUMBERS = ("number", "integer")

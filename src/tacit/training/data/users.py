@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.columns.units import has_column_names, repeated_in_frame
+from tacit.columns.tables import has_column_names, repeated_in_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.plan import Plan
