@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from tacit.accounting import account
-from tacit.accounting.pld import composed
-from tacit.accounting.pld.grid import Layout, Masses, dominating
-from tacit.accounting.pld.grid_lower import dominated
+from tacit.accounting.pld import convolve
+from tacit.accounting.pld.grid import Layout, Masses, dominated, dominating
 from tacit.accounting.pld.grid_price import PldPrice
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
@@ -143,15 +142,15 @@ def test_planted_mistakes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         masses = np.concatenate([found.masses[:-1], np.zeros(1 << 6), found.masses[-1:]])
         return Masses(found.first, masses, found.infinite, found.origin)
 
-    composed._grid.cache_clear()
+    convolve._grid.cache_clear()
     with monkeypatch.context() as planted:
-        planted.setattr(composed, "dominating", nothing_is_infinite)
+        planted.setattr(convolve, "dominating", nothing_is_infinite)
         assert price.epsilon_bounds(exact)[1] < 0.5 * (1 - 1e-9)
-    composed._grid.cache_clear()
+    convolve._grid.cache_clear()
     with monkeypatch.context() as planted:
-        planted.setattr(composed, "dominated", mean_is_higher)
+        planted.setattr(convolve, "dominated", mean_is_higher)
         assert price.epsilon_bounds(exact)[0] > 0.5 * (1 + 1e-9)
-    composed._grid.cache_clear()
+    convolve._grid.cache_clear()
 
 
 def _hockey_stick(

@@ -18,12 +18,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from tacit.accounting.closed_form.pure import amplified, is_amplified, pure_epsilon
-from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged
+from tacit.accounting.closed_form import amplified, is_amplified, pure_epsilon
+from tacit.accounting.flatten import Base, Steps, check_scale, flatten, in_units_of, merged
 from tacit.accounting.price import Array
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
-from tacit.accounting.renyi.zcdp import rho
-from tacit.accounting.scales import check_scale
+from tacit.accounting.renyi.rdp import rho
 from tacit.errors import UnsupportedEvent, check_real
 from tacit.events import (
     Adjacency,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, ndtri
 
-from tacit.accounting.roots import halved
+from tacit.accounting.price import halved
 from tacit.attacks import Scores
 from tacit.attacks.intervals import largest_rate
 from tacit.errors import check_real

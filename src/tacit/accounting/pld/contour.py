@@ -1,34 +1,257 @@
-"""Inversion of the transform of delta along a line in the complex plane, with a proven bracket.
-
-The transform of (1 - e^{eps-L})_+ in eps is e^{zL}/(z (z+1)).  So, with K(z) = sum_j T_j log E_P e^{z L_j}
-and any c > 0,
-
-    delta(eps) = (1/2 pi i) int_{c-i inf}^{c+i inf} F(z) dz,   F(z) = e^{K(z) - z eps} / (z (z+1)).
-
-The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with period D = 2 pi/h,
-
-    delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
-
-so the error of the rule is one-sided, and bounded by values of delta a period away.  The bracket also allows
-for the nodes left out (:mod:`tacit.accounting.pld.contour_saddle`), and for quadrature in x and rounding
-(:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so that
-delta is relatively accurate however small it is.
-"""
+"""The price of compositions of Gaussians, sampled or not, by inversion along a contour."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.contour_saddle import EDGES, Plain, Term, log_decay
-from tacit.accounting.pld.saddle import Saddle
-from tacit.accounting.pld.transform import EXTENDED, UNIT, Mixture, Tilted, TooDear
-from tacit.accounting.price import Array
+from tacit.accounting.pld.transform import (
+    EXTENDED,
+    UNIT,
+    Cumulant,
+    Mixture,
+    Saddle,
+    Tilted,
+    TooDear,
+    saddle_at,
+)
+from tacit.accounting.price import Array, ErrorBudget, Price, brent
+
+# The place of the contour, a saddle point of F, and a bound on the characteristic function beyond its end.
+#
+# The saddle points are estimates.  The bounds hold for any contour, and are tight for a good one.
+#
+# F and K are those of :mod:`tacit.accounting.pld.contour`.
+#
+# The characteristic function phi of a privacy loss has a proven bound at every u.  If a measure nu lies below
+# the tilted distribution of the loss, then |phi(u)| <= 1 - nu(1) + |phi_nu(u)|.  Here nu has a piecewise
+# constant density, so that its mass, moments and total variation V are known exactly, and
+#
+#     |phi_nu(u)|^2 <= nu(1)^2 - u^2 D2 / 2 + u^4 D4 / 24,   |phi_nu(u)| <= V / u,
+#
+# where Dk is the integral of (l - l')^k over nu x nu.  The first bound uses cos t <= 1 - t^2/2 + t^4/24, the
+# second uses integration by parts.  Several nu are tried: the whole density, and its parts to the left and to
+# the right of several cuts.
+
+EDGES: Array = np.geomspace(1e-3, 1e10, 256)  # of the intervals of u; the last one has no end
+_SQUARES, _FOURTHS = EDGES**2, EDGES**4
+_PANELS = 256
+_COUNTED = np.arange(_PANELS + 1.0)
+_CUTS = np.array([0.35, 0.65, 0.85, 0.95, 0.99])
+_MANY_CUTS = np.concatenate([np.arange(0.1, 0.9, 0.1), [0.9, 0.94, 0.97, 0.985, 0.995, 0.998, 0.9995]])
+_SAFE = 1e-6  # relative; far above the rounding of masses and edges
+_LOG_TAIL = math.log(1e-9)
+
+_LOG_ROUGH = math.log(1e-12)
+_STRIDE = 0.2  # of the search for a saddle, in log tilt
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Gaussians without sampling: K(z) = mu^2 z (z+1) / 2, for a count of mu^2."""
+
+
+Term: TypeAlias = Mixture | Plain
+
+
+@lru_cache(maxsize=256)
+def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
+    """Compute losses and log masses for an estimate of K near ``tilt``, by a coarse trapezoid rule.
+
+    With ``log_tail``, outcomes rarer than e^log_tail are left out, so that rare large losses do not make K
+    explode.
+    """
+    if log_tail is None:
+        low, high = term.reach(tilt, _LOG_ROUGH)
+    else:
+        high = far = -term.sigma * float(ndtri_exp(log_tail))
+        low = -far
+        if term.direction != "add":
+            high = max(far, *(s - term.sigma * ndtri_exp(min(log_tail - w, -1.0)) for s, _, w in term.terms))
+    width = min(term.sigma / 2.0, term.sigma**2 / term.shifts[-1])
+    x = np.linspace(low, high, min(4000, 2 + math.ceil((high - low) / width)))
+    logs = term.log_normal(x) + math.log(x[1] - x[0])
+    if term.direction == "add":
+        return -term.loss(x), logs
+    return term.loss(x), logs + term.log_m(x)
+
+
+def _cumulant(terms: tuple[Term, ...], counts: Array, z: float, log_tail: float | None) -> Cumulant:
+    """Estimate K and its first two derivatives near z."""
+    at, parts, plain = z if log_tail is None else 0.0, [], 0.0
+    for term, count in zip(terms, counts.tolist(), strict=True):
+        if isinstance(term, Plain):
+            plain += count
+        else:
+            parts.append((*_samples(term, at, log_tail), count))
+    return Cumulant(tuple(parts), plain)
+
+
+def _saddle(terms: tuple[Term, ...], counts: Array, tilt: float, log_tail: float | None = None) -> Saddle:
+    return saddle_at(_cumulant(terms, counts, tilt, log_tail), tilt)
+
+
+def saddle_at_delta(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
+    """Estimate epsilon at delta, and the saddle there."""
+    near = _estimate(terms, counts, log_delta)
+    at_tilt = _saddle(terms, counts, near.tilt)
+    if abs(at_tilt.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
+        at_tilt = saddle_at_epsilon(terms, counts, near.epsilon)
+    return replace(at_tilt, epsilon=near.epsilon, log_delta=log_delta)
+
+
+def estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> float:
+    """Estimate epsilon by the saddle point alone, within about a percent.  Not a bound."""
+    return _estimate(terms, counts, log_delta).epsilon
+
+
+def _estimate(terms: tuple[Term, ...], counts: Array, log_delta: float) -> Saddle:
+    """Find the saddle without outcomes that are rare relative to delta, which hardly change epsilon.
+
+    Such outcomes could make K explode, and move the saddle.
+    """
+    log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
+    variance = _cumulant(terms, counts, 0.0, log_tail)(0.0)[2]
+    tilt = math.sqrt(-2.0 * log_delta / variance)
+    for _ in range(3):  # the saddle of a Gaussian loss
+        share = math.log(2.0 * math.pi * (variance + 1.0 / tilt**2)) / 2.0 + math.log(tilt * (tilt + 1.0))
+        tilt = math.sqrt(2.0 * max(1.0 - log_delta - share, 0.1) / variance)
+    return _search(
+        lambda tilt: _saddle(terms, counts, tilt, log_tail), lambda p: log_delta - p.log_delta, tilt
+    )
+
+
+def saddle_at_epsilon(terms: tuple[Term, ...], counts: Array, epsilon: float) -> Saddle:
+    """Find the saddle of F at ``epsilon``."""
+    _, mean, variance = _cumulant(terms, counts, 0.0, None)(0.0)
+    far = epsilon - mean  # if the loss is Gaussian, variance c^2 - far c = 2 for c << 1, = 1 for c >> 1
+    tilt = (far + math.sqrt(far * far + 6.0 * variance)) / (2.0 * variance)
+    saddle = _search(lambda tilt: _saddle(terms, counts, tilt), lambda point: point.epsilon - epsilon, tilt)
+    return replace(saddle, epsilon=epsilon)
+
+
+def _search(saddle: Callable[[float], Saddle], excess: Callable[[Saddle], float], start: float) -> Saddle:
+    """Find the saddle at which ``excess``, which increases with the tilt, is 0, or the nearest possible one.
+
+    The search begins at the tilt ``start`` and doubles its strides.
+    """
+
+    @cache
+    def at(log_tilt: float) -> Saddle:
+        return saddle(math.exp(log_tilt))
+
+    least, most, stride = math.log(1e-3), math.log(1e6), _STRIDE
+    point = min(max(math.log(start), least), most)
+    sign = -1.0 if excess(at(point)) > 0.0 else 1.0
+    while True:
+        next_point = min(max(point + sign * stride, least), most)
+        if next_point == point:
+            return at(point)
+        if (excess(at(next_point)) > 0.0) != (sign < 0.0):
+            break
+        point, stride = next_point, 2.0 * stride
+    low, high = min(point, next_point), max(point, next_point)
+    return at(brent(lambda log_tilt: excess(at(log_tilt)), low, high, xtol=1e-2))
+
+
+def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = False) -> Array:
+    """Bound log |phi(u)| from above on each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf).
+
+    Args:
+        log_value: K(c) = log E e^{cL}, to better than 1e-7.
+        fine: try more cuts, which help in some cases.
+    """
+    left, right, density = _lower_density(base, tilt, log_value)
+    masses = density * (right - left)
+    inside = _parts(masses, _MANY_CUTS if fine else _CUTS)
+    mass = inside @ masses
+    middle, square = (left + right) / 2.0, np.square((right - left) / 2.0)
+    from_mean = np.square(middle - ((inside @ (masses * middle)) / mass)[:, None])
+    weights = inside * masses
+    second = (weights * (from_mean + square / 3.0)).sum(axis=1)
+    fourth = (weights * (np.square(from_mean) + 2.0 * from_mean * square + square * square / 5.0)).sum(axis=1)
+    d2, d4 = 2.0 * mass * second, 2.0 * mass * fourth + 6.0 * second * second
+    heights = np.zeros((mass.size, density.size + 2))
+    heights[:, 1:-1] = inside * density
+    variation = np.abs(heights[:, 1:] - heights[:, :-1]).sum(axis=1)
+
+    size = variation[:, None] / EDGES
+    # bounds on |phi_nu|^2: convex in u^2, so the largest value is at an end of an interval
+    curved = (mass * mass)[:, None] - np.multiply.outer(d2 / 2.0, _SQUARES) + np.outer(d4 / 24.0, _FOURTHS)
+    near = np.sqrt(np.maximum(np.maximum(curved[:, :-1], curved[:, 1:]), 0.0))
+    size[:, :-1] = np.fmin(size[:, :-1], near)
+    gap = (mass[:, None] - (1.0 + _SAFE) * size).max(axis=0) - _SAFE
+    return np.asarray(np.log1p(-np.clip(gap, 0.0, 1.0 - 1e-9)))
+
+
+def _lower_density(base: Mixture, tilt: float, log_value: float) -> tuple[Array, Array, Array]:
+    """Return intervals of the loss, and a lower bound on the tilted density in each.
+
+    Let a and b be the powers of m(x) and m(-x), and let r = dL/dx = (posterior mean of the sensitivity at x,
+    plus that at -x if b is not 0) / sigma^2.  As a function of x,
+
+        log density = -x^2/(2 sigma^2) + a log m(x) + b log m(-x) - log r + constant.
+
+    Let v be the variance of the sensitivity given x.  As r is a sum of log-convex functions divided by those
+    m, -(log r)'' is at most the largest v over sigma^4.  So the second derivative of log density is at most
+    (max(a, 0) + 1) v / sigma^4 - 1/sigma^2, which bounds how far log density may fall below its chord over a
+    panel.  log v changes by at most S/sigma^2 per unit of x.
+    """
+    low, high = base.reach(tilt, _LOG_TAIL)
+    x = low + (high - low) / _PANELS * _COUNTED
+    losses, logs = base.loss(x), base.log_normal(x) - log_value
+    slope, steepest = np.zeros_like(x), np.zeros_like(x)
+    for power, points in zip(base.powers(tilt), (x, -x), strict=True):
+        if power != 0.0:
+            log_m = base.log_m(points)
+            mean, variance = base.posterior(points, log_m)
+            slope, logs = slope + mean, logs + power * log_m
+            steepest = np.maximum(steepest, variance)
+    logs = logs - np.log(slope) + 2.0 * math.log(base.sigma)
+    width, largest = x[1] - x[0], base.shifts[-1]
+    between = np.sqrt(steepest[:-1] * steepest[1:]) * math.exp(largest * width / (2.0 * base.sigma**2))
+    bend = (max(base.powers(tilt)[0], 0.0) + 1.0) * np.minimum(between, largest**2 / 4.0) / base.sigma**4
+    sag = width**2 / 8.0 * np.maximum(bend - 1.0 / base.sigma**2, 0.0)
+    density = np.exp(np.minimum(logs[:-1], logs[1:]) - sag) * (1.0 - _SAFE)
+    left, right = losses[:-1], losses[1:]
+    resolved = right - left > 1e-8 * np.maximum(np.abs(left), np.abs(right))
+    return left[resolved], right[resolved], density[resolved]
+
+
+def _parts(masses: Array, cuts: Array) -> Array:
+    """Return indicators (parts, panels) of all panels, and of those on either side of each cut."""
+    total = np.cumsum(masses)
+    ends = np.searchsorted(total, cuts * total[-1])
+    ends = ends[(ends > 2) & (ends < masses.size - 2)]
+    lower = np.arange(masses.size) < ends[:, None]
+    inside = np.ones((1 + 2 * ends.size, masses.size))
+    inside[1 : 1 + ends.size], inside[1 + ends.size :] = lower, ~lower
+    return inside
+
+
+# Inversion of the transform of delta along a line in the complex plane, with a proven bracket.
+#
+# The transform of (1 - e^{eps-L})_+ in eps is e^{zL}/(z (z+1)).  So, with K(z) = sum_j T_j log E_P e^{z L_j}
+# and any c > 0,
+#
+#     delta(eps) = (1/2 pi i) int_{c-i inf}^{c+i inf} F(z) dz,   F(z) = e^{K(z) - z eps} / (z (z+1)).
+#
+# The trapezoid rule with nodes c + inh gives, by Poisson's summation formula with period D = 2 pi/h,
+#
+#     delta_h(eps) = sum_k e^{ckD} delta(eps + kD) >= delta(eps),
+#
+# so the error of the rule is one-sided, and bounded by values of delta a period away.  The bracket also
+# allows for the nodes left out (:mod:`tacit.accounting.pld.contour`), and for quadrature in x and rounding
+# (:mod:`tacit.accounting.pld.transform`).  c is the saddle point of F, where the terms do not cancel, so
+# that delta is relatively accurate however small it is.
 
 _SHARE = 1e-9  # of delta: target of the trapezoid rule's error; that of the nodes left out is a tenth
 _FURTHER = (1.0, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)  # further tilts for Chernoff's bound on delta a period away
@@ -352,3 +575,292 @@ def _characteristic(
     log_size, angle, error = tilted.log_characteristic(h, count, most_sines)
     with np.errstate(over="ignore"):
         return log_size, angle, error / np.exp(np.maximum(log_size, -700.0))
+
+
+# The price of compositions of Gaussians, sampled or not, by inversion along a contour.
+#
+# A *line* holds the transform at nodes along the contour (:class:`tacit.accounting.pld.contour.Line`).  For a
+# run, which repeats the same steps, :func:`bounds_along` uses one line for many numbers of steps, so that one
+# more takes a fraction of a millisecond.  Every result is certified separately.
+
+_FINE = 1e-7  # relative width of a bracket that needs no second line
+_COARSE = 1e-3  # of delta: the error of a line that only compares one direction with the other
+_TIGHT = 1e-4  # relative width of a bracket that counts as tight
+_NARROW = 1e-6  # a bracket wider than this is compared with the grid's
+_TIGHT_DELTA = 1e-3  # of delta
+_ROUNDS, _FAR = 4, 0.05  # a line is drawn anew if its first estimate was that far off
+_SPREAD = 1.25  # factor between the counts of a line and the counts that are tried on it
+_CHEAP = 1 << 21  # products: a few milliseconds
+_LEAST_LOG_DELTA = -600.0
+
+Terms: TypeAlias = tuple[Term, ...]
+Bounds: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A line, the counts for which it was drawn, and its bracket there."""
+
+    line: Line
+    counts: Array
+    lower: float
+    upper: float
+
+    @property
+    def width(self) -> float:
+        return (self.upper - self.lower) / max(abs(self.upper), 1e-300)
+
+
+def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, Array]:
+    """Bound epsilon of one direction for each row of counts (Q, J): (lower, upper), each (Q,).
+
+    The bounds are (-inf, inf) if a line would take too many points.  Rows near one another share a line.
+    """
+    lower, upper = np.full(len(counts), -math.inf), np.full(len(counts), math.inf)
+    open_rows, logs = np.ones(len(counts), dtype=bool), np.log(counts)
+    while open_rows.any():
+        row = int(np.flatnonzero(open_rows)[np.argmin(counts[open_rows].sum(axis=1))])
+        near = open_rows & (np.abs(logs - logs[row]).max(axis=1) <= math.log(_SPREAD))
+        middle = np.flatnonzero(near)[np.argsort(counts[near].sum(axis=1))[near.sum() // 2]]
+        open_rows[middle] = False
+        try:
+            curve = _draw(terms, counts[middle], log_delta, MANY_PRODUCTS)
+        except TooDear:
+            continue
+        lower[middle], upper[middle] = curve.lower, curve.upper
+        near = np.flatnonzero(open_rows & (np.abs(logs - logs[middle]).max(axis=1) <= math.log(_SPREAD)))
+        below, above = curve.line.epsilon(counts[near], log_delta, np.full(near.size, curve.upper))
+        good = above - below <= max(_FINE, 2.0 * curve.width) * np.abs(above)  # false for nan
+        rows = near[good]
+        lower[rows], upper[rows], open_rows[rows] = below[good], above[good], False
+    return lower, upper
+
+
+@lru_cache(maxsize=128)
+def _draw_once(terms: Terms, counts: tuple[float, ...], log_delta: float, most: int) -> _Drawn:
+    """Draw the best line for these counts.
+
+    If the bracket is too wide, the line is drawn again: around the first result if the estimate was far off,
+    else with more accurate sums.
+    """
+    row = np.array(counts)
+    saddle, accurate = saddle_at_delta(terms, row, log_delta), False
+    best: _Drawn | None = None
+    for _ in range(_ROUNDS):
+        line = draw(terms, row, saddle, most, accurate=accurate)
+        below, above = line.epsilon(row[None], log_delta, np.array([saddle.epsilon]))
+        if not above[0] < math.inf:
+            break
+        curve = _Drawn(line, row, float(np.nan_to_num(below[0], nan=-math.inf)), float(above[0]))
+        best = curve if best is None or curve.width < best.width else best
+        if curve.width <= _FINE:
+            break
+        if curve.lower == -math.inf or abs(curve.upper - saddle.epsilon) > _FAR * curve.upper:
+            saddle = Saddle(saddle_at_epsilon(terms, row, curve.upper).tilt, curve.upper, log_delta)
+        elif accurate:
+            break
+        else:
+            accurate = True
+    if best is None:
+        raise TooDear("no bound found along the line")
+    return best
+
+
+def _draw(terms: Terms, counts: Array, log_delta: float, most: int) -> _Drawn:
+    return _draw_once(terms, tuple(counts.tolist()), log_delta, most)
+
+
+@lru_cache(maxsize=128)
+def _at_most(terms: Terms, counts: tuple[float, ...], log_delta: float, tilt: float, epsilon: float) -> bool:
+    """Return whether a coarse line at ``tilt`` proves that delta(epsilon) <= e^log_delta."""
+    row = np.array(counts)
+    with suppress(TooDear):
+        line = draw(terms, row, Saddle(tilt, epsilon, log_delta), share=_COARSE)
+        return bool(line.log_delta(row[None], np.array([epsilon]))[1][0] <= log_delta)
+    return False
+
+
+@dataclass(frozen=True)
+class ContourPrice(Price):
+    """The price by inversion, from the terms of each direction.
+
+    ``ways`` maps a direction to its terms, and ``counts`` holds their counts (mu^2 for plain Gaussians).
+    ``grid`` prices the same event on a grid, for the few compositions with a transform that decays too
+    slowly: a handful of steps, or tiny sampling rates.
+    """
+
+    ways: Mapping[str, Terms]
+    counts: tuple[float, ...]
+    grid: Price
+
+    def epsilon_bounds(self, delta: float) -> Bounds:
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return _both(bounds, self.grid.epsilon_bounds(delta)) if _wider(bounds, _NARROW) else bounds
+
+    def _bounds(self, delta: float, most: int) -> Bounds:
+        """Bound epsilon of the direction that costs more; (0, inf) if a line would take too long.
+
+        A coarse line is enough to show that the second direction is below the first.
+        """
+        lower, upper, tilt = 0.0, 0.0, math.nan
+        try:
+            for terms in self.ways.values():
+                if lower > 0.0 and _at_most(terms, self.counts, math.log(delta), tilt, lower):
+                    continue
+                curve = _draw(terms, np.array(self.counts), math.log(delta), most)
+                lower, upper, tilt = max(lower, curve.lower), max(upper, curve.upper), curve.line.tilt
+        except TooDear:
+            return 0.0, math.inf
+        return lower, upper
+
+    def _lines(self, delta: float) -> dict[str, _Drawn]:
+        row = np.array(self.counts)
+        return {way: _draw(terms, row, math.log(delta), MANY_PRODUCTS) for way, terms in self.ways.items()}
+
+    def epsilon(self, delta: float) -> float:
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return min(bounds[1], self.grid.epsilon(delta)) if _wider(bounds, _NARROW) else bounds[1]
+
+    def is_tight(self, delta: float) -> bool:
+        """Decide by the lines alone, as a lower bound on the grid takes longer than any other accountant."""
+        return not _wider(self._bounds(delta, MANY_PRODUCTS), _TIGHT)  # the mechanism attains the pair
+
+    def tight_delta(self, epsilon: float) -> float | None:
+        lower, upper = self._along_lines(epsilon)
+        return upper if upper <= lower * (1.0 + _TIGHT_DELTA) else None
+
+    def near(self, delta: float) -> float:
+        bounds = self._bounds(delta, MANY_PRODUCTS)
+        return self.grid.near(delta) if _wider(bounds, _NARROW) else bounds[1]
+
+    def estimate(self, delta: float) -> float:
+        """Estimate epsilon to about a percent on either side, in a millisecond.  Not a bound."""
+        row = np.array(self.counts)
+        return max(0.0, *(estimate(terms, row, math.log(delta)) for terms in self.ways.values()))
+
+    def by_direction(self, delta: float) -> Mapping[str, float]:
+        try:
+            return {way: max(0.0, curve.upper) for way, curve in self._lines(delta).items()}
+        except TooDear:
+            return self.grid.by_direction(delta)
+
+    def delta_bounds(self, epsilon: float) -> Bounds:
+        """Bound the larger delta of the two directions."""
+        bounds = self._along_lines(epsilon)
+        return self.grid.delta_bounds(epsilon) if math.isnan(bounds[1]) else bounds
+
+    def _along_lines(self, epsilon: float) -> Bounds:
+        """Bound the larger delta of the two directions; NaN if a line would take too long."""
+        lower, upper = 0.0, 0.0
+        for terms in self.ways.values():
+            below, above = (
+                float(end[0]) for end in _deltas(terms, np.array(self.counts), np.array([epsilon]))
+            )
+            if math.isnan(above):
+                return math.nan, math.nan
+            lower, upper = max(lower, below), max(upper, above)
+        return lower, upper
+
+    def delta(self, epsilon: float) -> float:
+        upper = self._along_lines(epsilon)[1]
+        return self.grid.delta(epsilon) if math.isnan(upper) else upper
+
+    def deltas(self, epsilons: Array) -> Array:
+        """Use lines.  If one takes too long, use the grid, on which one composition serves all epsilons."""
+        upper = np.zeros(epsilons.shape)
+        for terms in self.ways.values():
+            above = _deltas(terms, np.array(self.counts), epsilons, _CHEAP)[1]
+            if np.isnan(above).any():
+                return self.grid.deltas(epsilons)
+            upper = np.maximum(upper, above)
+        return upper
+
+    def epsilons(self, deltas: Array) -> Array:
+        """Use lines if these are cheap, else the grid."""
+        brackets = [self._bounds(float(delta), _CHEAP) for delta in deltas]
+        upper = np.array([above for _, above in brackets], dtype=np.float64)
+        dear = np.array([_wider(bounds, _NARROW) for bounds in brackets], dtype=bool)
+        if dear.any():
+            upper[dear] = np.minimum(upper[dear], self.grid.epsilons(deltas[dear]))
+        return upper
+
+    def error_budget(self, delta: float) -> ErrorBudget:
+        lower, upper = self.epsilon_bounds(delta)
+        try:
+            largest = max(self._lines(delta).values(), key=lambda drawn: drawn.upper)
+        except TooDear:
+            return self.grid.error_budget(delta)
+        parts = largest.line.error_parts(largest.counts, largest.upper) if largest.upper > 0.0 else {}
+        return ErrorBudget(delta, lower, upper, parts)
+
+
+def _wider(bounds: Bounds, share: float) -> bool:
+    return bounds[1] == math.inf or bounds[1] - bounds[0] > share * bounds[1]
+
+
+def _both(first: Bounds, second: Bounds) -> Bounds:
+    """Intersect two brackets of the same number."""
+    return max(first[0], second[0]), min(first[1], second[1])
+
+
+def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int = MANY_PRODUCTS) -> tuple[Array, Array]:
+    """Bound one direction's delta, with one line for several epsilons; all NaN if one is too costly."""
+    lower, upper = np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
+    open_points = np.ones(epsilons.shape, dtype=bool)
+    order = np.argsort(epsilons)
+    first = [order[:1], order[-1:], order[order.size // 2 :][:1]]  # if TooDear is raised, it is raised early
+    for index in np.concatenate([*first, order]):
+        if not open_points[index]:
+            continue
+        open_points[index] = False
+        saddle = saddle_at_epsilon(terms, counts, float(epsilons[index]))
+        if saddle.log_delta < _LEAST_LOG_DELTA:
+            lower[index], upper[index] = 0.0, _faint(terms, counts, saddle, float(epsilons[index]))
+            continue
+        try:
+            line = _line_at(terms, counts, saddle, most)
+        except TooDear:
+            return np.full(epsilons.shape, math.nan), np.full(epsilons.shape, math.nan)
+        tried = np.append(np.flatnonzero(open_points), index)
+        below, above = line.log_delta(np.tile(counts, (tried.size, 1)), epsilons[tried])
+        good = (above - below <= _FINE) | (tried == index)
+        rows = tried[good]
+        with np.errstate(under="ignore"):
+            lower[rows], upper[rows] = np.exp(below[good]), np.exp(np.minimum(above[good], 0.0))
+        open_points[rows] = False
+    return lower, upper
+
+
+def _line_at(terms: Terms, counts: Array, saddle: Saddle, most: int) -> Line:
+    """Draw a line for delta at the saddle's epsilon, with more accurate sums if they are needed."""
+    line = draw(terms, counts, saddle, most)
+    lower, upper = line.log_delta(counts[None], np.array([saddle.epsilon]))
+    if upper[0] - lower[0] <= _NARROW:
+        return line
+    return draw(terms, counts, saddle, most, accurate=True)
+
+
+def _faint(terms: Terms, counts: Array, saddle: Saddle, epsilon: float) -> float:
+    """Bound by Chernoff's bound a delta too small to resolve, as epsilon is near the largest loss."""
+    log_bounds = [0.0]
+    for factor in (1.0, 0.1, 0.01, 1e-3):
+        with suppress(TooDear):
+            log_bounds.append(log_chernoff(terms, counts, saddle.tilt * factor, epsilon))
+    return math.exp(min(log_bounds))
+
+
+def epsilons_along(prices: Sequence[ContourPrice], delta: float) -> list[float]:
+    """Bound epsilon from above for many compositions of the same terms, such as a run after each step.
+
+    One line serves all counts near those for which it was drawn, so one more takes about ten microseconds.
+    """
+    counts = np.array([price.counts for price in prices])
+    upper, lower = np.zeros(len(counts)), np.zeros(len(counts))
+    for terms in prices[0].ways.values():
+        below, above = bounds_along(terms, counts, math.log(delta))
+        lower, upper = np.maximum(lower, below), np.maximum(upper, above)
+    narrow = np.isfinite(upper) & (upper - lower <= _NARROW * upper)
+    return [
+        float(above) if good else price.epsilon(delta)
+        for price, above, good in zip(prices, upper, narrow, strict=True)
+    ]
