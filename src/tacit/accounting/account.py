@@ -330,7 +330,7 @@ class PrivacyCurve:
         _check_delta(delta)
         if self.method != BEST:
             return self.method
-        return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
+        return self._price.best(delta)[1] if isinstance(self._price, LeastPrice) else "pld"
 
     # --- further curves -----------------------------------------------------------------------------------
 

@@ -57,9 +57,6 @@ def column_norm(event: MatrixFactorization) -> float:
     """Compute the largest norm of a column of C, rounded up.
 
     It is that of the first column, as the others are cut off at the last step.
-
-    >>> round(column_norm(MatrixFactorization(1.0, coefficients=(3.0, 4.0), steps=10)), 9)
-    5.0
     """
     return math.hypot(*event.coefficients) * _UP
 
@@ -78,10 +75,6 @@ def matrix_sensitivity(event: MatrixFactorization) -> float:
     * The bound is never below the largest norm over all patterns of participation and all vectors.
     * It is exact for one participation, for at most b coefficients, and for nonnegative nonincreasing
       coefficients.
-
-    >>> event = MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=4, participations=2, separation=1)
-    >>> round(matrix_sensitivity(event) ** 2, 9)  # C (1, 1, 0, 0) = (1, 1.5, 0.5, 0)
-    3.5
     """
     column = np.abs(np.array(event.coefficients, dtype=np.float64))
     times = min(event.participations, -(-event.steps // event.separation))
@@ -95,11 +88,7 @@ def matrix_sensitivity(event: MatrixFactorization) -> float:
 
 
 def sum_of_shifts(column: NDArray[np.float64], times: int, separation: int) -> NDArray[np.float64]:
-    """Apply C to a vector with ``times`` ones, at the steps 0, b, 2b, ...; ``column`` is C's first column.
-
-    >>> sum_of_shifts(np.array([1.0, 0.5, 0.25, 0.0]), 2, 1)
-    array([1.  , 1.5 , 0.75, 0.25])
-    """
+    """Apply C to a vector with ``times`` ones, at the steps 0, b, 2b, ...; ``column`` is C's first column."""
     steps = column.size
     if times * separation >= steps:  # ones in all steps 0, b, 2b, ...: cumulative sums
         rows = -(-steps // separation)
@@ -122,9 +111,6 @@ def tree_sensitivity(event: TreeAggregation) -> float:
 
     * The bound is never below the largest norm over all patterns of participation and all vectors.
     * It is exact for one participation, where it is the root of the number of levels.
-
-    >>> round(tree_sensitivity(TreeAggregation(1.0, leaves=1024)) ** 2, 9)
-    11.0
     """
     times = min(event.participations, -(-event.leaves // event.separation))
     levels = range(event.leaves.bit_length())
@@ -345,9 +331,6 @@ def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
     Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
     Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
     ``Partitioned`` and ``Shuffled`` become ``event`` performed once, as a record is in one batch per epoch.
-
-    Raises:
-        UnsupportedEvent: for a mechanism that needs a public number of records, under add-remove.
     """
     return merged((_unit(base, adjacency), count) for base, count in steps)
 
@@ -425,13 +408,7 @@ class NoiseOutOfRange(UnsupportedEvent):
 
 
 def check_noise(steps: Steps, method: str) -> None:
-    """Refuse noise that is too small or too large to be accounted for.
-
-    Raises:
-        NoiseOutOfRange: if the noise is out of range.  The message states both.
-
-    >>> check_noise(((PoissonSampled(0.1, Gaussian(1.0)), 10), (Gaussian(1e-3), 1)), "rdp")
-    """
+    """Refuse noise that is too small or too large to be accounted for."""
     for base, _ in steps:
         check_scale(base, method)
 

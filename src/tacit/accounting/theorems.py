@@ -53,14 +53,7 @@ _MOST_DRAWS = 64  # of one record: if it is drawn more often, its privacy counts
 
 @lru_cache(maxsize=4096)
 def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """Return an epsilon of ``base`` at ``delta`` in (0, 1), in units of ``adjacency``; it may be infinite.
-
-    Raises:
-        UnsupportedEvent: if there is no proven bound.
-
-    >>> round(mechanism_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-5, Adjacency.ADD_REMOVE), 6)
-    0.19945
-    """
+    """Return an epsilon of ``base`` at ``delta`` in (0, 1), in units of ``adjacency``; it may be infinite."""
     match base:
         case ApproximateDP(epsilon, spent):
             return _relaxed(epsilon, spent, delta)
@@ -116,11 +109,7 @@ def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
 
 
 def least_delta(base: Base) -> float:
-    """Return the delta below which no epsilon of ``base`` is known: 0 except for (epsilon, delta) claims.
-
-    >>> least_delta(ApproximateDP(1.0, 1e-6))
-    1e-06
-    """
+    """Return the delta below which no epsilon of ``base`` is known: 0 except for (epsilon, delta) claims."""
     match base:
         case ApproximateDP(_, delta):
             return delta
@@ -147,9 +136,6 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
     """Find the least value on a coarse grid in [low, high], refined near the best grid point.
 
     Every point gives a valid bound, so the result need not be the true minimum.
-
-    >>> round(least_value(lambda x: (x - 1.0) ** 2, -12.0, 12.0), 6)
-    0.0
     """
     points = np.linspace(low, high, 13)
     values = [value(float(point)) for point in points]
@@ -320,9 +306,6 @@ def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> 
 
     ``parts`` holds pairs (eps_t, count).  The sum of the eps_t is also a bound, and is returned if it is
     smaller.
-
-    >>> round(advanced_composition([(0.1, 100)], 1e-5), 4)
-    5.8502
     """
     total = sum(epsilon * count for epsilon, count in parts)
     if not parts or max(epsilon for epsilon, _ in parts) > 700.0:
@@ -432,9 +415,6 @@ def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> 
     Args:
         parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
         delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
-
-    >>> round(optimal_composition([(0.1, 0.0, 100)], 1e-5), 4)  # advanced composition: 5.8502
-    4.3068
     """
     left = _remaining_delta([(delta_t, count) for _, delta_t, count in parts], delta)
     if left <= 0.0:

@@ -15,8 +15,8 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
-from tacit.accounting.price import Array, halved, last_whole
+from tacit.accounting.additive import renyi_cost, zcdp_cost
+from tacit.accounting.price import Array, decimal, halved, last_whole
 from tacit.accounting.renyi.divergences import epsilon_at_orders
 from tacit.accounting.renyi.rdp import zcdp_curve
 from tacit.errors import InvalidInput, check_real

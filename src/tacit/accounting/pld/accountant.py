@@ -62,12 +62,7 @@ _ROUNDED = 1e-14
 
 
 def uncut(steps: Steps) -> Steps:
-    """Replace truncated samples in ``steps`` by Poisson ones, except at a rate of 1, which cuts every batch.
-
-    >>> from tacit.events import Gaussian
-    >>> uncut(((TruncatedPoissonSampled(0.1, 100, 30, Gaussian(1.0)), 5),))
-    ((PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0)), 5),)
-    """
+    """Replace truncated samples by Poisson ones, except at a rate of 1, which cuts every batch."""
 
     def whole(base: Base) -> Base:
         match base:

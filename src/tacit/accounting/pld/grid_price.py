@@ -47,14 +47,7 @@ _UP = 1.0 + 1e-13
 
 @dataclass(frozen=True)
 class Profile:
-    """Upper bounds ``deltas`` (n,), decreasing, at the epsilons ``first + h k``.
-
-    >>> profile = Profile(0.0, 1.0, np.array([0.5, 0.2, 0.0]))
-    >>> profile.delta(np.array([0.0, 0.5, 1.0, 5.0])).round(6).tolist()
-    [0.5, 0.386738, 0.2, 0.0]
-    >>> profile.epsilon(np.array([0.5, 0.2])).round(6).tolist()
-    [0.0, 1.0]
-    """
+    """Upper bounds ``deltas`` (n,), decreasing, at the epsilons ``first + h k``."""
 
     first: float
     h: float

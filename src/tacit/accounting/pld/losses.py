@@ -170,9 +170,6 @@ def log_one_over_gamma(mean: float, shape: float) -> float:
 
     E K is eta (1 - gamma) / (gamma (1 - gamma^eta)), or, at eta = 0, (1/gamma - 1) / log(1/gamma)
     (Definition 1).
-
-    >>> round(log_one_over_gamma(10.0, 1.0), 6)  # geometric: E K = 1/gamma
-    2.302585
     """
 
     def excess(cost: float) -> float:
@@ -342,9 +339,6 @@ def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
 
     Args:
         tail: the P-mass that may be cut off on either side, if outcomes are unbounded.
-
-    Raises:
-        UnsupportedEvent: if there is no proven dominating pair.
     """
     if isinstance(base, BallsInBins):
         return _loss_of_bins(base, direction, coarse_tail(tail))

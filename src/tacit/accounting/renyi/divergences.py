@@ -79,9 +79,6 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
 
     * The result is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the
       closed form.
-
-    >>> np.round(epsilon_at_orders(np.array([8.0]), np.array([0.5]), 1e-5), 4).tolist()
-    [1.7097]
     """
     closed = renyi + np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
     closed = closed + 8.0 * _UNIT * (np.abs(closed) + abs(math.log(delta)) / (orders - 1.0))
@@ -99,11 +96,7 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
 
 
 def log_delta_at_orders(orders: Array, renyi: Array, epsilon: float) -> Array:
-    """Compute log delta for ``epsilon`` >= 0 from each order alone.  A positive result means delta = 1.
-
-    >>> np.round(log_delta_at_orders(np.array([8.0]), np.array([0.5]), 1.7097), 3).tolist()
-    [-11.513]
-    """
+    """Compute log delta for ``epsilon`` >= 0 from each order alone.  A positive result means delta = 1."""
     closed = (orders - 1.0) * (renyi - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
     closed = closed + 8.0 * _UNIT * (np.abs(closed) + (orders - 1.0) * (renyi + epsilon))
     near = _second_summand_matters(orders, renyi)
@@ -207,12 +200,6 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
     The result covers both directions of add-remove.  As the noise is symmetric, the loss of P against Q and
     that of Q against P have one distribution.  Then sampling costs most in the direction of removal (Mironov,
     Talwar & Zhang 2019, 1908.10530, Theorem 5).
-
-    Raises:
-        UnsupportedEvent: if there is no proven bound.
-
-    >>> renyi(Gaussian(2.0), np.array([3.0]), Adjacency.ADD_REMOVE).round(9).tolist()  # alpha / (2 sigma^2)
-    [0.375]
     """
     match base:
         case Gaussian(sigma):
@@ -345,11 +332,7 @@ def _cached(base: Base, orders: bytes, adjacency: Adjacency) -> Array:
 
 
 def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute eps_RDP of the composition of ``units``, in units of ``adjacency`` (Mironov 2017, Prop. 1).
-
-    >>> summed(((Gaussian(2.0), 3),), np.array([2.0]), Adjacency.ADD_REMOVE).round(9).tolist()
-    [0.75]
-    """
+    """Compute eps_RDP of the composition of ``units``, in units of ``adjacency`` (Mironov 2017, Prop. 1)."""
     key = orders.tobytes()
     summed = np.zeros_like(orders)
     for base, count in units:
@@ -358,11 +341,7 @@ def summed(units: Steps, orders: Array, adjacency: Adjacency) -> Array:
 
 
 def largest_order(base: Base, adjacency: Adjacency) -> float:
-    """Return the largest alpha - 1 for which quadrature takes at most 1e5 points.
-
-    >>> largest_order(Gaussian(1.0), Adjacency.ADD_REMOVE)
-    1000000000.0
-    """
+    """Return the largest alpha - 1 for which quadrature takes at most 1e5 points."""
     exchanged = adjacency is Adjacency.REPLACE_ONE
     match base:
         case PoissonSampled(_, Gaussian(sigma)) if not exchanged:
@@ -391,11 +370,7 @@ def _affordable(points: Callable[[float], float]) -> float:
 
 
 def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, grid: Array) -> Array:
-    """Apply Theorem 6; ``grid`` holds increasing orders, from which delta' of a run is computed.
-
-    >>> of_poisson(lambda a: 1e-4 * a, 10.0, np.array([20.0]), np.array([20.0, 50.0])).round(4).tolist()
-    [0.1251]
-    """
+    """Apply Theorem 6; ``grid`` holds increasing orders, from which delta' of a run is computed."""
     price = np.minimum.accumulate(run(grid)[::-1])[::-1]  # no divergence is above that of a larger order
     epsilons = np.log1p(1.0 / (orders - 1.0))
     log_deltas = [float(log_delta_at_orders(grid, price, float(epsilon)).min()) for epsilon in epsilons]
@@ -407,12 +382,7 @@ def of_poisson(run: Callable[[Array], Array], mean: float, orders: Array, grid: 
 def of_negative_binomial(
     run: Callable[[Array], Array], mean: float, shape: float, orders: Array, grid: Array
 ) -> Array:
-    """Apply Theorem 2; ``grid`` holds the values of beta to try after 1, log-spaced in beta - 1.
-
-    >>> order, other = np.array([50.0]), np.array([15.0])
-    >>> of_negative_binomial(lambda a: 0.01 * a, 10.0, 1.0, order, other).round(4).tolist()
-    [1.134]
-    """
+    """Apply Theorem 2; ``grid`` holds the values of beta to try after 1, log-spaced in beta - 1."""
     cost = log_one_over_gamma(mean, shape)
 
     def at(beta: Array) -> Array:

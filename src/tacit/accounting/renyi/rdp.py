@@ -129,11 +129,7 @@ ORDERS = np.arange(1.0, 33.0)
 
 
 def log_moments(base: Base) -> Array:
-    """Compute alpha(l) of one step, in units of the adjacency, for l in ``ORDERS``; shape (32,), rounded up.
-
-    >>> np.round(log_moments(Gaussian(2.0))[:2], 9).tolist()  # l (l + 1) / (2 sigma^2)
-    [0.25, 0.75]
-    """
+    """Compute alpha(l) of one step, in units of the adjacency, for l in ``ORDERS``, rounded up."""
     match base:
         case Gaussian() | PoissonSampled(_, Gaussian()):
             return ORDERS * summed(((base, 1),), ORDERS + 1.0, Adjacency.ADD_REMOVE)
@@ -185,11 +181,7 @@ _LARGEST = 1e9  # alpha - 1
 
 
 def rho(base: Base, adjacency: Adjacency) -> float:
-    """Compute rho of one mechanism, in units of ``adjacency``, rounded up.
-
-    >>> [round(rho(base, Adjacency.ADD_REMOVE), 9) for base in (Gaussian(2.0), ExponentialMechanism(0.5))]
-    [0.125, 0.03125]
-    """
+    """Compute rho of one mechanism, in units of ``adjacency``, rounded up."""
     match base:
         case Gaussian(sigma):  # Bun & Steinke 2016, Proposition 1.6
             return 0.5 / sigma / sigma * _UP
@@ -223,9 +215,5 @@ def zcdp_price(steps: Steps, adjacency: Adjacency) -> Price:
 
 
 def zcdp_curve(rho: float) -> RenyiPrice:
-    """Return the (epsilon, delta) curve of rho-zCDP.
-
-    >>> round(curve(0.5).epsilon(1e-5), 4)  # rho + 2 sqrt(rho log(1/delta)) is 5.2985
-    4.7284
-    """
+    """Return the (epsilon, delta) curve of rho-zCDP."""
     return RenyiPrice(lambda orders: rho * orders, _LARGEST)
