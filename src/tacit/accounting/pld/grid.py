@@ -347,6 +347,14 @@ def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) 
 
     The result begins at the grid point ``first``, as does ``other``, which is returned if its mean is larger.
     """
+    # Nodes of a quadrature are no outcomes.  The interval around each four of them is a set of outcomes,
+    # which may be merged.
+    nodes, weights = losses.reshape(-1, _NODES.size), masses.reshape(-1, _NODES.size)
+    nearest, masses = nodes[:, :1], weights.sum(axis=1)
+    nodes, nearest, masses, weights = (part[masses > 0.0] for part in (nodes, nearest, masses, weights))
+    losses = nearest[:, 0] - np.log1p((weights * np.expm1(nearest - nodes)).sum(axis=1) / masses)
+    losses -= 8.0 * UNIT * (1.0 + np.abs(losses))
+
     order = np.argsort(losses, kind="stable")
     losses, masses = losses[order], masses[order]
     points = h * (first + np.arange(other.size))
