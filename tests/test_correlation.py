@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.accounting import account
-from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
+from tacit.accounting.flatten import matrix_sensitivity, tree_sensitivity
 from tacit.correlation import BLT, Banded, BandedInverse, Tree, prefix_error
 from tacit.correlation.buffered import fitted
 from tacit.errors import InvalidInput

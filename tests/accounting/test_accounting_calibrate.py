@@ -11,10 +11,10 @@ from priced import epsilon
 
 from tacit.accounting import account, calibrate, epsilon_schedule, largest_steps
 from tacit.accounting.calibrate import LooseBudget
-from tacit.accounting.closed_form.gaussian import gaussian_epsilon
-from tacit.accounting.pld import inversion
+from tacit.accounting.closed_form import gaussian_epsilon
+from tacit.accounting.flatten import NoiseOutOfRange
+from tacit.accounting.pld import contour
 from tacit.accounting.pld.contour import draw
-from tacit.accounting.scales import NoiseOutOfRange
 from tacit.errors import BudgetExceeded, InvalidInput, UnsupportedEvent
 from tacit.events import (
     BallsInBins,
@@ -195,7 +195,7 @@ def test_calibrate_balls_in_bins(bins: int, passes: int, target: float) -> None:
 
 def test_calibrate_balls_in_bins_in_few_trials() -> None:
     family = mock.Mock(side_effect=lambda sigma: BallsInBins(100, Gaussian(sigma)))
-    module = importlib.import_module("tacit.accounting.goals")
+    module = importlib.import_module("tacit.accounting.calibrate")
     with mock.patch.object(module, "account", wraps=account) as exact:
         calibrate(family, epsilon=1.0, delta=1e-5, adjacency="add-remove")
     assert exact.call_count <= 6
@@ -292,7 +292,7 @@ def test_schedule_checks_its_counts() -> None:
 
 def test_schedule_is_cheap() -> None:
     """Counted in lines of integration, the dear part: five hundred counts share some thirty."""
-    with mock.patch.object(inversion, "draw", wraps=draw) as drawn:
+    with mock.patch.object(contour, "draw", wraps=draw) as drawn:
         epsilon_schedule(
             lambda n: dp_sgd(4.0, 0.01, n), range(20, 10_001, 20), delta=1e-5, adjacency="add-remove"
         )

@@ -12,10 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.closed_form.pure import pure_epsilon
-from tacit.accounting.composition.per_mechanism import mechanism_epsilon
-from tacit.accounting.composition.theorems import Coins, _compose, advanced_composition, optimal_composition
-from tacit.accounting.renyi.zcdp import rho
+from tacit.accounting.closed_form import pure_epsilon
+from tacit.accounting.renyi.rdp import rho
+from tacit.accounting.theorems import (
+    Coins,
+    _compose,
+    advanced_composition,
+    mechanism_epsilon,
+    optimal_composition,
+)
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,

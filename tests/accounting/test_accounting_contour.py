@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.accounting.pld.contour import MANY_PRODUCTS, Line, draw
-from tacit.accounting.pld.contour_saddle import (
+from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon
+from tacit.accounting.pld.contour import (
     EDGES,
+    MANY_PRODUCTS,
+    ContourPrice,
+    Line,
     Plain,
+    _draw_once,
+    bounds_along,
+    draw,
     log_decay,
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.pld.inversion import ContourPrice, _draw_once, bounds_along
-from tacit.accounting.pld.saddle import Saddle
+from tacit.accounting.pld.convolve import Saddle
 from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
 from tacit.accounting.price import Direction, ErrorBudget, Price
 

@@ -16,7 +16,8 @@ from scipy.stats import norm
 
 from tacit import Plan
 from tacit.accounting import account, calibrate
-from tacit.accounting.pld import bins_sum, grid, grid_price, pairs_bins
+from tacit.accounting.pld import bins as balls
+from tacit.accounting.pld import grid, grid_price
 from tacit.events import (
     BallsInBins,
     Compose,
@@ -72,16 +73,16 @@ def test_balls_in_bins_take_some_points_and_not_millions(
 ) -> None:
     """On one grid, a lognormal was integrated at 10^8 points, with windows of 10^9 points considered."""
     curve = account(BallsInBins(bins, Gaussian(sigma)), adjacency="add-remove")
-    with counting(monkeypatch, pairs_bins._Lognormal, "density", 1) as densities:
+    with counting(monkeypatch, balls._Lognormal, "density", 1) as densities:
         curve.delta(epsilon)
     assert sum(densities) <= 3_000_000
-    with counting(monkeypatch, pairs_bins._Lognormal, "density", 1) as again:
+    with counting(monkeypatch, balls._Lognormal, "density", 1) as again:
         curve.delta(epsilon)
     assert again == []
 
 
 def test_only_a_lower_end_makes_the_lower_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    with counting(monkeypatch, pairs_bins._Lognormal, "below", 1) as made:
+    with counting(monkeypatch, balls._Lognormal, "below", 1) as made:
         curve = account(BallsInBins(30, Gaussian(1.003)), adjacency="add-remove")
         curve.epsilon(1e-5)
         assert made == []
@@ -90,7 +91,7 @@ def test_only_a_lower_end_makes_the_lower_law(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_transforms_of_balls_in_bins_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    with counting(monkeypatch, vars(bins_sum)["scipy"].fft, "rfft", 0) as lengths:
+    with counting(monkeypatch, vars(balls)["scipy"].fft, "rfft", 0) as lengths:
         account(BallsInBins(100, Gaussian(0.803)), adjacency="add-remove").delta(2.0)
     assert sum(lengths) <= 6_000_000
     assert max(lengths) <= 200_000
@@ -236,9 +237,9 @@ def test_sums_with_one_large_term_by_plain_convolution(bins: int, down: bool, ra
     few, many = rng.random(9), np.append(np.zeros(8), rng.random(17)) * rare
     scale = few.sum() + many.sum()
     few, many = few / scale, many / scale
-    window = bins_sum.window_of(many + np.pad(few, (0, many.size - few.size)), 0.25, bins, 1e-18, 1e-18)
+    window = balls.window_of(many + np.pad(few, (0, many.size - few.size)), 0.25, bins, 1e-18, 1e-18)
     assert window is not None
-    value, error, _ = bins_sum.sum_of(few, many, bins, window, down=down)
+    value, error, _ = balls.sum_of(few, many, bins, window, down=down)
     of_all, of_few = plain(many + np.pad(few, (0, many.size - few.size)), bins), plain(few, bins)
     exact = of_all - np.pad(of_few, (0, of_all.size - of_few.size))
     place = window.first + np.arange(window.size)

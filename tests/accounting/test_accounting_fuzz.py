@@ -48,11 +48,11 @@ def test_planted_bugs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(event, "add-remove", 1e-2).wrong == ""
     with monkeypatch.context() as planted:
         planted.setattr(
-            price.LeastPrice, "_least", lambda self, delta: (0.9 * self.first.epsilon(delta), "pld")
+            price.LeastPrice, "best", lambda self, delta: (0.9 * self.first.epsilon(delta), "pld")
         )
         assert "Monte Carlo" in check(event, "add-remove", 1e-2).wrong
     with monkeypatch.context() as planted:
         planted.setattr(
-            price.LeastPrice, "_least", lambda self, delta: (1.1 * self.first.epsilon(delta), "pld")
+            price.LeastPrice, "best", lambda self, delta: (1.1 * self.first.epsilon(delta), "pld")
         )
         assert "pld proves" in check(event, "add-remove", 1e-2).wrong

@@ -17,10 +17,9 @@ from experiments.published_composition import (
     valid_strong_composition,
 )
 from tacit.accounting import METHODS, account
-from tacit.accounting.closed_form.gaussian import gaussian_delta, gaussian_epsilon
-from tacit.accounting.closed_form.single import single_delta, single_epsilon
-from tacit.accounting.composition.theorems import advanced_composition
-from tacit.accounting.renyi.moments import ORDERS, log_moments
+from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon, single_delta, single_epsilon
+from tacit.accounting.renyi.rdp import ORDERS, log_moments
+from tacit.accounting.theorems import advanced_composition
 from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 ABADI = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)

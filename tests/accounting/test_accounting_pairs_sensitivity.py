@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.accounting import account
-from tacit.accounting.sensitivity import column_norm, matrix_sensitivity, tree_sensitivity
+from tacit.accounting.flatten import column_norm, matrix_sensitivity, tree_sensitivity
 from tacit.events import Event, Gaussian, GroupPrivacy, MatrixFactorization, PoissonSampled, TreeAggregation
 
 Matrix = NDArray[np.float64]

@@ -14,8 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.accounting.pld.grid import Masses, aligned, dominating
-from tacit.accounting.pld.grid_lower import dominated
+from tacit.accounting.pld.grid import Masses, aligned, dominated, dominating
 from tacit.accounting.pld.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import (

@@ -13,7 +13,7 @@ import pytest
 from priced import dp_sgd
 
 from tacit.accounting import account
-from tacit.accounting.pld import composed
+from tacit.accounting.pld import convolve
 from tacit.accounting.pld.convolve import compose
 from tacit.events import (
     ApproximateDP,
@@ -148,7 +148,7 @@ def test_delta_far_out_is_refined_and_beyond_the_largest_loss_it_is_the_leak() -
 def test_neighbouring_epsilons_share_a_composition() -> None:
     sampled = WithoutReplacement(10_000, 100, Gaussian(8.0))
     curve = account(Repeat(sampled, 10_000), adjacency="replace-one")
-    with mock.patch.object(composed, "compose", wraps=compose) as counted:
+    with mock.patch.object(convolve, "compose", wraps=compose) as counted:
         lower, upper = curve.delta_bounds(np.linspace(2.0, 2.01, 50))
     assert 0 < counted.call_count <= 4  # for 50 epsilons; half a second each
     assert np.all(np.diff(upper) < 0.0)

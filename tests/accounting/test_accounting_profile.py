@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from scipy.stats import laplace, norm
 
 from tacit.accounting import account
-from tacit.accounting.pld import composed
+from tacit.accounting.pld import convolve
 from tacit.accounting.pld.convolve import Composition, Window, compose, directly
 from tacit.accounting.pld.grid import Masses, dominating
-from tacit.accounting.pld.grid_price import PldPrice
+from tacit.accounting.pld.grid_price import PldPrice, Profile
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.profile import Profile
 from tacit.audits import Claim
+from tacit.audits.claim import Claim
 from tacit.events import (
     Compose,
     Event,
@@ -164,7 +164,7 @@ def composed_so_often(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return counted
 
     for name in ("compose", "directly", "dominating", "dominated"):
-        monkeypatch.setattr(composed, name, count(name, getattr(composed, name)))
+        monkeypatch.setattr(convolve, name, count(name, getattr(convolve, name)))
     return calls
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.pld.pairs_selection import log_one_over_gamma
+from tacit.accounting.pld.losses import log_one_over_gamma
 from tacit.accounting.renyi.divergences import renyi
 from tacit.errors import UnsupportedEvent
 from tacit.events import (

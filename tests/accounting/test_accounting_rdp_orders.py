@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.methods import price_of
+from tacit.accounting.account import price_of
 from tacit.accounting.price import Array
-from tacit.accounting.renyi.conversion import epsilon_at_orders, log_delta_at_orders
-from tacit.accounting.renyi.divergences import renyi
+from tacit.accounting.renyi.divergences import epsilon_at_orders, log_delta_at_orders, renyi
 from tacit.accounting.renyi.quadrature import log_moments
 from tacit.accounting.renyi.rdp import RenyiPrice
 from tacit.events import Adjacency, Compose, Gaussian, Laplace, PoissonSampled, Repeat

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from tacit.accounting.roots import brent
+from tacit.accounting.price import brent
 
 FUNCTIONS: dict[str, Callable[[float], float]] = {
     "line": lambda x: 3.0 * x,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.accounting import account
-from tacit.accounting.pld import pairs_selection
-from tacit.accounting.pld.pairs_selection import selected
+from tacit.accounting.pld import losses
+from tacit.accounting.pld.losses import selected
 from tacit.accounting.price import Price
 from tacit.events import (
     ApproximateDP,
@@ -152,13 +152,13 @@ def test_planted_bug_a_selection_that_forgets_the_order(
     kind: tuple[str, float, float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With v' = v the bound would be E K times the curve of one run."""
-    lines = pairs_selection._lines
+    lines = losses._lines
 
     def wrong(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, Array]:
         a, _ = lines(event, epsilons, d)
         return a, a
 
-    monkeypatch.setattr(pairs_selection, "_lines", wrong)
+    monkeypatch.setattr(losses, "_lines", wrong)
     event = selection(kind, Laplace(1.0))
     p, q = worst_order(event)
     found = (true(p, q, event) > proven(p, q, event) * (1.0 + 1e-9)).any()

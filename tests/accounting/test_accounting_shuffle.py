@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.accounting import account
-from tacit.accounting.pld import pairs_shuffle
+from tacit.accounting.pld import losses
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import GroupPrivacy, Repeat, ShuffledReports, event_from_json, event_to_json
 
@@ -121,15 +121,15 @@ def test_the_published_brackets_hold_the_bound(
 def test_what_is_computed_grows_with_the_root_of_the_people_at_most(
     categories: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laws, outcomes = pairs_shuffle._laws, list[int]()
+    laws, outcomes = losses._laws, list[int]()
 
-    def counted(cells: list[pairs_shuffle._Cell], epsilon: float) -> tuple[list[tuple[Array, Array]], float]:
+    def counted(cells: list[losses._Cell], epsilon: float) -> tuple[list[tuple[Array, Array]], float]:
         found = laws(cells, epsilon)
         outcomes.append(sum(ratios.size for ratios, _ in found[0]))
         return found
 
-    monkeypatch.setattr(pairs_shuffle, "_laws", counted)
-    pairs_shuffle.shuffled_reports.__wrapped__(10**6, 1.0, categories)
+    monkeypatch.setattr(losses, "_laws", counted)
+    losses.shuffled_reports.__wrapped__(10**6, 1.0, categories)
     assert max(outcomes) < (10**7 if categories == 10 else 10**6)  # a second, and a tenth
 
 
@@ -172,12 +172,12 @@ def test_what_is_not_covered_is_refused() -> None:
 def test_planted_bug_a_person_who_is_hidden_too_well(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the chance that the report is among the first two answers; or three times the people."""
     if bug == "chance":
-        right = pairs_shuffle._chance
-        monkeypatch.setattr(pairs_shuffle, "_chance", lambda m, r, epsilon: right(m, r, epsilon) / 2.0)
+        right = losses._chance
+        monkeypatch.setattr(losses, "_chance", lambda m, r, epsilon: right(m, r, epsilon) / 2.0)
     size = 3 if bug == "chance" else 2
-    loss = pairs_shuffle.shuffled_reports.__wrapped__(5 if bug == "chance" else 15, 1.0, size)
+    loss = losses.shuffled_reports.__wrapped__(5 if bug == "chance" else 15, 1.0, size)
     p, q = (shuffled([response(1.0, size, mine), *[response(1.0, size, size - 1)] * 4]) for mine in (0, 1))
-    losses, masses = loss.atoms.T
-    bounds = [float(masses @ -np.expm1(np.minimum(at - losses, 0.0))) for at in (0.0, 0.3, 0.7)]
+    ratios, masses = loss.atoms.T
+    bounds = [float(masses @ -np.expm1(np.minimum(at - ratios, 0.0))) for at in (0.0, 0.3, 0.7)]
     truths = [delta_of(p, q, at) for at in (0.0, 0.3, 0.7)]
     assert any(truth > bound * (1.0 + 1e-9) for truth, bound in zip(truths, bounds, strict=True))

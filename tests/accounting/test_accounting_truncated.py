@@ -11,11 +11,11 @@ import pytest
 from scipy.special import bdtrc
 
 from tacit.accounting import account, calibrate
+from tacit.accounting.account import price_of
 from tacit.accounting.flatten import flatten
-from tacit.accounting.methods import price_of
 from tacit.accounting.pld import grid_price
-from tacit.accounting.pld.pairs_mixture import counted
-from tacit.accounting.pld.truncated import TruncatedPrice
+from tacit.accounting.pld.accountant import TruncatedPrice
+from tacit.accounting.pld.pair import counted
 from tacit.events import (
     Adjacency,
     Compose,

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting.additive import decimal, pure_cost, renyi_cost, zcdp_cost
+from tacit.accounting.additive import pure_cost, renyi_cost, zcdp_cost
+from tacit.accounting.price import decimal
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import (
     Adjacency,

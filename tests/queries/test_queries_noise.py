@@ -16,7 +16,7 @@ from query_oracles import fix_bits
 from scipy import stats
 
 from tacit import accounting
-from tacit.accounting.closed_form.pure import pure_epsilon
+from tacit.accounting.closed_form import pure_epsilon
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.events import Adjacency, DiscreteGaussian, DiscreteLaplace, ZeroConcentratedDP
 from tacit.queries import pricing

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from tacit.accounting.methods import price_of
-from tacit.accounting.pld.truncated import TruncatedPrice
+from tacit.accounting.account import price_of
+from tacit.accounting.pld.accountant import TruncatedPrice
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.noise.generator import Generator, Purpose

@@ -18,7 +18,7 @@ from ran import make_statement
 from regression import Recorder
 from torch import Tensor, nn
 
-from tacit.accounting.sensitivity import matrix_sensitivity, tree_sensitivity
+from tacit.accounting.flatten import matrix_sensitivity, tree_sensitivity
 from tacit.clipping import AdaptiveClipping, PerLayerClipping
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import InvalidInput, PrivacyRefusal

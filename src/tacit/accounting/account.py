@@ -1,8 +1,4 @@
-"""The cost of an event as a privacy curve, from delta to epsilon and back.  One long class, mostly examples.
-
-The curve also bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
-Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
-"""
+"""The accountants by name, and the cost of an event as a privacy curve."""
 
 from __future__ import annotations
 
@@ -11,21 +7,96 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar, final
 
 import numpy as np
 
-from tacit.accounting.methods import BEST, METHODS, price_of
-from tacit.accounting.price import Array, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
+from tacit.accounting.additive import pure_claim
+from tacit.accounting.closed_form import gaussian_price
+from tacit.accounting.flatten import Steps, check_noise, flatten
+from tacit.accounting.pld import accountant as pld
+from tacit.accounting.price import Array, BoundedPrice, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
+from tacit.accounting.renyi.rdp import moments_price, rdp_price, zcdp_price
+from tacit.accounting.theorems import BasicPrice, OptimalPrice, StrongPrice, theorem_price
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import (
     InvalidInput,
     UnsupportedEvent,
+    check_in,
     check_integer,
     check_probability,
     check_real,
 )
-from tacit.events import Adjacency, Compose, Event, GroupPrivacy
+from tacit.events import Adjacency, Compose, Event, GroupPrivacy, PrivateSelection
+
+# The accountants by name, and the cost of an event by one of them.
+
+METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingProxyType(
+    {
+        "pld": pld.price,
+        "rdp": rdp_price,
+        "moments": moments_price,
+        "gaussian": gaussian_price,
+        "zcdp": zcdp_price,
+        "optimal": partial(theorem_price, OptimalPrice),
+        "strong": partial(theorem_price, StrongPrice),
+        "basic": partial(theorem_price, BasicPrice),
+    }
+)
+"""The accountants by name.  Each one prices a flattened event under an adjacency."""
+
+
+BEST = "best"
+"""The method that returns the least of all proven bounds."""
+_CANDIDATES = ("pld", "rdp", "optimal")  # one of these has the least bound; no other accountant proves less
+_OF_CLAIMS = ("pld", "optimal", "strong", "basic")
+_TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and the first one is used
+
+
+def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
+    """Compute the price of ``event`` by the accountant ``method``."""
+    if method == "gdp":
+        raise InvalidInput(
+            "method 'gdp' is removed: the other methods prove as much or more, and the central limit "
+            "theorem is no bound. Use method 'best'."
+        )
+    check_in("method", method, (*METHODS, BEST))
+    steps = flatten(event)
+    check_noise(steps, method)
+    if not steps:  # nothing is released: exactly 0, whatever the method
+        return gaussian_price(steps, adjacency)
+    return _by(method, steps, adjacency) if method != BEST else _best(steps, adjacency)
+
+
+def _by(method: str, steps: Steps, adjacency: Adjacency) -> Price:
+    """Price ``steps`` by one accountant, and, if it composes pure claims, by their sum, which is exact."""
+    price = METHODS[method](steps, adjacency)
+    claim = pure_claim(steps, adjacency) if method in _OF_CLAIMS else None
+    return price if claim is None else BoundedPrice(price, *claim)
+
+
+def _best(steps: Steps, adjacency: Adjacency) -> Price:
+    """Return the least of all proven bounds.  If there is none, raise the first accountant's refusal."""
+    prices: dict[str, Price] = {}
+    refusals: list[UnsupportedEvent] = []
+    selects = any(isinstance(base, PrivateSelection) for base, _ in steps)  # pld's curve ends at about 1e-14
+    for name in _CANDIDATES:
+        if name == "optimal" and "pld" in prices and not selects:
+            break  # "pld" composes the same pairs, to four digits at least
+        try:
+            prices[name] = _by(name, steps, adjacency)
+        except UnsupportedEvent as refusal:
+            refusals.append(refusal)
+    if not prices:
+        raise refusals[0]
+    return LeastPrice(prices, alike=_TOLERANCE)
+
+
+# The cost of an event as a privacy curve, from delta to epsilon and back.  One long class, mostly examples.
+#
+# The curve also bounds what an attacker gains, with no further assumption (Dong, Roth & Su 2019, 1905.02383;
+# Kairouz, Oh & Viswanath 2015, 1311.0776): see :mod:`tacit.accounting.tradeoff`.
 
 Numbers = TypeVar("Numbers", float, Array)  # one number, or an array of any shape
 
@@ -259,7 +330,7 @@ class PrivacyCurve:
         _check_delta(delta)
         if self.method != BEST:
             return self.method
-        return self._price.best_method(delta) if isinstance(self._price, LeastPrice) else "pld"
+        return self._price.best(delta)[1] if isinstance(self._price, LeastPrice) else "pld"
 
     # --- further curves -----------------------------------------------------------------------------------
 

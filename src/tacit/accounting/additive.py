@@ -18,12 +18,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from tacit.accounting.closed_form.pure import amplified, is_amplified, pure_epsilon
-from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged
-from tacit.accounting.price import Array
+from tacit.accounting.closed_form import amplified, is_amplified, pure_epsilon
+from tacit.accounting.flatten import Base, Steps, check_scale, flatten, in_units_of, merged
+from tacit.accounting.price import Array, decimal
 from tacit.accounting.renyi.divergences import largest_order, renyi, summed
-from tacit.accounting.renyi.zcdp import rho
-from tacit.accounting.scales import check_scale
+from tacit.accounting.renyi.rdp import rho
 from tacit.errors import UnsupportedEvent, check_real
 from tacit.events import (
     Adjacency,
@@ -43,15 +42,6 @@ from tacit.events import (
 _UP = 1.0 + 1e-9  # rounding goes towards more delta
 _FEW_LEAKS = 64  # so few deltas are multiplied exactly
 _LEAST_NOISE = 1e-4  # relative to the sensitivity: less noise has an epsilon above 1e4, or 1e8 at order 2
-
-
-def decimal(number: float) -> Fraction:
-    """Return the exact decimal that a float prints as.
-
-    >>> decimal(0.1), Fraction(0.1) == Fraction(1, 10)
-    (Fraction(1, 10), False)
-    """
-    return Fraction(repr(float(number)))
 
 
 def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:

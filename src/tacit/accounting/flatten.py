@@ -1,10 +1,4 @@
-"""Events as multisets of base mechanisms.
-
-This file handles repetition and composition once for every accountant.  An event repeated n times and a list
-of n such events become the same multiset, so every accountant prices them alike.  The file also applies
-identities that hold for every accountant: correlated noise is one Gaussian, and a group of k records has k
-times the sensitivity.
-"""
+"""Events as multisets of base mechanisms, the same for every accountant."""
 
 from __future__ import annotations
 
@@ -14,8 +8,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tacit.accounting.sensitivity import column_norm, matrix_sensitivity, tree_sensitivity
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
@@ -47,6 +41,89 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.events.serial import EVENTS
+
+# The sensitivity to one record of a release with noise that is correlated over steps.
+#
+# The release is C g + Z with independent noise Z, so it is one Gaussian.  Its sensitivity is the largest norm
+# of a change of C g, in units of Delta.  A record may take part at most k times, at steps at least b apart.
+# Each time it adds any vector of norm at most 1.
+
+_UP = 1.0 + 1e-12
+
+_ROUNDING = 2.0**-53
+
+
+def column_norm(event: MatrixFactorization) -> float:
+    """Compute the largest norm of a column of C, rounded up.
+
+    It is that of the first column, as the others are cut off at the last step.
+    """
+    return math.hypot(*event.coefficients) * _UP
+
+
+def matrix_sensitivity(event: MatrixFactorization) -> float:
+    """Bound the norm of the change of C g, rounded up.
+
+    With X = C^T C, X_ij = sum_{s < T-j} c_{s+j-i} c_s for i <= j.  For nonnegative coefficients the change is
+    largest if the record adds the same vector each time.  It is then the root of the sum of X over all pairs
+    of participations.  If the coefficients do not increase, X_ij only falls with j and with j - i, so the
+    worst steps are 0, b, 2b, ... (Kalinin & Lampert 2024, 2405.13763).  Otherwise the bound uses the least
+    nonincreasing sequence above the absolute values of the coefficients.
+
+    **Guarantee**
+
+    * The bound is never below the largest norm over all patterns of participation and all vectors.
+    * It is exact for one participation, for at most b coefficients, and for nonnegative nonincreasing
+      coefficients.
+    """
+    column = np.abs(np.array(event.coefficients, dtype=np.float64))
+    times = min(event.participations, -(-event.steps // event.separation))
+    if times == 1:
+        return column_norm(event)
+    if column.size > event.separation:
+        column = np.maximum.accumulate(column[::-1])[::-1]
+    whole = np.concatenate([column, np.zeros(event.steps - column.size)])
+    change = sum_of_shifts(whole, times, event.separation)
+    return float(np.linalg.norm(change)) * (_UP + (times + event.steps) * _ROUNDING)
+
+
+def sum_of_shifts(column: NDArray[np.float64], times: int, separation: int) -> NDArray[np.float64]:
+    """Apply C to a vector with ``times`` ones, at the steps 0, b, 2b, ...; ``column`` is C's first column."""
+    steps = column.size
+    if times * separation >= steps:  # ones in all steps 0, b, 2b, ...: cumulative sums
+        rows = -(-steps // separation)
+        table = np.zeros((rows, separation))
+        table.ravel()[:steps] = column
+        return table.cumsum(axis=0).ravel()[:steps]
+    change: NDArray[np.float64] = np.zeros(steps)
+    for start in range(0, times * separation, separation):
+        change[start:] += column[: steps - start]
+    return change
+
+
+def tree_sensitivity(event: TreeAggregation) -> float:
+    """Bound the norm of the change of all nodes of the tree, rounded up.
+
+    A node on level l covers 2^l steps, so it counts a record at most min(k, ceil(2^l / b)) times.  The counts
+    of a level's nodes add up to at most k, so their squares add up to at most k times that maximum.
+
+    **Guarantee**
+
+    * The bound is never below the largest norm over all patterns of participation and all vectors.
+    * It is exact for one participation, where it is the root of the number of levels.
+    """
+    times = min(event.participations, -(-event.leaves // event.separation))
+    levels = range(event.leaves.bit_length())
+    squares = sum(times * min(times, -(-(2**level) // event.separation)) for level in levels)
+    return math.sqrt(squares) * _UP
+
+
+# Events as multisets of base mechanisms.
+#
+# This file handles repetition and composition once for every accountant.  An event repeated n times and a
+# list of n such events become the same multiset, so every accountant prices them alike.  The file also
+# applies identities that hold for every accountant: correlated noise is one Gaussian, and a group of k
+# records has k times the sensitivity.
 
 Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
@@ -254,9 +331,6 @@ def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
     Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
     Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
     ``Partitioned`` and ``Shuffled`` become ``event`` performed once, as a record is in one batch per epoch.
-
-    Raises:
-        UnsupportedEvent: for a mechanism that needs a public number of records, under add-remove.
     """
     return merged((_unit(base, adjacency), count) for base, count in steps)
 
@@ -310,3 +384,79 @@ def total_mu(steps: Steps) -> float:
     return math.hypot(
         *(math.sqrt(count) / base.noise_multiplier for base, count in steps if isinstance(base, Gaussian))
     )
+
+
+# The range of noise that the accountants support.
+#
+# All accountants refuse the same noise on a sample, before they compute anything.  Very small noise protects
+# nothing, and its cost takes very long to compute.  Very large noise has losses too small for floats.  Noise
+# without sampling has closed forms, so it has a cost at every scale, though possibly an infinite one.
+
+LEAST_NOISE, MOST_NOISE = 0.1, 1e6
+"""The range of noise multipliers on a sample.  Below it, epsilon is in the hundreds and floats overflow."""
+
+_LEAST_OF_MIXTURE = 0.01  # relative to the largest sensitivity of a mixture
+_MOST_BIN_NOISE = 100.0  # beyond it, the accountant has no grid for balls in bins
+
+
+class NoiseOutOfRange(UnsupportedEvent):
+    """Raised for noise that no accountant prices: it is ``too_small``, or else too large."""
+
+    def __init__(self, message: str, *, too_small: bool) -> None:
+        super().__init__(message)
+        self.too_small = too_small
+
+
+def check_noise(steps: Steps, method: str) -> None:
+    """Refuse noise that is too small or too large to be accounted for."""
+    for base, _ in steps:
+        check_scale(base, method)
+
+
+def check_scale(base: Base, method: str) -> None:
+    """Apply :func:`check_noise` to one mechanism."""
+    match base:
+        case GaussianMixture(noise, sensitivities):
+            _check(base, noise, LEAST_NOISE, MOST_NOISE, method, "noise multipliers on a sample")
+            largest = max(sensitivities)
+            if largest > 0.0:
+                name = "noise per largest sensitivity of a mixture"
+                _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, name)
+        case (
+            PoissonSampled()
+            | TruncatedPoissonSampled()
+            | WithoutReplacement()
+            | WithReplacement()
+            | BallsInBins()
+        ):
+            most = _MOST_BIN_NOISE if isinstance(base, BallsInBins) else MOST_NOISE
+            match base.event:
+                case Gaussian(noise) | Laplace(noise):
+                    _check(base, noise, LEAST_NOISE, most, method, "noise multipliers on a sample")
+                case DiscreteGaussian(scale, sensitivity) | DiscreteLaplace(scale, sensitivity):
+                    name = "noise per sensitivity on a sample"
+                    _check(base, scale / sensitivity, LEAST_NOISE, most, method, name)
+        case Partitioned(_, inner) | Shuffled(_, inner) | GroupPrivacy(inner):
+            check_scale(inner, method)
+        case PrivateSelection(inner):
+            steps = flatten(inner)
+            check_noise(steps, method)
+            for single, _ in steps:
+                if isinstance(single, Gaussian | Laplace):
+                    name = "noise multipliers of what is selected"
+                    _check(base, single.noise_multiplier, 0.0, MOST_NOISE, method, name)
+
+
+def _check(base: Base, noise: float, least: float, most: float, method: str, name: str) -> None:
+    if noise < least:
+        raise NoiseOutOfRange(
+            f"method {method!r} prices {name} from {least:g} upwards; got {noise:g} in {base!r}, which "
+            "protects nothing. Use more noise.",
+            too_small=True,
+        )
+    if noise > most:
+        raise NoiseOutOfRange(
+            f"method {method!r} prices {name} up to {most:g}, beyond which privacy losses are too small for "
+            f"floating-point numbers; got {noise:g} in {base!r}. Use at most {most:g}.",
+            too_small=False,
+        )

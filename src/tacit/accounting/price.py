@@ -1,7 +1,4 @@
-"""The interface of all accountants, and prices that combine others.  Long: each price has all methods.
-
-Combined prices are the least of several prices, the price of a group, and the price of two releases.
-"""
+"""The interface of all accountants, prices that combine others, and zeros of functions."""
 
 from __future__ import annotations
 
@@ -15,14 +12,121 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.roots import halved
 from tacit.events import Adjacency
 
 Array: TypeAlias = NDArray[np.float64]
+Direction: TypeAlias = Literal["remove", "add", "replace"]
 
-_LEAST_DELTA = 1e-300
 _UP = 1.0 + 1e-12
-_SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))  # of delta, for the first of two releases
+_LEAST_DELTA = 1e-300
+# of delta, for the first of two releases
+_SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))
+
+
+def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
+    """Return the directions of ``adjacency``, one per dominating pair: the largest of their prices counts."""
+    # Replacing is symmetric.  Zeroing out a record has the same dominating pairs as removing and adding one
+    # (Kairouz et al. 2021, 2103.00039, section 2).
+    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
+
+
+# --- zeros of functions, without ``scipy.optimize``, which is slow to import ------------------------------
+
+
+def brent(
+    function: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    xtol: float = 2e-12,
+    rtol: float = 2.0**-50,
+) -> float:
+    """Find a point within ``xtol + rtol |x|`` of a sign change of ``function``, on either side of it.
+
+    The points and the root are those of SciPy's ``brentq`` to the last bit (Brent, "Algorithms for
+    Minimization without Derivatives", 1973, chapter 4).  After 100 steps only bisection is used, so that the
+    search ends.
+
+    Args:
+        low: one end of the interval; ``function`` has opposite signs at the two ends, or is 0 at one.
+        rtol: at least 2^-50, four rounding errors.
+
+    >>> round(brent(lambda x: x * x - 2.0, 0.0, 2.0), 9)
+    1.414213562
+    """
+
+    def value(at: float) -> float:
+        result = float(function(at))
+        if math.isnan(result):
+            raise ArithmeticError(f"no root can be found: the function is NaN at {at!r}")
+        return result
+
+    before, x = low, high
+    f_before, f = value(before), value(x)
+    if f_before == 0.0:
+        return before
+    if f == 0.0:
+        return x
+    if (f_before > 0.0) == (f > 0.0):
+        raise ArithmeticError(f"no change of sign between {low!r} and {high!r}: {f_before!r} and {f!r}")
+    across, f_across, last, step, steps = before, f_before, x - before, x - before, 0
+    while True:
+        # the root lies between x and ``across``; x is the better of the two
+        if (f_before > 0.0) != (f > 0.0):
+            across, f_across, last, step = before, f_before, x - before, x - before
+        if abs(f_across) < abs(f):
+            before, x, across, f_before, f, f_across = x, across, x, f, f_across, f
+        near = (xtol + rtol * abs(x)) / 2.0
+        half = (across - x) / 2.0
+        if f == 0.0 or abs(half) < near:
+            return x
+
+        guess = math.nan
+        if abs(last) > near and abs(f) < abs(f_before) and steps < 100:
+            guess = _interpolated(before, x, across, f_before, f, f_across)
+        if 2.0 * abs(guess) < min(abs(last), 3.0 * abs(half) - near):
+            last, step = step, guess
+        else:
+            last, step = half, half
+        before, f_before, steps = x, f, steps + 1
+        x += step if abs(step) > near else math.copysign(near, half)
+        f = value(x)
+
+
+def _interpolated(a: float, x: float, b: float, f_a: float, f: float, f_b: float) -> float:
+    """Return the step from x to the zero of a line through two points, or of an inverse parabola."""
+    if a == b:
+        return -f * (x - a) / (f - f_a)
+    slope_a, slope_b = (f_a - f) / (a - x), (f_b - f) / (b - x)
+    below = slope_b * slope_a * (f_b - f_a)
+    return -f * (f_b * slope_b - f_a * slope_a) / below if below != 0.0 else math.nan
+
+
+def last_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Find the largest integer n with ``holds(n)``, given that ``low`` satisfies it and ``high`` does not.
+
+    >>> last_whole(lambda n: n * n <= 50, 0, 100)
+    7
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def halved(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> tuple[float, float]:
+    """Bisect ``halvings`` times; ``holds`` is true at ``low`` and false at ``high``.
+
+    >>> halved(lambda x: x * x <= 2.0, 0.0, 2.0, 3)
+    (1.25, 1.5)
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
+
+
+# --- prices -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -50,26 +154,20 @@ class ErrorBudget:
 class Price(ABC):
     """The price of one event by one accountant, for ``delta`` in (0, 1) and finite ``epsilon`` >= 0.
 
-    Every accountant implements ``epsilon`` and ``delta``.  The other methods by default use these two.
-    An accountant overrides those that it can compute faster or more tightly.
+    All methods by default use ``epsilon`` and ``delta``, the upper bounds.  Lower bounds are 0.0 if none is
+    known.  ``epsilons`` and ``deltas`` are for arrays (n,), and may have fewer digits.
     """
 
     @abstractmethod
-    def epsilon(self, delta: float) -> float:
-        """Return an upper bound on epsilon at ``delta``."""
+    def epsilon(self, delta: float) -> float: ...
 
     @abstractmethod
-    def delta(self, epsilon: float) -> float:
-        """Return an upper bound on delta at ``epsilon``."""
+    def delta(self, epsilon: float) -> float: ...
 
     @property
     def pure_epsilon(self) -> float | None:
-        """Return an upper bound on epsilon at delta 0, or None if it is infinite or unknown."""
+        """An upper bound on epsilon at delta 0; None if it is infinite or unknown."""
         return None
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        """Return a lower and an upper bound on epsilon; the lower one is 0.0 if none is known."""
-        return 0.0, self.epsilon(delta)
 
     def near(self, delta: float) -> float:
         """Estimate epsilon to a few digits, above or below, for a search that certifies its result later."""
@@ -83,19 +181,29 @@ class Price(ABC):
         """Return ``delta(epsilon)`` if it is known to be tight, within a few digits, else None."""
         return None
 
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        return 0.0, self.epsilon(delta)
+
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
-        """Return a lower and an upper bound on delta; the lower one is 0.0 if none is known."""
         upper = min(1.0, self.delta(epsilon))
-        return _least_delta(lambda delta: self.epsilon_bounds(delta)[0], epsilon, upper), upper
+
+        # if the lower bound on epsilon at d is above ``epsilon``, then delta(epsilon) > d
+        def exceeded(log_gap: float) -> bool:
+            delta = upper * math.exp(-math.exp(log_gap))
+            return _LEAST_DELTA < delta < 1.0 and self.epsilon_bounds(delta)[0] > epsilon
+
+        too_near = math.log(1e-11)
+        for enough in np.log(10.0 ** np.arange(-10.0, 3.0)):
+            if exceeded(float(enough)):
+                _, gap = halved(lambda log_gap: not exceeded(log_gap), too_near, float(enough), 4)
+                return upper * math.exp(-math.exp(gap)), upper
+            too_near = float(enough)
+        return 0.0, upper
 
     def epsilons(self, deltas: Array) -> Array:
-        """Return upper bounds on epsilon at each of ``deltas``, of shape (n,).
-
-        An accountant may compute them together, with fewer digits than :meth:`epsilon`."""
         return np.array([self.epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def deltas(self, epsilons: Array) -> Array:
-        """Return upper bounds on delta at each of ``epsilons``, of shape (n,); see :meth:`epsilons`."""
         return np.array([self.delta(float(epsilon)) for epsilon in epsilons], dtype=np.float64)
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
@@ -103,9 +211,32 @@ class Price(ABC):
         return {}
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """Return the bracket at ``delta`` and the sources of its width."""
         lower, upper = self.epsilon_bounds(delta)
         return ErrorBudget(delta, lower, upper, {})
+
+
+class ExactPrice(Price):
+    """A price with a closed form, which no accountant can improve by more than rounding."""
+
+    def is_tight(self, delta: float) -> bool:
+        return True
+
+    def tight_delta(self, epsilon: float) -> float | None:
+        return self.delta(epsilon)
+
+
+def decimal(number: float) -> Fraction:
+    """Return the exact decimal that a float prints as, as claims are meant.
+
+    >>> decimal(0.1), Fraction(0.1) == Fraction(1, 10)
+    (Fraction(1, 10), False)
+    """
+    return Fraction(repr(float(number)))
+
+
+def _rounded_up(number: Fraction) -> float:
+    value = float(number)
+    return value if decimal(value) >= number else math.nextafter(value, math.inf)
 
 
 @dataclass(frozen=True)
@@ -119,29 +250,27 @@ class BoundedPrice(Price):
     most: Fraction
     leak: Fraction
 
+    def _epsilon(self, delta: float) -> float:
+        """Return the epsilon of the claim at ``delta``."""
+        return _rounded_up(self.most) if decimal(delta) >= self.leak else math.inf
+
+    def _delta(self, epsilon: float) -> float:
+        """Return the delta of the claim at ``epsilon``."""
+        return _rounded_up(self.leak) if decimal(epsilon) >= self.most else math.inf
+
     @property
     def pure_epsilon(self) -> float | None:
         return _rounded_up(self.most) if self.leak == 0 else None
 
     def epsilon(self, delta: float) -> float:
-        if _decimal(delta) < self.leak:
-            return self.inner.epsilon(delta)
-        most = _rounded_up(self.most)
+        most = self._epsilon(delta)
         return most if delta == 0.0 else min(most, self.inner.epsilon(delta))
 
     def delta(self, epsilon: float) -> float:
-        if _decimal(epsilon) < self.most:
-            return self.inner.delta(epsilon)
-        return min(_rounded_up(self.leak), self.inner.delta(epsilon))
-
-    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        upper = self.epsilon(delta)
-        return min(self.inner.epsilon_bounds(delta)[0], upper), upper
+        return min(self._delta(epsilon), self.inner.delta(epsilon))
 
     def near(self, delta: float) -> float:
-        if _decimal(delta) < self.leak:
-            return self.inner.near(delta)
-        return min(_rounded_up(self.most), self.inner.near(delta))
+        return min(self._epsilon(delta), self.inner.near(delta))
 
     def is_tight(self, delta: float) -> bool:
         return self.inner.is_tight(delta)
@@ -149,82 +278,25 @@ class BoundedPrice(Price):
     def tight_delta(self, epsilon: float) -> float | None:
         return None if self.inner.tight_delta(epsilon) is None else self.delta(epsilon)
 
+    def epsilon_bounds(self, delta: float) -> tuple[float, float]:
+        upper = self.epsilon(delta)
+        return min(self.inner.epsilon_bounds(delta)[0], upper), upper
+
     def delta_bounds(self, epsilon: float) -> tuple[float, float]:
         upper = self.delta(epsilon)
         return min(self.inner.delta_bounds(epsilon)[0], upper), upper
 
     def epsilons(self, deltas: Array) -> Array:
-        enough = np.array([_decimal(float(delta)) >= self.leak for delta in deltas], dtype=np.bool_)
-        least: Array = np.minimum(
-            self.inner.epsilons(deltas), np.where(enough, _rounded_up(self.most), math.inf)
-        )
-        return least
+        return np.minimum(self.inner.epsilons(deltas), [self._epsilon(delta) for delta in deltas])
 
     def deltas(self, epsilons: Array) -> Array:
-        enough = np.array([_decimal(float(epsilon)) >= self.most for epsilon in epsilons], dtype=np.bool_)
-        least: Array = np.minimum(
-            self.inner.deltas(epsilons), np.where(enough, _rounded_up(self.leak), math.inf)
-        )
-        return least
+        return np.minimum(self.inner.deltas(epsilons), [self._delta(epsilon) for epsilon in epsilons])
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
         return self.inner.by_direction(delta)
 
     def error_budget(self, delta: float) -> ErrorBudget:
         return self.inner.error_budget(delta)
-
-
-def _decimal(number: float) -> Fraction:
-    """Return the exact decimal that a float prints as, as claims are meant."""
-    return Fraction(repr(number))
-
-
-def _rounded_up(number: Fraction) -> float:
-    value = float(number)
-    return value if _decimal(value) >= number else math.nextafter(value, math.inf)
-
-
-class ExactPrice(Price):
-    """A price with a closed form, which no accountant can improve by more than rounding."""
-
-    def is_tight(self, delta: float) -> bool:
-        return True
-
-    def tight_delta(self, epsilon: float) -> float | None:
-        return self.delta(epsilon)
-
-
-def _least_delta(lower_epsilon: Callable[[float], float], epsilon: float, upper: float) -> float:
-    """Find a lower bound on delta at ``epsilon``, as large as possible and below ``upper``.
-
-    If the lower bound on epsilon at d is above ``epsilon``, then delta(epsilon) > d.
-    """
-
-    def exceeded(log_gap: float) -> bool:
-        delta = upper * math.exp(-math.exp(log_gap))
-        return _LEAST_DELTA < delta < 1.0 and lower_epsilon(delta) > epsilon
-
-    too_near = math.log(1e-11)
-    for enough in np.log(10.0 ** np.arange(-10.0, 3.0)):
-        if exceeded(float(enough)):
-            break
-        too_near = float(enough)
-    else:
-        return 0.0
-    _, gap = halved(lambda log_gap: not exceeded(log_gap), too_near, float(enough), 4)
-    return upper * math.exp(-math.exp(gap))
-
-
-Direction: TypeAlias = Literal["remove", "add", "replace"]
-
-
-def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
-    """Return the directions of ``adjacency``, one per dominating pair.  The largest of their prices counts.
-
-    Replacing is symmetric, so one direction is enough.  Zeroing out a record has the same dominating pairs as
-    removing and adding one (Kairouz et al. 2021, 2103.00039, section 2).
-    """
-    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
 
 
 @dataclass(frozen=True)
@@ -241,36 +313,34 @@ class LeastPrice(Price):
 
     @property
     def first(self) -> Price:
-        """The price that is computed first.  If it is tight, it is the only one."""
         return next(iter(self.prices.values()))
 
     @property
     def pure_epsilon(self) -> float | None:
         return self.first.pure_epsilon
 
-    def best_method(self, delta: float) -> str:
-        """Return the name of the accountant whose bound is ``epsilon(delta)``."""
-        return self._least(delta)[1]
-
-    def _least(self, delta: float) -> tuple[float, str]:
+    def best(self, delta: float) -> tuple[float, str]:
+        """Return ``epsilon(delta)`` and the name of the accountant that proves it."""
         (name, first), *rest = self.prices.items()
         best = first.epsilon(delta), name
-        for name, price in [] if best[0] == 0.0 or delta == 0.0 or first.is_tight(delta) else rest:
-            if (epsilon := price.epsilon(delta)) < best[0] * (1.0 - self.alike):
+        if best[0] == 0.0 or delta == 0.0 or first.is_tight(delta):
+            return best
+        for name, price in rest:
+            epsilon = price.epsilon(delta)
+            if epsilon < best[0] * (1.0 - self.alike):
                 best = epsilon, name
         return best
 
     def epsilon(self, delta: float) -> float:
-        return self._least(delta)[0]
+        return self.best(delta)[0]
 
     def delta(self, epsilon: float) -> float:
         tight = self.first.tight_delta(epsilon)
         return min(price.delta(epsilon) for price in self.prices.values()) if tight is None else tight
 
     def near(self, delta: float) -> float:
-        if self.first.is_tight(delta):
-            return self.first.near(delta)
-        return min(price.near(delta) for price in self.prices.values())
+        prices = [self.first] if self.first.is_tight(delta) else self.prices.values()
+        return min(price.near(delta) for price in prices)
 
     def is_tight(self, delta: float) -> bool:
         return self.first.is_tight(delta)
@@ -282,17 +352,13 @@ class LeastPrice(Price):
         least = self.first.epsilons(deltas)
         if np.isfinite(least).all():
             return least
-        for price in list(self.prices.values())[1:]:
-            least = np.minimum(least, price.epsilons(deltas))
-        return least
+        return np.min([least, *(price.epsilons(deltas) for price in list(self.prices.values())[1:])], axis=0)
 
     def deltas(self, epsilons: Array) -> Array:
         least = self.first.deltas(epsilons)
-        if not (least >= 1.0).any():
+        if (least < 1.0).all():
             return least
-        for price in list(self.prices.values())[1:]:
-            least = np.minimum(least, price.deltas(epsilons))
-        return least
+        return np.min([least, *(price.deltas(epsilons) for price in list(self.prices.values())[1:])], axis=0)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         upper = self.epsilon(delta)
@@ -319,28 +385,32 @@ class GroupPrice(Price):
         each = self.one.pure_epsilon
         return None if each is None else self.size * each * _UP
 
-    def _delta(self, each: float) -> float:
-        return self._grown(each, self.one.delta(each))
-
-    def _grown(self, each: float, delta: float) -> float:
+    def _grown(self, each: float, delta: float | None = None) -> float:
         """Compute the group's delta, at most 1.0, if one record is (``each``, ``delta``)-DP."""
-        log_factor = math.log(self.size) if each == 0.0 else _log_expm1(self.size * each) - _log_expm1(each)
-        if delta <= 0.0 or math.log(delta) + log_factor >= 0.0:
-            return 0.0 if delta <= 0.0 else 1.0
-        return math.exp(math.log(delta) + log_factor) * _UP
+        if delta is None:
+            delta = self.one.delta(each)
+        if delta <= 0.0:
+            return 0.0
+        log_grown = math.log(delta)
+        if each == 0.0:
+            log_grown += math.log(self.size)
+        else:
+            # log(e^x - 1) for both
+            group = self.size * each
+            log_grown += (group + math.log(-math.expm1(-group))) - (each + math.log(-math.expm1(-each)))
+        return 1.0 if log_grown >= 0.0 else math.exp(log_grown) * _UP
 
     def delta(self, epsilon: float) -> float:
         # the bound may rise with epsilon before it falls, but its value at 0 holds at every epsilon
-        return min(self._delta(epsilon / self.size / _UP), self._delta(0.0))
+        return min(self._grown(epsilon / self.size / _UP), self._grown(0.0))
 
     def deltas(self, epsilons: Array) -> Array:
         each = np.append(epsilons / self.size / _UP, 0.0)
         bounds = np.array([self._grown(*pair) for pair in zip(each, self.one.deltas(each), strict=True)])
-        least: Array = np.minimum(bounds[:-1], bounds[-1])
-        return least
+        return np.minimum(bounds[:-1], bounds[-1])
 
     def epsilon(self, delta: float) -> float:
-        if self._delta(0.0) <= delta:
+        if self._grown(0.0) <= delta:
             return 0.0
         if delta == 0.0:
             return math.inf if self.pure_epsilon is None else self.pure_epsilon
@@ -348,14 +418,14 @@ class GroupPrice(Price):
         if not math.isfinite(high):
             return math.inf
         for _ in range(60):
-            if self._delta(high) <= delta:
+            if self._grown(high) <= delta:
                 break
             low, high = high, 2.0 * high
         else:
             return math.inf
         while high - low > 1e-9 * high:
             middle = (low + high) / 2.0
-            low, high = (low, middle) if self._delta(middle) <= delta else (middle, high)
+            low, high = (low, middle) if self._grown(middle) <= delta else (middle, high)
         return self.size * high * _UP
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
@@ -376,31 +446,22 @@ class SumPrice(Price):
         return None if first is None or second is None else (first + second) * _UP
 
     def epsilon(self, delta: float) -> float:
-        first, second = (
-            self.first.epsilons(_SHARES * delta),
-            self.second.epsilons(_SHARES[::-1] * delta / _UP),
-        )
+        first = self.first.epsilons(_SHARES * delta)
+        second = self.second.epsilons(_SHARES[::-1] * delta / _UP)
         return float((first + second).min()) * _UP
 
     def delta(self, epsilon: float) -> float:
-        shares = np.concatenate([[0.0], _SHARES, [1.0]]) * epsilon
-        together = self.first.deltas(shares / _UP) + self.second.deltas(shares[::-1] / _UP)
-        return float(together.min()) * _UP
+        return float(self.deltas(np.array([epsilon]))[0])
 
     def deltas(self, epsilons: Array) -> Array:
-        shares = np.concatenate([[0.0], _SHARES, [1.0]])
-        table = np.multiply.outer(epsilons, shares)  # of (epsilon, share)
-        first = self.first.deltas((table / _UP).ravel()).reshape(table.shape)
-        second = self.second.deltas(table[:, ::-1].ravel()).reshape(table.shape)
-        least: Array = (first + second).min(axis=1) * _UP
-        return least
+        # a table of (epsilon, share of the first release)
+        table = np.multiply.outer(epsilons, np.concatenate([[0.0], _SHARES, [1.0]]))
+        first = self.first.deltas((table / _UP).ravel())
+        second = self.second.deltas(table[:, ::-1].ravel())
+        return np.asarray((first + second).reshape(table.shape).min(axis=1) * _UP)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
-        """Return bounds; the lower one is the larger of both, as dropping a release is post-processing."""
+        # dropping a release is post-processing
         upper = self.epsilon(delta)
         lower = max(self.first.epsilon_bounds(delta)[0], self.second.epsilon_bounds(delta)[0])
         return min(lower, upper), upper
-
-
-def _log_expm1(x: float) -> float:
-    return x + math.log(-math.expm1(-x))

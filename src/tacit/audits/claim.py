@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, gammaln, ndtr, ndtri
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.accounting.roots import halved
+from tacit.accounting.price import halved
 from tacit.audits.scores import Scores, largest_rate
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event, Gaussian

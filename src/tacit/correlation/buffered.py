@@ -18,7 +18,7 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.sensitivity import matrix_sensitivity, sum_of_shifts
+from tacit.accounting.flatten import matrix_sensitivity, sum_of_shifts
 from tacit.correlation.forms import Correlation, Toeplitz, coefficients, prefix_error
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization

@@ -22,7 +22,7 @@ from typing import ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.sensitivity import matrix_sensitivity
+from tacit.accounting.flatten import matrix_sensitivity
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 from tacit.rounding import significant

@@ -16,8 +16,9 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias, final
 
 from tacit.accounting import account
-from tacit.accounting.additive import decimal, pure_cost
+from tacit.accounting.additive import pure_cost
 from tacit.accounting.flatten import flatten
+from tacit.accounting.price import decimal
 from tacit.columns.column import check_settings
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in, check_real
 from tacit.events import Adjacency, ApproximateDP, Event

@@ -15,11 +15,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from tacit.accounting.additive import decimal, renyi_cost, zcdp_cost
-from tacit.accounting.price import Array
-from tacit.accounting.renyi.conversion import epsilon_at_orders
-from tacit.accounting.renyi.zcdp import curve
-from tacit.accounting.roots import halved, last_whole
+from tacit.accounting.additive import renyi_cost, zcdp_cost
+from tacit.accounting.price import Array, decimal, halved, last_whole
+from tacit.accounting.renyi.divergences import epsilon_at_orders
+from tacit.accounting.renyi.rdp import zcdp_curve
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency, Event
 from tacit.ledger.budgets import (
@@ -85,7 +84,7 @@ class ZeroConcentratedBudget(Budget):
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the epsilon and delta of a total, converted at the best order."""
         conversion = conversion_delta(self.delta, self.threshold_delta)
-        epsilon = curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
+        epsilon = zcdp_curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
         return epsilon, balance_delta(spent[0], conversion, spent[1])
 
     def _pure_room(self, room: Cost) -> float:
@@ -201,7 +200,7 @@ def _largest_rho(epsilon: float, delta: float) -> int:
     """Return the largest rho that implies (epsilon, delta)-DP, below 2 epsilon unless delta is near 1."""
 
     def fits(rho: int) -> bool:
-        return curve(above(rho)).epsilon(delta) <= epsilon
+        return zcdp_curve(above(rho)).epsilon(delta) <= epsilon
 
     return last_whole(fits, 0, math.ceil(2 * epsilon * UNIT))
 

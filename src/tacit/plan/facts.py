@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tacit.accounting.scales import LEAST_NOISE
+from tacit.accounting.flatten import LEAST_NOISE
 from tacit.clipping.rules import (
     AdaptiveClipping,
     AutomaticClipping,

@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
 
-from tacit.accounting.renyi.zcdp import curve
-from tacit.accounting.roots import halved, last_whole
+from tacit.accounting.price import halved, last_whole
+from tacit.accounting.renyi.rdp import zcdp_curve
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
@@ -81,9 +81,9 @@ def rho_within(epsilon: Fraction, delta: float) -> Fraction:
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     target = float(epsilon) * (1.0 - 1e-15)
     low, high = 0.0, float(epsilon)  # rho = epsilon is more than any delta < 1/2 allows
-    while curve(high).epsilon(delta) <= target:
+    while zcdp_curve(high).epsilon(delta) <= target:
         low, high = high, 2.0 * high
-    low, _ = halved(lambda rho: curve(rho).epsilon(delta) <= target, low, high, 60)
+    low, _ = halved(lambda rho: zcdp_curve(rho).epsilon(delta) <= target, low, high, 60)
     return rounded_down(Fraction(low))
 
 

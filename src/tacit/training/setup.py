@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from tacit.accounting.scales import LEAST_NOISE
+from tacit.accounting.flatten import LEAST_NOISE
 from tacit.clipping.engine import GradientEngine, PerExampleLoss
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.memory import FAST, MemoryBudget

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.pairs_mixture import COUNTED
+from tacit.accounting.pld.pair import COUNTED
 from tacit.accounting.price import Array, Direction
 from tacit.events import GaussianMixture
 
@@ -398,3 +398,47 @@ def _expm1(angle: Array) -> Complex:
     sine, cosine = np.sin(angle / 2.0), np.cos(angle / 2.0)
     result: Complex = 2.0 * sine * (1j * cosine - sine)
     return result
+
+
+@dataclass(frozen=True)
+class Cumulant:
+    """K and its first two derivatives, from weighted samples of each loss: (losses, log masses, count).
+
+    Gaussians without sampling add mu^2 z (z+1) / 2, with their total mu^2 in ``plain``."""
+
+    parts: tuple[tuple[Array, Array, float], ...]
+    plain: float = 0.0
+
+    def __call__(self, z: float) -> tuple[float, float, float]:
+        value, slope, curvature = self.plain * z * (z + 1.0) / 2.0, self.plain * (z + 0.5), self.plain
+        for losses, logs, count in self.parts:
+            exponents = logs + z * losses
+            top = float(exponents.max())
+            weights = np.exp(exponents - top)
+            total = float(weights.sum())
+            mean = float(np.dot(weights, losses)) / total
+            value += count * (top + math.log(total))
+            slope += count * mean
+            curvature += count * float(np.dot(weights, (losses - mean) ** 2)) / total
+        return value, slope, curvature
+
+
+@dataclass(frozen=True)
+class Saddle:
+    """An estimate: the point (epsilon, log delta) of the curve at the tilt ``tilt``."""
+
+    tilt: float
+    epsilon: float
+    log_delta: float
+    variance: float = math.nan
+
+
+def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
+    """Return the point of the curve with its saddle at ``tilt``."""
+    value, slope, curvature = cumulant(tilt)
+    epsilon = slope - 1.0 / tilt - 1.0 / (tilt + 1.0)
+    spread = curvature + 1.0 / tilt**2 + 1.0 / (tilt + 1.0) ** 2
+    log_delta = (
+        value - tilt * epsilon - math.log(tilt * (tilt + 1.0)) - 0.5 * math.log(2.0 * math.pi * spread)
+    )
+    return Saddle(tilt, epsilon, log_delta, curvature)
