@@ -28,7 +28,7 @@ from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training import session as session_module
 from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.parts.guarded_optimizer import GuardedOptimizer
+from tacit.training.parts.released import GuardedOptimizer
 from tacit.training.ranks import layout
 
 LEVEL = 1e-3

@@ -38,7 +38,7 @@ from tacit.runs.saved_model import load_weights, read_description, tuned_model
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training.data.records import as_records
 from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.resume.state import is_trained_on
+from tacit.training.resume import is_trained_on
 
 
 @dataclass(frozen=True, eq=False)
