@@ -27,7 +27,7 @@ from tacit.plan import Plan
 from tacit.report import findings
 from tacit.runs import audit as slots
 from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.ranks import layout
+from tacit.training.ranks import replicas
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}
 PLANS = {
@@ -153,7 +153,7 @@ def performed(plan: Plan, fault: Fault, rng: np.random.Generator) -> tuple[bool,
         return StepNoise(*address, std=std * fault.noise, **more)
 
     def run(canaries: int) -> SlotEvidence:
-        with mock.patch.object(layout, "StepNoise", faulty):
+        with mock.patch.object(replicas, "StepNoise", faulty):
             return slots.rehearse_plan(plan_with_room(plan, canaries), canaries)
 
     return verdicts(run(CANARIES), lambda: run(slots._MORE[0] * CANARIES), plan, rng)

@@ -29,7 +29,7 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.runs.audit import rehearse_plan
 from tacit.training import PrivateSession
-from tacit.training.ranks import layout
+from tacit.training.ranks import replicas
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}
 FULL = Plan.with_noise(noise_multiplier=4.0, steps=30, records=5000, **COMMON)
@@ -110,7 +110,7 @@ def rejected(factor: float, rng: np.random.Generator) -> bool:
     def too_small(*address: Any, std: float, **more: Any) -> StepNoise:
         return StepNoise(*address, std=std / factor, **more)
 
-    with mock.patch.object(layout, "StepNoise", too_small):
+    with mock.patch.object(replicas, "StepNoise", too_small):
         evidence = rehearse_plan(SAMPLED, POWER_CANARIES)
     return bool(audit_slots(evidence, SAMPLED, confidence=1.0 - LEVEL, rng=rng).claim.claim_rejected)
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
-from tacit.training.data.arrays import tensor_of
-from tacit.training.data.structure import Path, flatten, name_of, rebuild
+from tacit.training.data.tensors import Path, flatten, name_of, rebuild, tensor_of
 
 __all__ = ["pad"]
 

@@ -26,7 +26,6 @@ from tacit.accounting.pld.grid import Masses, dominating
 from tacit.accounting.pld.grid_price import PldPrice, Profile
 from tacit.accounting.pld.losses import loss_of
 from tacit.audits import Claim
-from tacit.audits.claim import Claim
 from tacit.events import (
     Compose,
     Event,

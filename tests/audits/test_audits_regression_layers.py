@@ -28,8 +28,8 @@ from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training import session as session_module
 from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.parts.guarded_optimizer import GuardedOptimizer
-from tacit.training.ranks import layout
+from tacit.training.parts.released import GuardedOptimizer
+from tacit.training.ranks import replicas
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60
@@ -140,7 +140,7 @@ def test_the_noise_of_a_run_follows_its_law() -> None:
 
 @pytest.mark.parametrize("name", NOISE_BUGS)
 def test_a_planted_bug_of_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "StepNoise", planted(NOISE_BUGS[name]))
+    monkeypatch.setattr(replicas, "StepNoise", planted(NOISE_BUGS[name]))
     assert noise_rejected()
 
 
@@ -326,7 +326,7 @@ def test_slots_of_a_right_run_do_not_contradict_its_claim() -> None:
 
 @pytest.mark.parametrize("name", SLOT_BUGS)
 def test_a_planted_bug_of_the_noise_is_found_by_slots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "StepNoise", planted(NOISE_BUGS[name]))
+    monkeypatch.setattr(replicas, "StepNoise", planted(NOISE_BUGS[name]))
     assert rejected_by_slots()
 
 

@@ -152,7 +152,6 @@ def test_budgets_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> 
     for more, said in (
         (["--epsilon", "2"], "got epsilon and advantage"),
         (["--largest-batch", "2000"], "needs a budget in epsilon"),
-        (["--rows-per-user", "4", "--users", "10000"], "ways at an epsilon, takes no --advantage"),
         (["--true-positive-rate", "0.1"], "got advantage and true_positive_rate"),
     ):
         assert run([*RISK, *RECORDS, *more]) == 2

@@ -37,7 +37,7 @@ SGD = "learning_rate = 0.3\nmomentum = 0.9"
 @pytest.fixture(autouse=True)
 def next_to_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs have so little noise that another one is the same; a private session refuses that."""
-    monkeypatch.setattr("tacit.training.setup.LEAST_NOISE", 0.0)
+    monkeypatch.setattr("tacit.training.run.LEAST_NOISE", 0.0)
 
 
 def finished(

@@ -45,7 +45,7 @@ from tacit.training import (
     UserRecords,
     step,
 )
-from tacit.training.parts.payment import Payment
+from tacit.training.parts.charges import Payment
 from tacit.training.ranks.processes import Ranks
 from tacit.training.ranks.replicas import Together
 

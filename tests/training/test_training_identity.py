@@ -21,7 +21,7 @@ from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.training import Augmentation, FlipAndCrop, PrivateSession
 from tacit.training.parts import released as noise_reuse
-from tacit.training.resume.state import Identity
+from tacit.training.resume import Identity
 
 KEY = bytes(range(16))
 N = 60

@@ -41,7 +41,7 @@ from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, StepTicket, train
 from tacit.training import run as run_module
 from tacit.training.data.records import as_records
-from tacit.training.resume.state import saved_generator
+from tacit.training.resume import saved_generator
 
 N, STEPS, CHUNK = 60, 12, 5
 RENYI = RenyiBudget(epsilon=20.0, delta=1e-5, orders=(3.0, 6.0))

@@ -22,8 +22,8 @@ from tacit.errors import DeviceLost, InvalidInput, PrivacyRefusal, UnsupportedMo
 from tacit.plan import LossReport
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, memory, step
-from tacit.training.ranks.layout import Replicated
+from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, step
+from tacit.training.ranks.replicas import Replicated
 
 D, CLASSES = 6, 3
 OUT = "CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -271,7 +271,7 @@ def records_lost(patch: pytest.MonkeyPatch) -> None:
 
 def half_of_the_batch_lost(patch: pytest.MonkeyPatch) -> None:
     """Count a failed part as done."""
-    real = memory.within_memory
+    real = step.within_memory
 
     def forgiving(function: Any, numbers: int) -> Any:
         return (*real(function, numbers)[:-1], 0.0)
@@ -345,7 +345,7 @@ def test_a_resumed_run_with_memory_takes_the_size_of_the_first(kind: str, tmp_pa
 def test_planted_bug_a_saved_state_that_does_not_know_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "add_to_state", lambda *_: None)
+    monkeypatch.setattr(step, "add_to_state", lambda *_: None)
     with pytest.raises(AssertionError):
         check_resumed(tmp_path / "state.pt", "dropout")
 
@@ -403,9 +403,9 @@ def test_another_given_size_is_another_run(tmp_path: Path) -> None:
 @pytest.fixture
 def on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sessions search for the size, as they do on a CUDA device."""
-    made = memory.PhysicalBatch.__init__
+    made = step.PhysicalBatch.__init__
     monkeypatch.setattr(
-        memory.PhysicalBatch, "__init__", lambda *given, **named: made(*given, **{**named, "find": True})
+        step.PhysicalBatch, "__init__", lambda *given, **named: made(*given, **{**named, "find": True})
     )
 
 

@@ -25,7 +25,7 @@ from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, UserRecords
 from tacit.training import run as run_module
-from tacit.training.setup import make_engine
+from tacit.training.run import make_engine
 
 D, USERS, B, C = 4, 12, 6, 0.5
 

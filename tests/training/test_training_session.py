@@ -23,7 +23,7 @@ from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import Alone, FlipAndCrop, PrivateSession, StepCharges, step
-from tacit.training.ranks import layout
+from tacit.training.ranks import replicas
 
 N, D, CLASSES = 60, 5, 3
 
@@ -162,7 +162,7 @@ def test_noise_of_empty_batches_has_the_stated_scale(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 3 / 2, 1.05, 1 / 1.05])
 def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check finds halved noise, and smaller errors of scale."""
-    monkeypatch.setattr(layout, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
+    monkeypatch.setattr(replicas, "StepNoise", lambda *a, std, **kw: StepNoise(*a, std=std * factor, **kw))
     net = wide()
     run = session(net)
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
@@ -170,7 +170,7 @@ def test_planted_bug_noise_scaled(factor: float, monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_bug_noise_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "StepNoise", lambda g, **kw: StepNoise(g, **{**kw, "step": 0}))
+    monkeypatch.setattr(replicas, "StepNoise", lambda g, **kw: StepNoise(g, **{**kw, "step": 0}))
     with pytest.MonkeyPatch.context() as inner, pytest.raises(AssertionError):
         check_noise(session(wide()), inner)
 
@@ -209,7 +209,7 @@ def test_each_parameter_has_the_noise_of_its_own_address(first: str, monkeypatch
         for name, shape in shapes.items()
     }
     generator = seeded_generator(3)
-    buffers = layout._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"), Alone())
+    buffers = replicas._NoiseBuffers(parameters, generator, 2.0, 5, torch.device("cpu"), Alone())
     assert buffers[first].shape == shapes[first]
     for index, (name, parameter) in enumerate(parameters.items()):
         want = gaussian(generator, shapes[name], std=2.0, step=5, index=index, dtype=parameter.dtype)
@@ -704,7 +704,7 @@ def test_noise_drawn_ahead_is_the_same_noise(monkeypatch: pytest.MonkeyPatch) ->
     net, generator = model(), seeded_generator(3)
     named = dict(net.named_parameters())
     inline, ahead = (
-        layout._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind), Alone())
+        replicas._NoiseBuffers(named, generator, 2.0, 5, torch.device(kind), Alone())
         for kind in ("cpu", "cuda")
     )
     for name in named:

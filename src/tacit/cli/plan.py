@@ -21,18 +21,14 @@ from tacit.cli.terminal import (
     option,
     print_json,
     print_whole,
-    refuse,
     say,
     show_line,
     table_of_figures,
 )
 from tacit.errors import InvalidInput
 from tacit.events import event_from_json
-from tacit.noise_in_time import InTime, Ways, compare_in_time
-from tacit.people import Comparison, compare_ways
 from tacit.plan import Plan, Signal
 from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
-from tacit.planner.search import Progress
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import Config, read_config
@@ -51,18 +47,10 @@ _NEEDED = {
 
 
 def command(
-    context: typer.Context,
     config: Annotated[
         Path | None, argument("A run file, for facts that no option states.", metavar="[RUN.toml]")
     ] = None,
     records: Annotated[float | None, option("N, a public figure.")] = None,
-    users: Annotated[float | None, option("Or: people with several rows each, a public figure.")] = None,
-    rows_per_user: Annotated[
-        float | None, option("Rows of one of them: compare ways to train on people.")
-    ] = None,
-    correlated: Annotated[
-        bool, typer.Option("--correlated", help="Also compare noise that is correlated in time.")
-    ] = False,
     unit: Annotated[str | None, option("What one record is: image, patient.")] = None,
     epsilon: Epsilon = None,
     advantage: Annotated[
@@ -100,16 +88,8 @@ def command(
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
-    With --users and --rows-per-user, the records are people. The last lines then compare two ways to train:
-    drawing people, and clipping the mean of that many rows once; or drawing rows, at the price of all rows of
-    a person.
-
     With --advantage, or --true-positive-rate and --false-positive-rate, the budget is the most that any
     attack may find out about a record. Epsilon is then stated at this delta, and 2ε is twice that epsilon.
-
-    With --correlated, further lines compare ways to correlate the noise in time, at the recommended batch or
-    at a single --batch-size: the noise of sums of many steps, relative to independent noise, and the memory
-    that a run needs for it between steps.
 
     A run file gives [privacy], epochs and steps, unless an option does. The last lines then say whether its
     model can learn under its own plan's noise. --weights does the same for a model with that many trained
@@ -121,10 +101,6 @@ def command(
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --advantage 0.1 --delta 1e-6
     --epochs 30
     """
-    if users is not None:
-        by_risk = ("advantage", "true_positive_rate")
-        refuse(context, "tacit plan --users, which compares ways at an epsilon,", *by_risk)
-    records = _records(records, users, rows_per_user)
     run_file = None if config is None else read_config(config)
     if run_file is not None:
         privacy, training = run_file.privacy, run_file.training
@@ -162,22 +138,17 @@ def command(
     target = None if figure is None else figure_path(figure)
     with Preparations() as progress:
         advice = advise(question, batch_sizes=sizes, progress=progress)
-        ways = _ways(advice, rows_per_user)
-        in_time = _in_time(advice, sizes, progress) if correlated else None
         signal = _signal(advice, run_file, weights)
         tuned = config is not None and run_file is not None and run_file.pretrained
         ways_to_tune = ranked_ways(config) if tuned and config is not None else []
     if target is not None:
         plot_advice(advice, target)
     if as_json:
-        compared = {"ways": ways, "in_time": in_time, "signal": signal}
-        extras = {name: one.as_data() for name, one in compared.items() if one is not None}
+        extras = {} if signal is None else {"signal": signal.as_data()}
         tune = {"tune": [one.as_data() for one in ways_to_tune]} if ways_to_tune else {}
         print_json(advice.as_data() | extras | tune)
     else:
         _show(advice)
-        _show_ways(ways)
-        show_in_time(in_time)
         if signal is not None:
             console.print("\nCan it learn?\n", style="bold")
             say(signal.in_words())
@@ -232,32 +203,6 @@ def _show(advice: PlanAdvice) -> None:
     console.print(advice.in_words())
 
 
-def _records(records: float | None, users: float | None, rows_per_user: float | None) -> float | None:
-    """Return the number of records, or of people if each person has several rows."""
-    if (users is None) != (rows_per_user is None):
-        raise InvalidInput(
-            "--users and --rows-per-user go together: how many people there are, and how many rows each "
-            "has. Give both, or only --records if a record is a person."
-        )
-    if users is not None and records is not None:
-        raise InvalidInput("--users already says how many records there are. Leave out --records.")
-    return _first(users, records)
-
-
-def _ways(advice: PlanAdvice, rows_per_user: float | None) -> Comparison | None:
-    """Compare ways to train on people with several rows, at the recommended batch size."""
-    if rows_per_user is None:
-        return None
-    rows = whole("rows_per_user", rows_per_user)
-    return compare_ways(advice.question, advice.recommended.batch_size, rows)
-
-
-def _in_time(advice: PlanAdvice, sizes: list[int], progress: Progress) -> Ways:
-    """Compare ways to correlate the noise in time, at a single given batch size, else the recommended."""
-    batch = sizes[0] if len(sizes) == 1 else advice.recommended.batch_size
-    return compare_in_time(advice.question, batch, progress)
-
-
 def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
     """Compute how well the run file's plan, or else the recommended one, can learn; None without weights."""
     count = None if weights is None else whole("weights", weights)
@@ -282,25 +227,6 @@ def _is_plan_of(question: PlanRequest, run_file: Config) -> bool:
     privacy, training = run_file.privacy, run_file.training
     values = (question.records, question.epsilon, question.delta, question.epochs, question.steps)
     return values == (privacy.records, privacy.epsilon, privacy.delta, training.epochs, training.steps)
-
-
-def _show_ways(ways: Comparison | None) -> None:
-    if ways is None:
-        return
-    figures = ("batch", "σ", "noise, rows alike", "noise, rows unlike")
-    table = table_of_figures(["a step draws"], figures, padding=0)
-    names = (
-        f"people, {ways.rows_per_user} rows of each",
-        f"rows, at most {ways.rows_per_user} of each",
-        "rows, by the group bound",
-    )
-    for name, way in zip(names, (ways.people, ways.rows, ways.group_bound), strict=True):
-        noises = (_short(way.noise_alike), _short(way.noise_unlike))
-        table.add_row(name, f"{way.batch_size:,}", f"{way.noise_multiplier:.4g}", *noises)
-    console.print()
-    print_whole(table)
-    console.print()
-    say(ways.in_words())
 
 
 def _table(advice: PlanAdvice) -> Table:
@@ -344,43 +270,3 @@ def _chance(value: float) -> str:
     ('1e-09', '<1e-99')
     """
     return "<1e-99" if value < 1e-99 else f"{value:.0e}"
-
-
-_BATCHES = {
-    "poisson": "Poisson samples",
-    "cyclic": "samples of {} parts",
-    "parts": "{} whole parts",
-    "full": "all",
-}
-_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}", "tree": "tree, {} steps"}
-
-
-def show_in_time(ways: Ways | None) -> None:
-    """Print the ways to correlate the noise, and the run file's lines for the one with the least noise."""
-    if ways is None:
-        return
-    figures = ("σ", "noise of sums", "relative", "kept")
-    table = table_of_figures(["noise", "a step takes"], figures, padding=0)
-    everything = [*ways.samples, *(way for way in ways.parts if way not in ways.samples)]
-    best = min(everything, key=lambda way: way.relative)
-    for way in everything:
-        table.add_row(*_cells_in_time(way), style="bold" if way is best else None)
-    console.print(f"\nNoise in time, {ways.steps:,} steps of {ways.batch_size:,}:\n")
-    print_whole(table)
-    console.print()
-    say(ways.in_words())
-    console.print(f"\n{ways.as_toml()}", markup=False, highlight=False)
-    if ways.as_toml(stream=True) != ways.as_toml():
-        console.print("\nIn a fixed order:\n")
-        console.print(ways.as_toml(stream=True), markup=False, highlight=False)
-
-
-def _cells_in_time(way: InTime) -> list[str]:
-    return [
-        _NOISE.get(way.noise, way.noise).format(way.size),
-        _BATCHES[way.batches].format(way.cycle),
-        f"{way.noise_multiplier:.4g}",
-        f"{way.noise_of_sums:.3g}",
-        f"{way.relative:.2f}",
-        f"{way.memory} × weights" if way.memory else "nothing",
-    ]

@@ -25,17 +25,15 @@ from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.augmentation import FlipAndCrop
 from tacit.training.data.dated import DatedRecords, day_of
 from tacit.training.data.records import Data, Records, as_records
-from tacit.training.data.user_names import numbered
-from tacit.training.data.users import UserRecords
+from tacit.training.data.users import UserRecords, numbered
 from tacit.training.loop import History
 from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.ledger_charges import StepCharges
-from tacit.training.parts.policy_check import register
+from tacit.training.parts.charges import StepCharges, register
 from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
-    from tacit.training.data.streamed import StreamedBatches
+    from tacit.training.data.prefetch import StreamedBatches
 
 
 def make_session(
@@ -169,7 +167,7 @@ def opened_batches(batches: Path | None) -> StreamedBatches | None:
     """Open the folder that ``tacit batches`` wrote, if one is given."""
     if batches is None:
         return None
-    from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
+    from tacit.training.data.prefetch import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)
 

@@ -46,8 +46,8 @@ def check_comparable(name: str, config: Config) -> None:
     if config.data.draw == "rows":
         raise InvalidInput(
             f'{name}: [data] draw = "rows" cannot be compared: its price is that of all rows of a person. '
-            "Compare it with drawing people by --users and --rows-per-user, without the run file; tacit "
-            "train prints the price of this run before its first step."
+            "docs/people.md compares it with drawing people; tacit train prints the price of this run "
+            "before its first step."
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():

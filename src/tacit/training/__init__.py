@@ -18,7 +18,7 @@ from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.least_squares import least_squares_session, solve_least_squares
 from tacit.training.loop import Watcher, train
 from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.parts.charges import StepCharges
 from tacit.training.ranks.processes import Alone, ProcessRanks
 from tacit.training.scoring import score_held_out
 from tacit.training.selection import select_candidate

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tacit.clipping.alone import outputs_alone
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
-from tacit.training.data.arrays import cast_numbers, floating_type, tensor_of
+from tacit.training.data.tensors import cast_numbers, floating_type, tensor_of
 from tacit.training.labels import LabelFigures, label_figures
 from tacit.training.ranking import average_precision, roc_auc
 from tacit.training.values import as_for_zeros, check_classes, without_numbers

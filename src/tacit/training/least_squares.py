@@ -18,7 +18,7 @@ from tacit.plan import Plan
 from tacit.training.data.records import Data
 from tacit.training.data.users import UserRecords
 from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.ledger_charges import StepCharges
+from tacit.training.parts.charges import StepCharges
 from tacit.training.session import PrivateSession
 
 

@@ -28,7 +28,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger.chain import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
-from tacit.training.data.user_names import numbered
+from tacit.training.data.users import numbered
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
 from tacit.training.session import PrivateSession
 
@@ -64,7 +64,7 @@ def score_held_out(
 
     >>> from tacit.ledger import Ledger, Policy, RenyiBudget
     >>> from tacit.plan import Plan, ScoreReport
-    >>> from tacit.training.parts.ledger_charges import StepCharges
+    >>> from tacit.training.parts.charges import StepCharges
     >>> ledger = Ledger.create("sqlite://")
     >>> budget = RenyiBudget(epsilon=3.0, delta=1e-4)
     >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=budget))

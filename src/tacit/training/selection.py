@@ -34,7 +34,7 @@ from tacit.events import PrivateSelection
 from tacit.ledger import Ledger
 from tacit.ledger.chain import Json
 from tacit.plan import Plan
-from tacit.training.parts.policy_check import check_promise, delta_to_charge, register
+from tacit.training.parts.charges import check_promise, delta_to_charge, register
 from tacit.training.ranks.processes import check_one_process
 from tacit.training.session import PrivateSession
 

@@ -44,9 +44,8 @@ from tacit.training.data.dated import DatedRecords
 from tacit.training.data.records import Collate, Data, Records
 from tacit.training.data.users import UserRecords, are_of_users
 from tacit.training.parts.audit_slots import AuditSlots, SlotEvidence
-from tacit.training.parts.falling import Falling
-from tacit.training.parts.ledger_charges import StepCharges
-from tacit.training.parts.progress import loss_std, noisy
+from tacit.training.parts.charges import StepCharges
+from tacit.training.parts.progress import Falling, loss_std, noisy
 from tacit.training.ranks.processes import Ranks
 from tacit.training.run import Arguments, Run
 from tacit.training.step import StepReport, StepTicket
@@ -374,7 +373,7 @@ class PrivateSession:
         Steps that were taken after the save are taken again, with the same noise.  They are the same release
         as long as nothing has changed.  The session refuses another plan, other records, another model,
         optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
-        that they read, as these are when the session is made (:mod:`tacit.training.resume.state`).
+        that they read, as these are when the session is made (:mod:`tacit.training.resume`).
 
         It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
         reads from files, environment or clocks; the contents of compiled extensions and of library objects.

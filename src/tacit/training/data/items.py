@@ -27,7 +27,7 @@ from tacit.clipping.isolation.state import same
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords
-from tacit.training.data.structure import name_of, paths_of
+from tacit.training.data.tensors import name_of, paths_of
 
 _SEEDS = 3
 """The number of seeds with which each item is read."""

@@ -1,13 +1,11 @@
-"""``tacit plan --correlated``: each way keeps the promise in a run, and the text follows the figures."""
+"""Noise in time: each way keeps the promise in a run, and the text follows the figures."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tacit.cli.app import run as tacit
+from experiments.noise_in_time import InTime, Ways, command, compare_in_time
 from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import InvalidInput
-from tacit.noise_in_time import InTime, Ways, compare_in_time
 from tacit.plan import Plan
 from tacit.planner import PlanRequest
 from tacit.runs.config import parse_config
@@ -182,19 +179,10 @@ def test_a_wrong_batch_size_is_refused() -> None:
 
 
 @pytest.mark.thorough(instead="test_the_run_of_each_way_has_its_noise_and_keeps_the_promise")
-def test_the_command_prints_a_run_file_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["plan", "--records", "2000", "--unit", "image", "--adjacency", "add-remove", "--epsilon", "2",
-             "--delta", "1e-5", "--steps", "60", "--batch-size", "100", "--correlated"]  # fmt: skip
-    assert tacit(words) == 0
+def test_the_command_prints_a_run_file_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+    command(2000, "image", "add-remove", 2.0, 1e-5, 100, 60)
     printed = capsys.readouterr().out
     assert "Noise in time, 60 steps of 100:" in printed
     block = printed.partition("[privacy]")[2].partition("\n\n")[0]
     plan = make_plan(parse_config(RUN.format(privacy="[privacy]" + block, batch=100), "run.toml"))
     assert plan.epsilon <= 2.0
-    assert tacit([*words, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)["in_time"]
-    assert data["samples"][0]["noise_multiplier"] == pytest.approx(plan.noise_multiplier, rel=1e-6)
-    assert tacit([*words, "--language-model"]) == 2
-    assert "--correlated" in capsys.readouterr().err

@@ -1,14 +1,14 @@
-"""A comparison of two ways to train on people with several rows each, at the same epsilon and delta.
+"""Two ways to train on people with several rows each, compared: ``python -m experiments.people_or_rows``.
 
-Both ways release sums of clipped gradients.  The comparison is by the noise of a step's mean gradient, for
-the same number of steps and of computed gradients.  One way draws B people and, before it clips, averages
-the gradients of K rows of each person.  The other draws B K rows, clips each one and accounts for a person
-as a group of rows (Charles et al., 2407.07737).
+Both ways release sums of clipped gradients, at the same epsilon and delta.  The comparison is by the noise of
+a step's mean gradient, for the same number of steps and of computed gradients.  One way draws B people and,
+before it clips, averages the gradients of K rows of each person.  The other draws B K rows, clips each one
+and accounts for a person as a group of rows (Charles et al., 2407.07737).
 
 The noise is given in units of C, the clipping norm of rows.  For rows it is sigma / (B K).  For people it is
 sigma / B if the rows of a person have equal gradients, because their mean then has the same norm.  If these
 gradients are orthogonal, the norm of their mean is smaller by a factor sqrt(K).  The clipping norm can then
-be smaller by the same factor, and the noise is sigma / (B sqrt(K)).  The module does not import torch.
+be smaller by the same factor, and the noise is sigma / (B sqrt(K)).
 
 Symbols: N people, K rows of each, B people a step, T steps, sigma noise multiplier, C clipping norm.
 """
@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from tacit.accounting import calibrate
+from tacit.cli.terminal import print_whole, say, table_of_figures
 from tacit.errors import InvalidInput, check_integer
 from tacit.events import Adjacency, Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
 from tacit.planner import PlanRequest
@@ -145,3 +148,36 @@ def compare_ways(question: PlanRequest, batch_size: int, rows_per_user: int) -> 
         rows=by_rows(least(epsilon, delta, K)),
         group_bound=by_rows(least(epsilon / K, shared, 1)),
     )  # fmt: skip
+
+
+def command(
+    users: Annotated[int, typer.Option(help="N, the number of people, a public figure.")],
+    rows_per_user: Annotated[int, typer.Option(help="K, the rows of one of them.")],
+    unit: Annotated[str, typer.Option(help="What one record is: user, patient.")],
+    adjacency: Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")],
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    delta: Annotated[float, typer.Option(help="The delta of the promise.")],
+    batch_size: Annotated[int, typer.Option(help="B, the expected people of a step.")],
+    steps: Annotated[int, typer.Option(help="T, the steps of the run.")],
+) -> None:
+    """Compare drawing people with drawing rows at one promise; reads no data."""
+    question = PlanRequest(
+        records=users, unit=unit, adjacency=adjacency, epsilon=epsilon, delta=delta, steps=steps
+    )
+    found = compare_ways(question, batch_size, rows_per_user)
+    figures = ("batch", "σ", "noise, rows alike", "noise, rows unlike")
+    table = table_of_figures(["a step draws"], figures, padding=0)
+    names = {
+        f"people, {rows_per_user} rows of each": found.people,
+        f"rows, at most {rows_per_user} of each": found.rows,
+        "rows, by the group bound": found.group_bound,
+    }
+    for name, way in names.items():
+        noises = (f"{way.noise_alike:.2e}", f"{way.noise_unlike:.2e}")
+        table.add_row(name, f"{way.batch_size:,}", f"{way.noise_multiplier:.4g}", *noises)
+    print_whole(table)
+    say(found.in_words())
+
+
+if __name__ == "__main__":
+    typer.run(command)

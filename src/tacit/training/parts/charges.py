@@ -1,4 +1,8 @@
-"""The charges of a training run to a ledger, made before its steps.  One long class: all share one key.
+"""Checks that a plan may be charged to a data set: both must promise the same, to the same people.
+
+The module also chooses the chunks and the delta of charges to a budget, and registers the records.
+
+The charges of a training run to a ledger, made before its steps.  One long class: all share one key.
 
 A run is cut into chunks of steps.  Each chunk is one charge to the data set's budget, reserved before its
 first step and settled after its last.  The first chunk includes the preparation and the score report.  Chunks
@@ -24,20 +28,31 @@ than the charges.  It has the key of the noise.  From this key follow the keys o
 that prove that the run owns them.  This includes chunks that were reserved, settled or forfeited after the
 state was written.  Without the resume state no process may take the steps: the charge stays spent, and a new
 run has a new key and pays again.
+
+Payment for steps: the ledger commits the charge of a step before the step reads anything.
+
+**Guarantee**
+
+* A session takes no step before the ledger has committed the charge that covers it.  The first of several
+  ranks charges, and the others wait for it.
+* If batches were drawn before the run, the session checks that no other run has claimed them before it
+  charges anything, and claims them for this run before it releases anything.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
+from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event
-from tacit.ledger import Ledger
+from tacit.ledger import ApproximateBudget, Ledger, Policy
 from tacit.ledger.chain import Json
 from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.errors import LeaseLost
@@ -45,8 +60,108 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Charge
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge, register
+from tacit.sampling.base import Indices
+from tacit.training.data.prefetch import DrawnRecords
+from tacit.training.part import Part
 from tacit.training.ranks.processes import Ranks, check_one_process
+
+_CHUNKS = 20  # the number of charges of a run, unless the user sets the steps in a chunk
+
+
+def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
+    """Return the plan's delta if the budget, or one of a parent, counts (epsilon, delta); else None."""
+    while not isinstance(policy.budget, ApproximateBudget):
+        if policy.parent is None:
+            return None
+        policy = ledger.policy(policy.parent)
+    return plan.delta
+
+
+def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
+    """Return the number of steps in a charge: ``chunk``, or by default a twentieth of the plan.
+
+    It is rounded up to whole epochs if batches are shuffled.
+
+    Args:
+        whole: whether the budget counts (epsilon, delta), so that the whole plan is one charge.
+
+    Raises:
+        InvalidInput: ``chunk`` is no number of steps, or not the whole plan although ``whole`` is set.
+    """
+    if whole:
+        if chunk not in (None, plan.steps):
+            raise InvalidInput(
+                f"chunk must be the whole plan for this data set; got {chunk!r}. Its budget counts "
+                "(epsilon, delta), and so counted, the chunks of a run cost far more than the whole plan. "
+                "Leave chunk out."
+            )
+        return plan.steps
+    size = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
+    unit = plan.charging_unit
+    return -(-size // unit) * unit
+
+
+def check_promise(
+    dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool, owned_by: str | None = None
+) -> None:
+    """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy.
+
+    Raises:
+        PrivacyRefusal: one of them differs; the message names it.  See :class:`~tacit.training.StepCharges`.
+    """
+    if plan.unit != policy.unit:
+        raise PrivacyRefusal(
+            f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
+            f"share a budget. Make the plan with unit={policy.unit!r} if each record is one {policy.unit}, "
+            "or open the records as another data set with a separate budget."
+        )
+    if plan.adjacency is not policy.relation:
+        raise PrivacyRefusal(
+            f"the plan's adjacency is {plan.adjacency}, that of {dataset!r} is {policy.relation}. The two "
+            f"cannot share a budget. Make the plan with adjacency={policy.relation.value!r}."
+        )
+    if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
+        raise PrivacyRefusal(
+            f"training counts by column {owned_by!r}, and data set {dataset!r} by {policy.unit_column!r}. "
+            "The two may mean different people, and cannot share a budget. Train with column "
+            f"{policy.unit_column!r} as the owners."
+        )
+    if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
+        raise PrivacyRefusal(
+            f"{dataset!r} counts by the column {policy.unit_column!r}, training by record. One "
+            f"{policy.unit} may have several rows. Train on UserRecords, with charges "
+            f"owned_by={policy.unit_column!r}; in a configuration by [data] user and rows_per_user. If no "
+            f"{policy.unit} has two of the training records, {_test_records_of(plan)}say "
+            "one_record_per_unit=True; the ledger will record that you said so."
+        )
+    most = policy.largest_table if policy.public_records is None else policy.public_records
+    if plan.records > most:
+        raise PrivacyRefusal(
+            f"the plan has {plan.records} records, and {dataset!r} at most {most}. The limit is in the "
+            f"policy of the data set. Make the plan with records={most} or fewer, as many as there are."
+        )
+
+
+def _test_records_of(plan: Plan) -> str:
+    """Return words about the test records if the plan has a score report.
+
+    The user's statement of one record per unit covers these records too.
+    """
+    return "" if plan.score_report is None else "nor two of the test records, "
+
+
+def register(
+    ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
+) -> None:
+    """Let ``ledger`` store the fingerprint of a run's records for ``dataset``, unless ``content`` is None.
+
+    Raises:
+        PrivacyRefusal: the ledger has the records under another name with a separate budget, or as another
+            block.
+    """
+    if content is not None:
+        ledger.register_content(dataset, ledger.fingerprint(content), block=block)
+
 
 _MOST_NOISE = 64.0  # in units of the plan's noise: with more noise a model learns nothing
 _LEASE_S = 6 * 3600.0  # after it, another process may count a chunk as lost; its run can still resume it
@@ -448,3 +563,87 @@ def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
     """Return the score report of the first chunk; without one, facts equal those of earlier versions."""
     report = plan.score_report
     return {} if report is None or number > 0 else {"score": repr(report)}
+
+
+@final
+class Payment(Part):
+    """The charges of a session, and the batches that were drawn before its run, if there are any.
+
+    Args:
+        content: returns the records as bytes, for the ledger's fingerprint.
+
+    Attributes:
+        charges: the charges at rank 0; None at the other ranks.
+        refusal: the ledger's refusal that ended the run; None if there was none.
+    """
+
+    def __init__(
+        self,
+        charges: StepCharges | None,
+        batches: DrawnRecords | None,
+        content: Callable[[], Iterable[bytes | memoryview] | None],
+        ranks: Ranks,
+    ) -> None:
+        self.charges = charges if ranks.first else None
+        self.refusal: BudgetExceeded | None = None
+        self._charged = ranks.from_first(lambda: charges is not None)
+        self._batches, self._content, self._ranks = batches, content, ranks
+        self._name = secrets.token_hex(16)
+
+    def before(self, step: int, indices: Indices) -> None:
+        self._pay_at_first(step)
+
+    def _pay_at_first(self, step: int) -> None:
+        if self._charged or self._batches is not None:
+            self._ranks.from_first(lambda: self._pay(step))
+
+    def _pay(self, step: int) -> None:
+        if self._batches is not None:
+            self._batches.check_free(self._name)
+        if self.charges is not None:
+            self.charges.recognise(self._content)
+            self.charges.before(step)
+
+    def is_paid(self, step: int) -> bool:
+        """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
+        try:
+            self._pay_at_first(step)
+        except BudgetExceeded as refusal:
+            if step == 0:
+                raise
+            self.refusal = refusal
+            return False
+        self.refusal = None
+        return True
+
+    def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
+        if (batches := self._batches) is not None:
+            self._ranks.from_first(lambda: batches.claim(self._name))
+        return gradients
+
+    def after(self, step: int, loss: float | None) -> None:
+        if self.charges is not None:
+            self.charges.after(step)
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"charges": None if self.charges is None else self.charges.state(), "name": self._name}
+
+    def load(self, state: Mapping[str, Any], generator: Generator) -> None:
+        if self._ranks.first:
+            now = None if self.charges is None else self.charges.state()
+            if now != (before := state["charges"]):
+                raise PrivacyRefusal(
+                    f"the run is charged to {_account(before)}, this session to {_account(now)}. Steps "
+                    "would go unpaid, or be paid twice. Go on with the charges that the run was started "
+                    "with, or start a new run."
+                )
+            if self.charges is not None:
+                self.charges.take_up(generator)
+        self._name = state["name"]
+
+
+def _account(state: object) -> str:
+    """Describe the ledger and data set that a run is charged to."""
+    if not isinstance(state, dict):
+        return "no ledger"
+    return ", ".join(f"{name} {value}" for name, value in state.items())

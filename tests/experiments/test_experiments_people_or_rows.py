@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.cli.app import run as tacit
+from experiments.people_or_rows import Way, command, compare_ways
 from tacit.errors import InvalidInput
-from tacit.people import Way, compare_ways
 from tacit.plan import Plan
 from tacit.planner import PlanRequest
 from tacit.report.statement.statement import group_epsilon
@@ -63,36 +61,11 @@ def test_the_words_follow_the_figures() -> None:
     assert "draw rows: drawing people has 2.00 times" in words(2.0, 0.5)
 
 
-ASKED = [
-    "plan", "--unit", "user", "--adjacency", "add-remove", "--epsilon", "3", "--delta", "1e-6", "--epochs",
-    "4",
-]  # fmt: skip
-
-
 def test_the_command_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tacit([*ASKED, "--users", "5000", "--rows-per-user", "6", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["question"]["records"] == 5000
-    assert found["ways"]["people"]["batch_size"] == found["recommended_batch_size"]
-    assert tacit([*ASKED, "--users", "5e3", "--rows-per-user", "6"]) == 0
+    command(5000, 6, "user", "add-remove", 3.0, 1e-6, 50, 300)
     text = capsys.readouterr().out
     for words in ("people, 6 rows of each", "rows, at most 6 of each", "rows, by the group bound", "draw "):
         assert words in text
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["--users", "5000"], "go together"),
-        (["--rows-per-user", "6"], "go together"),
-        (["--users", "5000", "--rows-per-user", "6", "--records", "10"], "Leave out --records"),
-        (["--users", "5000", "--rows-per-user", "1.5"], "--rows-per-user"),
-        (["--users", "5000", "--rows-per-user", "0"], "--rows-per-user"),
-    ],
-)
-def test_bad_input(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tacit([*ASKED, *given]) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_batch_larger_than_the_people_is_refused() -> None:

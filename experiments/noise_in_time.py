@@ -1,4 +1,4 @@
-"""A comparison of the correlations of noise that one budget allows (no torch).
+"""A comparison of the correlations of noise that one budget allows: ``python -m experiments.noise_in_time``.
 
 All options release T noisy sums of B expected records.  Training adds up the sums of many steps, so the
 options are compared by the noise of prefix sums: sigma times the prefix error of the correlation
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from tacit.cli.terminal import console, print_whole, say, table_of_figures
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.correlation.forms import noise_of_sums
 from tacit.errors import check_integer
@@ -226,3 +229,61 @@ def _cost_of(question: PlanRequest, B: int, T: int, noise: str, size: int, sampl
         plan.noise_multiplier * noise_of_sums(form, T) / plan.expected_batch_size,
         relative=1.0, memory=0 if form is None else form.kept,
     )  # fmt: skip
+
+
+_BATCHES = {
+    "poisson": "Poisson samples",
+    "cyclic": "samples of {} parts",
+    "parts": "{} whole parts",
+    "full": "all",
+}
+_NOISE = {"banded": "banded, {}", "inverse": "inverse, {}", "blt": "BLT, {}", "tree": "tree, {} steps"}
+
+
+def show(ways: Ways) -> None:
+    """Print the ways to correlate the noise, and the run file's lines for the one with the least noise."""
+    figures = ("σ", "noise of sums", "relative", "kept")
+    table = table_of_figures(["noise", "a step takes"], figures, padding=0)
+    everything = [*ways.samples, *(way for way in ways.parts if way not in ways.samples)]
+    best = min(everything, key=lambda way: way.relative)
+    for way in everything:
+        table.add_row(*_cells_in_time(way), style="bold" if way is best else None)
+    console.print(f"\nNoise in time, {ways.steps:,} steps of {ways.batch_size:,}:\n")
+    print_whole(table)
+    console.print()
+    say(ways.in_words())
+    console.print(f"\n{ways.as_toml()}", markup=False, highlight=False)
+    if ways.as_toml(stream=True) != ways.as_toml():
+        console.print("\nIn a fixed order:\n")
+        console.print(ways.as_toml(stream=True), markup=False, highlight=False)
+
+
+def _cells_in_time(way: InTime) -> list[str]:
+    return [
+        _NOISE.get(way.noise, way.noise).format(way.size),
+        _BATCHES[way.batches].format(way.cycle),
+        f"{way.noise_multiplier:.4g}",
+        f"{way.noise_of_sums:.3g}",
+        f"{way.relative:.2f}",
+        f"{way.memory} × weights" if way.memory else "nothing",
+    ]
+
+
+def command(
+    records: Annotated[int, typer.Option(help="N, a public figure.")],
+    unit: Annotated[str, typer.Option(help="What one record is: image, patient.")],
+    adjacency: Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")],
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    delta: Annotated[float, typer.Option(help="The delta of the promise.")],
+    batch_size: Annotated[int, typer.Option(help="B, the expected records of a step.")],
+    steps: Annotated[int, typer.Option(help="T, the steps of the run.")],
+) -> None:
+    """Compare forms of noise, numbers of bands and samplers at one promise; reads no data."""
+    question = PlanRequest(
+        records=records, unit=unit, adjacency=adjacency, epsilon=epsilon, delta=delta, steps=steps
+    )
+    show(compare_in_time(question, batch_size))
+
+
+if __name__ == "__main__":
+    typer.run(command)
