@@ -27,7 +27,7 @@ from tacit.events import Adjacency, Event, Gaussian
 from tacit.integrations import dp_accounting as google
 from tacit.plan import LossReport, Plan
 from tacit.report import Statement
-from tacit.report.statement.verification import Opinion, Verification, verify_statement
+from tacit.report.verification import Opinion, Verification, verify_statement
 from tacit.sampling import ByDate, ShuffledBatches, TruncatedPoissonSampling
 
 Data = dict[str, Any]

@@ -39,17 +39,19 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.charged import charge_key
-from tacit.report.certificate.certificate import (
+from tacit.report.certificate import (
     Certificate,
+    CertificateCheck,
+    check_certificate,
     group_of,
     guarantee_of,
     make_certificate,
+    make_key,
+    public_key_of,
+    read_certificate,
     run_of,
 )
-from tacit.report.certificate.check import CertificateCheck, check_certificate, read_certificate
-from tacit.report.certificate.lines import GRADES, SECTIONS, checklist, in_words
-from tacit.report.certificate.signing import make_key, public_key_of
-from tacit.report.certificate.statements import STATEMENTS
+from tacit.report.checklist import GRADES, SECTIONS, STATEMENTS, checklist, in_words
 from tacit.report.schema import check_against, read_schema
 
 Data = dict[str, Any]

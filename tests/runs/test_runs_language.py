@@ -27,7 +27,7 @@ from tacit.datasets.documents import sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.pretrained.folder import ModelFolder
-from tacit.report.statement.reading import read_statement
+from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config, remembering
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries

@@ -13,10 +13,10 @@ from tacit.cli.options import argument, option
 from tacit.cli.show import messages, show_line
 from tacit.errors import InvalidInput, check_in, reason_of
 from tacit.ledger import Ledger
-from tacit.report.certificate.certificate import make_certificate
-from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
-from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
-from tacit.report.statement.reading import read_statement
+from tacit.report.certificate import make_certificate
+from tacit.report.checklist import STATEMENTS, ask_statements, statements_text
+from tacit.report.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.verification import read_statement
 
 _FORMATS = ("text", "json", "registry")
 _ASKED = Path("statements.toml")  # where answers go if no file is named

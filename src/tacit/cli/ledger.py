@@ -292,7 +292,7 @@ def key(
 
     Example:  tacit ledger key curator.pem
     """
-    from tacit.report.certificate.signing import make_key
+    from tacit.report.certificate import make_key
 
     public = make_key(file)
     say(f"Private key: {file}, only for its owner. Public key, to distribute:")

@@ -12,15 +12,13 @@ from tacit.cli.options import AsJson, argument, option
 from tacit.cli.show import console, messages, note, print_json, say
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.integrations.dp_accounting import google_epsilon
-from tacit.report.certificate.check import (
+from tacit.report.certificate import (
     CertificateCheck,
     check_certificate,
     is_certificate,
     read_certificate,
 )
-from tacit.report.statement.charged_check import against_its_ledger
-from tacit.report.statement.reading import read_statement
-from tacit.report.statement.verification import Verification, verify_statement
+from tacit.report.verification import Verification, against_its_ledger, read_statement, verify_statement
 
 
 def command(

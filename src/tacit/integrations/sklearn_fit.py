@@ -30,7 +30,7 @@ from tacit.models.curves import Curve
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe
-from tacit.report.statement.statement import Statement, make_statement
+from tacit.report.statement import Statement, make_statement
 from tacit.training import (
     PrivateSession,
     StepCharges,

@@ -50,7 +50,7 @@ from tacit.plan import Plan
 from tacit.report.findings import AttackedModel, default_rates, membership_found, risk_found
 from tacit.report.pages.canvas import grey_picture
 from tacit.report.risk import risk_sheet
-from tacit.report.statement.reading import read_event
+from tacit.report.verification import read_event
 from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import read_text

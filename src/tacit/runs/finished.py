@@ -26,7 +26,7 @@ from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import FEWEST_TESTS, Planted, audits_found
-from tacit.report.statement.reading import check_fields, read_event, read_statement
+from tacit.report.verification import check_fields, read_event, read_statement
 from tacit.runs.build import owned_by
 from tacit.runs.canaries import read_canaries, with_canaries
 from tacit.runs.checks import canary_file, resume_state, slot_files

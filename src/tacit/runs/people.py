@@ -8,7 +8,7 @@ from typing import Any
 from tacit.accounting import account
 from tacit.report.findings import risk_found
 from tacit.report.risk import risk_sheet
-from tacit.report.statement.reading import read_event
+from tacit.report.verification import read_event
 from tacit.runs.finished import finished_files
 
 

@@ -1,24 +1,217 @@
-"""The check that a privacy statement's epsilon covers its event, and that its fields agree with each other.
+"""The check that a statement's epsilon covers its event, and that its fields agree with each other.
 
-A statement contains its event and its plan. The check accounts for the event again, and compares the event
-and the described mechanism with those of the plan. It can also ask other accountants. It compares a statement
-only with itself, because no file can show that the event is the one that was run.
+A statement contains its event and its plan. The check accounts for the event again, and writes the statement
+again from the plan. Only the ledger that the run was charged to shows that this is the event that was run.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
-from tacit.events import Adjacency, Event, event_to_json
-from tacit.report.statement.reading import check_fields, read_event, read_plan
-from tacit.report.statement.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.events import Adjacency, Event, event_from_json, event_to_json
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.ledger.budgets import Cost
+from tacit.plan import LossReport, Plan, ScoreReport
+from tacit.plan.facts import CORRELATIONS, RULES
+from tacit.report.schema import check_against, read_json
+from tacit.report.spending import spendings
+from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.sampling import (
+    ByDate,
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
+
+_LARGEST_NUMBER = 1e300
+_KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "": {
+        "private": bool, "guarantee": dict, "mechanism": dict, "accountant": dict, "event": dict,
+        "plan": dict, "randomness": str, "data": str, "model": str, "public_data": list, "covered": list,
+        "not_covered": list, "notes": list, "versions": dict,
+    },
+    "guarantee": {
+        "unit": str, "adjacency": str, "epsilon": (int, float, type(None)), "delta": (int, float),
+        "groups": dict, "lower_bound_of_the_same_analysis": (int, float),
+    },
+    "mechanism": {
+        "steps": int, "sampler": str, "expected_batch_size": (int, float), "clipping": str,
+        "public_figure_for_the_number_of_records": int, "noise_multiplier": (int, float),
+        "noise_multiplier_of_the_gradients": (int, float), "views_per_record": int, "loss_report": str,
+        "preparation": list,
+    },
+}  # fmt: skip
+
+
+def read_statement(path: Path | str) -> dict[str, Any]:
+    """Read a statement that a run has written.
+
+    Raises:
+        InvalidInput: the file cannot be read, is not JSON, or is not a privacy statement.
+    """
+    data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
+    if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
+        raise InvalidInput(
+            f"{path} is not a privacy statement of Tacit: it does not begin by saying so. Give the "
+            "statement.json of a run."
+        )
+    statement: dict[str, Any] = data
+    return statement
+
+
+def check_fields(data: Mapping[str, Any]) -> None:
+    """Check that ``data`` has the fields of a statement, each with the right type and in its range.
+
+    Raises:
+        InvalidInput: a field is missing, has another type, or is out of range.
+    """
+    if data.get("format") not in (1, FORMAT):
+        raise InvalidInput(
+            f"the statement has format {data.get('format')!r}; this version of Tacit reads formats 1 and "
+            f"{FORMAT}. Use the version that wrote it."
+        )
+    for where, kinds in _KINDS.items():
+        part = data[where] if where else data
+        for name, kind in kinds.items():
+            if name == "plan" and data["format"] == 1:
+                continue
+            value = part.get(name, ...)
+            wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+            endless = isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER
+            if wrong or endless:
+                state = "it is missing" if value is ... else f"it is {json.dumps(value)[:60]}"
+                raise InvalidInput(
+                    f"the statement's {f'{where}.{name}' if where else name} cannot be read: {state}. Get "
+                    "the statement again from its source."
+                )
+    guarantee = data["guarantee"]
+    if not 0.0 < guarantee["delta"] < 1.0 or (guarantee["epsilon"] or 0.0) < 0.0:
+        raise InvalidInput(
+            f"the statement's epsilon {guarantee['epsilon']} and delta {guarantee['delta']} are impossible. "
+            "Epsilon must be at least 0, and delta in (0, 1)."
+        )
+
+
+def read_event(data: object) -> Event:
+    """Read the event of a statement or a certificate.
+
+    Raises:
+        InvalidInput: there is no such event.
+    """
+    try:
+        return event_from_json(json.dumps(data))
+    except (TacitError, RecursionError) as problem:
+        raise InvalidInput(f"the field event cannot be read: {problem}") from None
+
+
+def read_plan(data: Mapping[str, Any]) -> Plan:
+    """Read the plan that a statement contains. A statement by Tacit 0.2.0 describes it in words instead.
+
+    Raises:
+        TacitError: there is no such plan, or Tacit refuses to run it.
+    """
+    if data["format"] == 1:
+        return plan_of_0_2(data)
+    return Plan.from_json(json.dumps(data.get("plan")))
+
+
+def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
+    """Rebuild the plan that the fields of a statement by Tacit 0.2.0 describe.
+
+    Raises:
+        TacitError: there is no such plan, or Tacit refuses to run it.
+    """
+    mechanism, guarantee = data["mechanism"], data["guarantee"]
+    preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
+    if mechanism["steps"] < 0:
+        raise InvalidInput(f"the number of steps must be at least 0; got {mechanism['steps']}.")
+    return Plan(
+        unit=guarantee["unit"],
+        adjacency=Adjacency.parse(guarantee["adjacency"]),
+        delta=guarantee["delta"],
+        records=mechanism["public_figure_for_the_number_of_records"],
+        sampling=_sampling(mechanism, data["event"]),
+        clipping=_made(mechanism["clipping"], RULES),
+        steps=max(1, mechanism["steps"]),
+        noise_multiplier=mechanism["noise_multiplier"],
+        expected_batch_size=mechanism["expected_batch_size"],
+        preparation=tuple(event_from_json(json.dumps(item)) for item in preparation),
+        views=mechanism["views_per_record"],
+        rows_per_user=mechanism.get("rows_per_unit"),
+        correlation=_made(mechanism.get("noise_in_time", "none"), CORRELATIONS),
+        loss_report=_made(mechanism["loss_report"], (LossReport,)),
+        score_report=_made(mechanism.get("score_report", "none"), (ScoreReport,)),
+        allow_large_delta=True,
+    )
+
+
+def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
+    """Find the sampler that the statement describes in words. The exact sampling rate is in the event."""
+    words, batch = mechanism["sampler"], mechanism["expected_batch_size"]
+    records = mechanism["public_figure_for_the_number_of_records"]
+    makes: list[Callable[[], Sampling]] = [FullBatch, partial(ShuffledBatches, round(batch), records)]
+    times = re.search(r"at most (\d{1,18}) times?(?:, (\d{1,18}) steps apart)?", words)
+    if times:
+        makes.append(partial(ByDate, int(times[1]), int(times[2] or 1)))
+    cut, cycle = (re.search(pattern, words) for pattern in (r"at most (\d{1,18}) of", r"of (\d{1,18}) parts"))
+    parts = int(cycle[1]) if cycle else 1
+    for rate in (*_rates(event), 1.0, batch * parts / max(1, records)):
+        makes.append(partial(PoissonSampling, rate))
+        if cut:
+            makes.append(partial(TruncatedPoissonSampling, rate, records, int(cut[1])))
+        if cycle:
+            makes.append(partial(CyclicPoissonSampling, rate, parts))
+    for make in makes:
+        with suppress(InvalidInput):
+            if (sampling := make()).describe() == words:
+                return sampling
+    raise InvalidInput(
+        f"the sampler cannot be read from {words!r}. It fits neither the event nor batches of {batch:g} of "
+        f"{records} records."
+    )
+
+
+def _rates(event: object) -> Iterator[float]:
+    """Yield the sampling rates in the JSON of an event."""
+    if isinstance(event, list):
+        for item in event:
+            yield from _rates(item)
+    elif isinstance(event, dict):
+        yield from (value for key, value in event.items() if key == "sampling_rate")
+        yield from _rates(event.get("of"))
+
+
+def _made(text: str, kinds: tuple[type, ...]) -> Any:
+    """Make an object of one of the dataclasses ``kinds`` from its repr, or return None for "none"."""
+    if text == "none":
+        return None
+    try:
+        tree = ast.parse(text, mode="eval").body
+        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
+            raise ValueError
+        kind = next(kind for kind in kinds if kind.__name__ == tree.func.id)
+        return kind(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords})
+    except InvalidInput:
+        raise  # the message of the class names the wrong value
+    except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput(f"{text[:80]!r} is not the repr of any of {names}.") from None
+
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 _POWERS = 1e-9  # relative tolerance: processors round powers differently
@@ -176,7 +369,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
 
     Args:
-        data: the result of :func:`~tacit.report.statement.reading.read_statement`, or the ``data`` of a
+        data: the result of :func:`~tacit.report.verification.read_statement`, or the ``data`` of a
             :class:`Statement`.
         opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
 
@@ -386,3 +579,79 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
     return differences
+
+
+_CHARGED = {
+    "type": "object",
+    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
+        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
+    },
+}
+_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
+
+
+def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """Describe each difference of a statement from its ledger in a sentence.
+
+    Args:
+        data: a statement that :func:`tacit.report.verification.verify_statement` has checked.
+        ledger: the ledger that the run was charged to.
+
+    Raises:
+        InvalidInput: the statement's ``ledger`` field cannot be read.
+
+    **Guarantee**
+
+    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
+      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
+      steps.
+    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
+    """
+    charged = data.get("ledger", "none")
+    if charged == "none":
+        return ["it says that the run was not charged to a ledger."]
+    check_against(_CHARGED, charged, what="the statement's part on its ledger")
+    return list(_problems(data, charged, ledger))
+
+
+def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    dataset, run = charged["dataset"], charged["run"]
+    if charged["ledger"] != ledger.uuid:
+        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
+        return
+    anchor = Anchor.parse(charged["head"])
+    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
+    policy, guarantee = ledger.policy(dataset), data["guarantee"]
+    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
+        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
+    if guarantee["unit"] != policy.unit:
+        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
+    charges = [
+        spent
+        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
+        if spent.run == run and spent.dataset == dataset
+    ]
+    if not charges:
+        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+        return
+    steps = data["mechanism"]["steps"]
+    if charged["steps"] < steps:
+        yield f"{steps} steps were taken, and {charged['steps']} were charged."
+    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
+    yield from _underpaid(data, policy, paid)
+
+
+def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
+    """Describe the first slot of the budget in which the charges are below the cost of the event.
+
+    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
+    """
+    if policy.budget.mode == "approximate":
+        return
+    due = policy.budget.price(read_event(data["event"]), policy.relation)
+    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
+        if cost < least * (1.0 - _ROUNDING):
+            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
+            return
