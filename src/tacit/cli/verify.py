@@ -18,6 +18,7 @@ from tacit.report.certificate import (
     is_certificate,
     read_certificate,
 )
+from tacit.report.schema import OtherVersion
 from tacit.report.verification import Verification, against_its_ledger, read_statement, verify_statement
 
 
@@ -49,8 +50,28 @@ def command(
     folder = file if file.is_dir() else None
     if folder is not None:
         file = folder / "statement.json"
-    if is_certificate(file):
-        return _certificate(file, ledger, public_key, as_json)
+    try:
+        if is_certificate(file):
+            return _certificate(file, ledger, public_key, as_json)
+        return _statement(file, folder, second_opinion, ledger, public_key, as_json)
+    except OtherVersion as problem:
+        if as_json:
+            words = {"other_version": problem.version, "in_words": [str(problem)]}
+            print_json({"verdict": "not verified", "agrees": False, **words})
+        else:
+            console.print(Text("NOT VERIFIED", "bold red"))
+            say(f"\n{problem}")
+        return 1
+
+
+def _statement(
+    file: Path,
+    folder: Path | None,
+    second_opinion: bool,
+    ledger: str | None,
+    public_key: str | None,
+    as_json: bool,
+) -> int:
     if public_key is not None:
         raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
     data = read_statement(file)
@@ -58,7 +79,7 @@ def command(
         result, hint = _verified(data, second_opinion)
         if ledger is not None:
             result = _paid_for(result, data, ledger)
-        if folder is not None and not result.other_version:
+        if folder is not None:
             result = _with_texts(result, data, folder)
     if as_json:
         print_json(result.as_data())

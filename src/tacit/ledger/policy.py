@@ -29,7 +29,6 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("blocks", list | tuple, "a list of names"),
     ("dialect", Dialect, "a Dialect"),
 )
-_OLD = {"values": "keys"}  # histories contain a hash of the JSON, so names in it never change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +152,7 @@ class Policy:
             "adjacency": self.relation.value,
             "budget": self.budget.to_data(),
             "blocks": list(self.blocks),
-            "columns": {
-                name: {_OLD.get(fact, fact): value for fact, value in column.to_data().items()}
-                for name, column in self.columns.items()
-            },
+            "columns": {name: column.to_data() for name, column in self.columns.items()},
         }
         dialect = self.dialect.to_data()
         return data | changed | ({"dialect": dialect} if dialect else {})
@@ -189,20 +185,11 @@ class Policy:
         parts = {
             "budget": budget_from_data(settings["budget"]),
             "columns": {
-                str(name): Column.from_data(_new(facts), f"column {name!r}")
-                for name, facts in columns.items()
+                str(name): Column.from_data(facts, f"column {name!r}") for name, facts in columns.items()
             },
             "dialect": Dialect.from_data(settings.get("dialect", {}), "dialect"),
         }
         return cls(**settings | parts)
-
-
-def _new(facts: object) -> object:
-    """Return the facts of a column, with the names in the JSON replaced by those of the fields."""
-    if not isinstance(facts, Mapping) or any(name in facts for name in _OLD):
-        return facts
-    old = {name: fact for fact, name in _OLD.items()}
-    return {old.get(name, name): value for name, value in facts.items()}
 
 
 def _check_text(name: str, value: object, *, empty: bool = False) -> None:

@@ -39,7 +39,10 @@ from tacit.ledger.tables import (
     dataset_row,
 )
 
-VERSION = 2
+VERSION = 3
+"""The format of a ledger's tables and entries; Tacit 0.1 wrote format 1, and Tacit 0.2 format 2."""
+
+_WRITERS = {1: "0.1", 2: "0.2"}
 
 # Statements of every charge are built once, as building one takes several times as long as running it.
 _NUMBER: sa.BindParameter[int] = sa.bindparam("number")
@@ -263,11 +266,12 @@ class Store:
                 raise InvalidInput(f"there is no ledger at {target}. Make one with `tacit ledger init`.")
             row = connection.execute(sa.select(LEDGER)).one_or_none()
             if row is None or row.version != VERSION:
+                written = None if row is None else row.version
                 raise InvalidInput(
-                    f"this ledger has format {None if row is None else row.version}, and this Tacit reads "
-                    f"format {VERSION}; nothing was changed in it. Continue with the Tacit that wrote it. Or "
-                    "read there what is left of each budget (tacit ledger status), make a new ledger with "
-                    "this Tacit, open each data set with what is left as its cap, and say so in its note."
+                    f"this ledger was written by Tacit {_WRITERS.get(written, 'of another version')} (format "
+                    f"{written}), and this Tacit reads format {VERSION}: nothing was changed in it. Continue "
+                    "with the Tacit that wrote it, or open each data set in a new ledger with what is left "
+                    "there as its cap."
                 )
             store.identity = Identity(row.uuid, bytes.fromhex(row.secret))
         return store

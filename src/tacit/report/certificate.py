@@ -25,9 +25,9 @@ from tacit.ledger import Anchor, Budget, Ledger, Policy
 from tacit.ledger.budgets import Cost, budget_from_data
 from tacit.ledger.chain import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
-from tacit.report.schema import check_against, read_json, read_schema
+from tacit.report.schema import check_against, other_version, read_json, read_schema
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
-from tacit.report.verification import of_other_version, read_event
+from tacit.report.verification import read_event
 from tacit.rounding import finite, pair
 from tacit.serial import parse_json
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
-FORMAT = 2  # Tacit 0.2.0 wrote format 1; the check does not compare the words of a format 1 certificate
+FORMAT = 2
 _GROUPS = (2, 5)
 _NO_PROMISE = 500.0  # an epsilon beyond this promises nothing
 _KINDS = 60  # with more distinct mechanisms, the tight accountant would take too long
@@ -337,7 +337,6 @@ def _without_claim(text: str) -> str:
     return "(left out: it claims what no epsilon and delta prove)" if claims_too_much(text) else text
 
 
-# The check of an older certificate compares its words with these, and with those of _raised and _recovered.
 _METHODS = {
     "pure": (
         "sums of pure epsilons",
@@ -485,7 +484,6 @@ class CertificateCheck:
         problems: one sentence on each error. It is empty if the certificate agrees.
         remarks: sentences on limits of the check, which are not errors.
         checked: one sentence on each thing that was checked.
-        other_version: the version of Tacit that wrote the certificate, if it is another one; else "".
 
     **Guarantee**
 
@@ -499,19 +497,16 @@ class CertificateCheck:
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
     checked: tuple[str, ...]
-    other_version: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether the check found no problems, and compared the words of the certificate, too."""
-        return not self.problems and not self.other_version
+        """Whether the check found no problems."""
+        return not self.problems
 
     @property
     def verdict(self) -> str:
-        """The result in words: "agrees", "does not agree" or "not verified"."""
-        if self.problems:
-            return "does not agree"
-        return "not verified" if self.other_version else "agrees"
+        """The result in words: "agrees" or "does not agree"."""
+        return "does not agree" if self.problems else "agrees"
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
@@ -521,7 +516,6 @@ class CertificateCheck:
             "problems": list(self.problems),
             "remarks": list(self.remarks),
             "checked": list(self.checked),
-            "other_version": self.other_version,
         }
 
     def in_words(self) -> list[str]:
@@ -545,7 +539,7 @@ def read_certificate(path: Path | str) -> dict[str, Any]:
         InvalidInput: the file cannot be read, or is not a certificate.
     """
     data: dict[str, Any] = read_json(path, "certificate", "the JSON form of one")
-    check_against(read_schema("certificate.schema.json"), data, what="the certificate")
+    _check_form(data)
     return data
 
 
@@ -561,6 +555,7 @@ def check_certificate(
 
     Raises:
         InvalidInput: the certificate does not fit its schema, or its policy or a mechanism cannot be read.
+        OtherVersion: another version of Tacit wrote the certificate, so it is not verified.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -575,7 +570,7 @@ def check_certificate(
     >>> check_certificate(data).problems[0]
     'the mechanism of entry 1 costs [500000000000] units; only [250000000000] were charged.'
     """
-    check_against(read_schema("certificate.schema.json"), data, what="the certificate")
+    _check_form(data)
     policy = Policy.from_data(data["policy"])
     problems = list(_prices(data, policy))
     if not problems:  # if a cost is wrong, the total means nothing
@@ -590,7 +585,7 @@ def check_certificate(
         else f"The sum of its {charges} was computed again by tacit {__version__}."
     ]
     remarks = list(_remarks(data, public_key))
-    not_verified = [*_FREE, *(["lines"] if _other_version(data) else [])]
+    not_verified = [*_FREE]
     if ledger is None:
         not_verified += _OF_LEDGER
         remarks.append(
@@ -601,7 +596,16 @@ def check_certificate(
         problems += differences
         checked += sentences
     remarks.append(f"Not verified: {', '.join(not_verified)}.")
-    return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked), _other_version(data))
+    return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked))
+
+
+def _check_form(data: Mapping[str, Any]) -> None:
+    """Check that this version wrote the certificate, and that it fits its schema."""
+    software = data.get("software") if isinstance(data, Mapping) else None
+    version = software.get("tacit") if isinstance(software, Mapping) else None
+    if isinstance(version, str) and (version != __version__ or data.get("format") != FORMAT):
+        raise other_version("certificate", version[:40], data.get("format"), FORMAT)
+    check_against(read_schema("certificate.schema.json"), data, what="the certificate")
 
 
 def _prices(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
@@ -639,9 +643,7 @@ def _check_figures(data: Mapping[str, Any], policy: Policy) -> Iterator[str]:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """If this version wrote the certificate, check every word of its lines against figures and statements."""
-    if _other_version(data):
-        return
+    """Check every word of the lines against figures and statements."""
     lines = [json.dumps(line, sort_keys=True) for line in data["lines"]]
     expected = [json.dumps(line, sort_keys=True) for line in checklist(data)]
     for line in data["lines"]:
@@ -659,14 +661,6 @@ _OF_LEDGER = ("subject", "policy", "mechanisms", "burned", "kinds", "ledger")
 """The fields that only the ledger determines."""
 
 
-def _other_version(data: Mapping[str, Any]) -> str:
-    """Return the version that wrote the certificate if its words may differ from this one's, else ""."""
-    version = str(data["software"]["tacit"])[:40]
-    if data["format"] != FORMAT:
-        return f"{version} in format {data['format']}"
-    return "" if version == __version__ else version
-
-
 def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
     signature = data["signature"]
     if signature is None:
@@ -681,8 +675,6 @@ def _signature(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]
 
 def _remarks(data: Mapping[str, Any], public_key: str | None) -> Iterator[str]:
     signature = data["signature"]
-    if version := _other_version(data):
-        yield of_other_version("certificate", version)
     if signature is None:
         yield "It is not signed, so it does not show who issued it."
     elif public_key is None:

@@ -6,14 +6,10 @@ again from the plan. Only the ledger that the run was charged to shows that this
 
 from __future__ import annotations
 
-import ast
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,20 +19,10 @@ from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
 from tacit.events import Adjacency, Event, event_from_json, event_to_json
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.ledger.budgets import Cost
-from tacit.plan import LossReport, Plan, ScoreReport
-from tacit.plan.facts import CORRELATIONS, RULES
-from tacit.report.schema import check_against, read_json
+from tacit.plan import Plan
+from tacit.report.schema import check_against, other_version, read_json
 from tacit.report.spending import spendings
 from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
-from tacit.sampling import (
-    ByDate,
-    CyclicPoissonSampling,
-    FullBatch,
-    PoissonSampling,
-    Sampling,
-    ShuffledBatches,
-    TruncatedPoissonSampling,
-)
 
 _LARGEST_NUMBER = 1e300
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -79,17 +65,13 @@ def check_fields(data: Mapping[str, Any]) -> None:
 
     Raises:
         InvalidInput: a field is missing, has another type, or is out of range.
+        OtherVersion: the statement has another format.
     """
-    if data.get("format") not in (1, FORMAT):
-        raise InvalidInput(
-            f"the statement has format {data.get('format')!r}; this version of Tacit reads formats 1 and "
-            f"{FORMAT}. Use the version that wrote it."
-        )
+    if data.get("format") != FORMAT:
+        raise other_version("statement", _version(data), data.get("format"), FORMAT)
     for where, kinds in _KINDS.items():
         part = data[where] if where else data
         for name, kind in kinds.items():
-            if name == "plan" and data["format"] == 1:
-                continue
             value = part.get(name, ...)
             wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
             endless = isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER
@@ -107,6 +89,12 @@ def check_fields(data: Mapping[str, Any]) -> None:
         )
 
 
+def _version(data: Mapping[str, Any]) -> str:
+    """Return the version that the statement names, which may be anything."""
+    accountant = data.get("accountant")
+    return str(accountant.get("version") if isinstance(accountant, dict) else None)[:40]
+
+
 def read_event(data: object) -> Event:
     """Read the event of a statement or a certificate.
 
@@ -117,100 +105,6 @@ def read_event(data: object) -> Event:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
         raise InvalidInput(f"the field event cannot be read: {problem}") from None
-
-
-def read_plan(data: Mapping[str, Any]) -> Plan:
-    """Read the plan that a statement contains. A statement by Tacit 0.2.0 describes it in words instead.
-
-    Raises:
-        TacitError: there is no such plan, or Tacit refuses to run it.
-    """
-    if data["format"] == 1:
-        return plan_of_0_2(data)
-    return Plan.from_json(json.dumps(data.get("plan")))
-
-
-def plan_of_0_2(data: Mapping[str, Any]) -> Plan:
-    """Rebuild the plan that the fields of a statement by Tacit 0.2.0 describe.
-
-    Raises:
-        TacitError: there is no such plan, or Tacit refuses to run it.
-    """
-    mechanism, guarantee = data["mechanism"], data["guarantee"]
-    preparation = [] if mechanism["preparation"] == ["none"] else mechanism["preparation"]
-    if mechanism["steps"] < 0:
-        raise InvalidInput(f"the number of steps must be at least 0; got {mechanism['steps']}.")
-    return Plan(
-        unit=guarantee["unit"],
-        adjacency=Adjacency.parse(guarantee["adjacency"]),
-        delta=guarantee["delta"],
-        records=mechanism["public_figure_for_the_number_of_records"],
-        sampling=_sampling(mechanism, data["event"]),
-        clipping=_made(mechanism["clipping"], RULES),
-        steps=max(1, mechanism["steps"]),
-        noise_multiplier=mechanism["noise_multiplier"],
-        expected_batch_size=mechanism["expected_batch_size"],
-        preparation=tuple(event_from_json(json.dumps(item)) for item in preparation),
-        views=mechanism["views_per_record"],
-        rows_per_user=mechanism.get("rows_per_unit"),
-        correlation=_made(mechanism.get("noise_in_time", "none"), CORRELATIONS),
-        loss_report=_made(mechanism["loss_report"], (LossReport,)),
-        score_report=_made(mechanism.get("score_report", "none"), (ScoreReport,)),
-        allow_large_delta=True,
-    )
-
-
-def _sampling(mechanism: Mapping[str, Any], event: object) -> Sampling:
-    """Find the sampler that the statement describes in words. The exact sampling rate is in the event."""
-    words, batch = mechanism["sampler"], mechanism["expected_batch_size"]
-    records = mechanism["public_figure_for_the_number_of_records"]
-    makes: list[Callable[[], Sampling]] = [FullBatch, partial(ShuffledBatches, round(batch), records)]
-    times = re.search(r"at most (\d{1,18}) times?(?:, (\d{1,18}) steps apart)?", words)
-    if times:
-        makes.append(partial(ByDate, int(times[1]), int(times[2] or 1)))
-    cut, cycle = (re.search(pattern, words) for pattern in (r"at most (\d{1,18}) of", r"of (\d{1,18}) parts"))
-    parts = int(cycle[1]) if cycle else 1
-    for rate in (*_rates(event), 1.0, batch * parts / max(1, records)):
-        makes.append(partial(PoissonSampling, rate))
-        if cut:
-            makes.append(partial(TruncatedPoissonSampling, rate, records, int(cut[1])))
-        if cycle:
-            makes.append(partial(CyclicPoissonSampling, rate, parts))
-    for make in makes:
-        with suppress(InvalidInput):
-            if (sampling := make()).describe() == words:
-                return sampling
-    raise InvalidInput(
-        f"the sampler cannot be read from {words!r}. It fits neither the event nor batches of {batch:g} of "
-        f"{records} records."
-    )
-
-
-def _rates(event: object) -> Iterator[float]:
-    """Yield the sampling rates in the JSON of an event."""
-    if isinstance(event, list):
-        for item in event:
-            yield from _rates(item)
-    elif isinstance(event, dict):
-        yield from (value for key, value in event.items() if key == "sampling_rate")
-        yield from _rates(event.get("of"))
-
-
-def _made(text: str, kinds: tuple[type, ...]) -> Any:
-    """Make an object of one of the dataclasses ``kinds`` from its repr, or return None for "none"."""
-    if text == "none":
-        return None
-    try:
-        tree = ast.parse(text, mode="eval").body
-        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
-            raise ValueError
-        kind = next(kind for kind in kinds if kind.__name__ == tree.func.id)
-        return kind(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords})
-    except InvalidInput:
-        raise  # the message of the class names the wrong value
-    except (ValueError, SyntaxError, TypeError, StopIteration, RecursionError, MemoryError):
-        names = ", ".join(kind.__name__ for kind in kinds)
-        raise InvalidInput(f"{text[:80]!r} is not the repr of any of {names}.") from None
 
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
@@ -253,7 +147,6 @@ class Verification:
         remarks: sentences for the reader that are not contradictions.
         opinions: the answers of other accountants.
         not_verified: the fields that no other field determines, and that nothing has confirmed.
-        other_version: the version of Tacit that wrote the statement, if it is another one; else "".
         checked: a sentence on the scope of the verdict.
 
     **Guarantee**
@@ -274,7 +167,6 @@ class Verification:
     remarks: tuple[str, ...]
     opinions: tuple[Opinion, ...]
     not_verified: tuple[str, ...] = ()
-    other_version: str = ""
     checked: str = (
         "Checked: the figures of the statement agree with each other. NOT checked: that they describe the "
         "real run. No file shows that; the ledger to which the run was charged does (--ledger)."
@@ -288,16 +180,14 @@ class Verification:
     @property
     def agrees(self) -> bool:
         """Whether the statement's epsilon is enough and its fields agree with each other."""
-        return self.enough and not self.contradictions and not self.other_version
+        return self.enough and not self.contradictions
 
     @property
     def verdict(self) -> str:
-        """In words: "agrees", "claims too little", "contradicts itself" or "not verified"."""
-        if self.agrees:
-            return "agrees"
+        """In words: "agrees", "claims too little" or "contradicts itself"."""
         if not self.enough:
             return "claims too little"
-        return "contradicts itself" if self.contradictions else "not verified"
+        return "contradicts itself" if self.contradictions else "agrees"
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
@@ -320,7 +210,6 @@ class Verification:
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
-            *([of_other_version("statement", self.other_version)] if self.other_version else []),
             self.checked,
             *([f"Not verified: {', '.join(self.not_verified)}."] if self.not_verified else []),
         ]
@@ -334,14 +223,6 @@ class Verification:
         if self.epsilon < self.lower * (1.0 - _ROUNDING):
             return f"{short}. It is false, as it is below the least cost of the event."
         return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
-
-
-def of_other_version(what: str, version: str) -> str:
-    """Write why a paper of another version is not verified."""
-    return (
-        f"The {what} was written by tacit {version}; this is {__version__}. Its figures were computed again, "
-        f"but its words were not compared, so it is not verified. Verify it with the version that wrote it."
-    )
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
@@ -375,6 +256,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
 
     Raises:
         InvalidInput: a field is missing or has a wrong value, or the event is unknown.
+        OtherVersion: another version of Tacit wrote the statement, so it is not verified.
 
     >>> import torch
     >>> from tacit import Plan, PrivateSession, make_statement, train
@@ -393,11 +275,13 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     'claims too little'
     """
     check_fields(data)
+    if _version(data) != __version__:
+        raise other_version("statement", _version(data), data.get("format"), FORMAT)
+
     guarantee = data["guarantee"]
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
-    other_version = _other_version(data)
     contradictions = [
         *_about_plan(data, event),
         *_about_randomness(data),
@@ -411,7 +295,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         lower, upper = curve.epsilon_bounds(delta)
         method = curve.best_method(delta)
         contradictions += _about_groups(guarantee, curve)
-        if not other_version and not contradictions:  # a plan that contradicts the event determines nothing
+        if not contradictions:  # a plan that contradicts the event determines nothing
             contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):
@@ -430,7 +314,6 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         remarks=_remarks(data),
         opinions=answers,
         not_verified=_not_verified(data),
-        other_version=other_version,
     )
 
 
@@ -464,14 +347,6 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _other_version(data: Mapping[str, Any]) -> str:
-    """Return the version that wrote the statement if its words may differ from this one's, else ""."""
-    version = str(data["accountant"].get("version"))[:40]
-    if data["format"] != FORMAT:
-        return f"{version} in format {data['format']}"
-    return "" if version == __version__ else version
-
-
 _FREE = ("data", "model", "public_data", "notes", "randomness", "versions")
 """The fields that the plan does not determine."""
 
@@ -481,7 +356,8 @@ def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
     own, owner = limits_of(data["not_covered"])
     facts = {name: data[name] for name in (*_FREE, "private")}
     facts |= {"not_covered": own, "ledger": data.get("ledger")}
-    due = statement_data(read_plan(data), data["mechanism"]["steps"], curve, facts, owner=owner)
+    plan = Plan.from_json(json.dumps(data["plan"]))
+    due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
     if data["versions"].get("tacit") != __version__:
         due["versions"] = data["versions"] | {"tacit": __version__}
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
@@ -503,8 +379,6 @@ def _not_verified(data: Mapping[str, Any]) -> tuple[str, ...]:
     own, _ = limits_of(data["not_covered"])
     lines = "the first line of not_covered" if len(own) == 1 else f"the first {len(own)} lines of not_covered"
     names = [*_FREE, *([lines] if own else [])]
-    if _other_version(data):
-        names = [*_FREE, "covered", "not_covered"]
     return (*names, *(["ledger"] if data.get("ledger", "none") != "none" else []))
 
 
@@ -512,14 +386,12 @@ def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
     """Describe in a sentence each way in which event, mechanism or guarantee differs from the plan."""
     steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
     try:
-        plan = read_plan(data)
+        plan = Plan.from_json(json.dumps(data["plan"]))
         due = plan.event_after(steps)
         mechanism = mechanism_of(plan, steps)
     except (TacitError, RecursionError) as problem:
         return [f"the described mechanism is impossible: {problem}"]
     described = data["mechanism"]
-    if data["format"] == 1:  # an older version may say less
-        mechanism = {name: value for name, value in mechanism.items() if name in described}
     promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
     return [
         *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
@@ -549,7 +421,7 @@ def _about_randomness(data: Mapping[str, Any]) -> list[str]:
 
 
 def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """Check that every step was charged to the ledger. Older statements have no field on the ledger."""
+    """Check that every step was charged to the ledger."""
     ledger = data.get("ledger", "none")
     if ledger == "none":
         return []
@@ -589,7 +461,6 @@ _CHARGED = {
         **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
     },
 }
-_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 
 
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
