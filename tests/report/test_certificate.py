@@ -38,7 +38,7 @@ from tacit.ledger import (
     RenyiBudget,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.charged import charge_key
+from tacit.ledger.ledger import charge_key
 from tacit.report.certificate import (
     Certificate,
     CertificateCheck,

@@ -12,7 +12,7 @@ from shell import Shell
 
 from tacit.errors import InvalidInput
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.charged import charge_key, charged_run
+from tacit.ledger.ledger import charge_key, charged_run
 from tacit.report.verification import against_its_ledger
 
 Data = dict[str, Any]

@@ -15,8 +15,8 @@ from shell import Shell
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import DiscreteLaplace, Gaussian, Repeat
 from tacit.ledger import Ledger, Policy, PureBudget, RenyiBudget
-from tacit.ledger.charged import charge_key
-from tacit.ledger.policy_file import read_policy
+from tacit.ledger.ledger import charge_key
+from tacit.ledger.policy import read_policy
 from tacit.report.certificate import make_certificate
 from tacit.report.checklist import (
     CHOICES,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.events import Gaussian
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.errors import LeaseLost
+from tacit.ledger.records import LeaseLost
 from tacit.plan import Plan, ScoreReport
 from tacit.report import make_statement as statement_of
 from tacit.report.verification import against_its_ledger, verify_statement

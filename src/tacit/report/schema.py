@@ -27,7 +27,7 @@ class OtherVersion(InvalidInput):
 
 
 def other_version(what: str, version: str, form: object, due: int) -> OtherVersion:
-    """Return the error for a paper in the format ``form``; this version writes and reads the format ``due``."""
+    """Return the error for a paper in the format ``form``, where this version reads the format ``due``."""
     error = OtherVersion(
         f"the {what} was written by tacit {version} in format {str(form)[:20]}, and this is tacit "
         f"{__version__}, which reads its own in format {due}: it is not verified. Verify it with the version "

@@ -38,11 +38,9 @@ from numpy.typing import NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event
 from tacit.ledger import Ledger
-from tacit.ledger.chain import Json
-from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
-from tacit.ledger.errors import LeaseLost
+from tacit.ledger.ledger import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.policy import OWNED_BY
-from tacit.ledger.records import Charge
+from tacit.ledger.records import Charge, Json, LeaseLost
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.training.parts.policy_check import check_promise, chunk_size, delta_to_charge, register
