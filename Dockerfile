@@ -10,7 +10,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM python:3.13-slim-bookworm
 LABEL org.opencontainers.image.title="Tacit" \
       org.opencontainers.image.description="Deep learning with differential privacy, for PyTorch" \
-      org.opencontainers.image.version="0.2.0" \
+      org.opencontainers.image.version="0.3.0" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/tacit-dp/tacit"
 # pip's default is the build of PyTorch with CUDA, which is several gigabytes larger.

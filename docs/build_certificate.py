@@ -18,14 +18,11 @@ from typing import Any
 from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import Column, DatasetStatus, Ledger, Policy, Refused, RenyiBudget
-from tacit.ledger.chain import GENESIS, Entry, canonical, entry_hash
-from tacit.ledger.charged import charge_key
-from tacit.ledger.claims import added
-from tacit.ledger.contents import Verdict
-from tacit.report.certificate.certificate import Certificate, certificate_of
-from tacit.report.certificate.check import check_certificate
-from tacit.report.certificate.lines import SECTIONS
-from tacit.report.certificate.statements import STATEMENTS
+from tacit.ledger.claims import Verdict, added
+from tacit.ledger.ledger import charge_key
+from tacit.ledger.records import GENESIS, Entry, canonical, entry_hash
+from tacit.report.certificate import Certificate, certificate_of, check_certificate
+from tacit.report.checklist import SECTIONS, STATEMENTS
 from tacit.report.pages.canvas import to_svg
 from tacit.report.spending import curator_chart, dataset_view
 

@@ -21,7 +21,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from tacit.cli.app import run
 from tacit.ledger import Ledger
-from tacit.report.certificate.statements import CHOICES, STATEMENTS
+from tacit.report.checklist import CHOICES, STATEMENTS
 from tacit.report.evaluated import evaluation_page
 from tacit.report.pages.run_page import page
 from tacit.report.spending import curator_page, curator_view

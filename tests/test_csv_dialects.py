@@ -21,7 +21,7 @@ from tacit.columns import Column, Dialect
 from tacit.columns.reading import Cells, numbers_of
 from tacit.columns.tables import MalformedTable
 from tacit.errors import InvalidInput
-from tacit.ledger.policy_file import parse_policy
+from tacit.ledger.policy import parse_policy
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.runs.config import parse_config
 from tacit.runs.kinds import load_data

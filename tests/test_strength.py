@@ -15,7 +15,7 @@ from tacit import Plan, PrivateSession, train
 from tacit.cli.app import run
 from tacit.errors import PrivacyWarning
 from tacit.integrations.sklearn import PrivateClassifier
-from tacit.report.statement.statement import make_statement
+from tacit.report.statement import make_statement
 from tacit.strength import MOST, weakness
 
 WORDS = "epsilon = 60 is too weak a promise to mean anything"

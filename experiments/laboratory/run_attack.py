@@ -42,7 +42,7 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import END, PADDING, Alphabet
 from tacit.report.findings import AttackedModel, default_rates, membership_found
 from tacit.report.pages.canvas import grey_picture
-from tacit.report.statement.reading import read_event
+from tacit.report.verification import read_event
 from tacit.runs.attack import (
     WITH_DP,
     WITHOUT_DP,

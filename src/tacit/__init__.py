@@ -61,7 +61,7 @@ __all__ = [
     "train",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "accounting": ("PrivacyCurve", "account", "calibrate"),

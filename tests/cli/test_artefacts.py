@@ -12,7 +12,7 @@ from postgres_server import missing, running
 from tacit.cli.app import run
 from tacit.columns.column import Column, Dialect
 from tacit.ledger import Policy, PureBudget
-from tacit.report.certificate.check import read_certificate
+from tacit.report.certificate import read_certificate
 from tacit.report.schema import check_against, read_schema
 
 ROWS = "\n".join(

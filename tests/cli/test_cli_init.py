@@ -22,7 +22,7 @@ from tacit.columns import Encoder
 from tacit.columns.sections import find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput
-from tacit.ledger.policy_file import parse_policy
+from tacit.ledger.policy import parse_policy
 from tacit.runs.config import parse_config, read_config
 from tacit.runs.init_file import Facts
 from tacit.runs.init_questions import Question, ask_facts

@@ -12,7 +12,7 @@ from experiments.people_or_rows import Way, command, compare_ways
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
 from tacit.planner import PlanRequest
-from tacit.report.statement.statement import group_epsilon
+from tacit.report.statement import group_epsilon
 
 QUESTION = PlanRequest(records=5000, unit="user", epsilon=3, delta=1e-6, adjacency="add-remove", steps=300)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.events import DiscreteLaplace
 from tacit.ledger import Ledger, Policy, PureBudget
-from tacit.ledger.chain import current_user
+from tacit.ledger.records import current_user
 
 
 def test_a_charge_names_the_user_or_whom_the_caller_names(monkeypatch: pytest.MonkeyPatch) -> None:

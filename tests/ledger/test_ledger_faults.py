@@ -133,12 +133,15 @@ def test_who_waits_for_the_lock_asks_equally_often(
     assert 0.5 < sum(naps[:100]) / sum(naps[100:]) < 2.0
 
 
-def test_a_ledger_of_another_version_is_not_touched(ledger: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "writer"), [(1, "0.1"), (2, "0.2"), (9, "of another version")])
+def test_a_ledger_of_another_version_is_not_touched(
+    ledger: Ledger, tmp_path: Path, version: int, writer: str
+) -> None:
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
-        database.execute("UPDATE ledger SET version=1")
+        database.execute(f"UPDATE ledger SET version={version}")
     before = (tmp_path / "ledger.db").read_bytes()
-    with pytest.raises(InvalidInput, match=r"has format 1.*what is left as its cap") as caught:
+    with pytest.raises(InvalidInput, match=rf"written by Tacit {writer} \(format") as caught:
         Ledger.open(tmp_path / "ledger.db")
     assert caught.value.exit_code == 2
     assert (tmp_path / "ledger.db").read_bytes() == before

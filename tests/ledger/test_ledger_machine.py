@@ -18,10 +18,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Conflict, Ledger, Policy, PureBudget, Refused, RenyiBudget
 from tacit.ledger.budgets import Budget
-from tacit.ledger.errors import LeaseLost
-from tacit.ledger.records import Charge
-from tacit.ledger.store import Transaction
-from tacit.ledger.tables import DatasetRow
+from tacit.ledger.records import Charge, LeaseLost
+from tacit.ledger.store import DatasetRow, Transaction
 
 KEYS = st.sampled_from([f"k{number}" for number in range(12)])
 TENTHS = st.integers(1, 5)

@@ -28,8 +28,7 @@ from tacit.ledger import (
     ZeroConcentratedBudget,
 )
 from tacit.ledger.budgets import UNIT
-from tacit.ledger.errors import LeaseLost
-from tacit.ledger.records import Charge
+from tacit.ledger.records import Charge, LeaseLost
 
 
 def policy(epsilon: float = 1.0, **fields: Any) -> Policy:

@@ -16,9 +16,8 @@ import pytest
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Anchor, Conflict, Ledger, LedgerUnavailable, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.chain import GENESIS, canonical, entry_hash
-from tacit.ledger.errors import LeaseLost
 from tacit.ledger.lifecycle import hash_of_token
+from tacit.ledger.records import GENESIS, LeaseLost, canonical, entry_hash
 
 OURS = "WHERE dataset_id=2"
 Tamper = Callable[[sqlite3.Connection], None]

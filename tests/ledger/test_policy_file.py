@@ -10,7 +10,7 @@ import pytest
 from tacit.errors import InvalidInput
 from tacit.events import Adjacency
 from tacit.ledger import ApproximateBudget, Column, Policy, PureBudget, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.policy_file import parse_policy, read_policy
+from tacit.ledger.policy import parse_policy, read_policy
 
 WHOLE = """
 [policy]

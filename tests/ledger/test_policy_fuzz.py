@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Budget, Policy
 from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.policy_file import parse_policy
+from tacit.ledger.policy import parse_policy
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "pure": {"mode": "pure", "epsilon": 1.0},
@@ -144,7 +144,7 @@ def test_a_policy_in_toml_is_read_or_refused(data: Any) -> None:
     """As the reader of TOML may give it: tables at the top, and values of any type in them."""
     if not isinstance(data, dict):
         return
-    with mock.patch("tacit.ledger.policy_file.tomllib.loads", return_value=data):
+    with mock.patch("tacit.ledger.policy.tomllib.loads", return_value=data):
         try:
             found = parse_policy("")
         except InvalidInput:

@@ -26,8 +26,7 @@ from tacit.errors import BudgetExceeded, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
 from tacit.plan import Plan
 from tacit.queries import Compare, Count, PrivateTable, Query, register_table
-from tacit.report.certificate.certificate import make_certificate
-from tacit.report.certificate.check import check_certificate
+from tacit.report.certificate import check_certificate, make_certificate
 from tacit.training import PrivateSession, StepCharges
 
 PEOPLE = 300

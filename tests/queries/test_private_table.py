@@ -29,9 +29,8 @@ from tacit.ledger import (
     StillRunning,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.contents import Verdict
-from tacit.ledger.errors import LeaseLost
-from tacit.ledger.records import Charge
+from tacit.ledger.claims import Verdict
+from tacit.ledger.records import Charge, LeaseLost
 from tacit.queries import (
     Compare,
     Count,

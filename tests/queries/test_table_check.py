@@ -35,7 +35,7 @@ from tacit.queries import (
 from tacit.queries.duckdb import DuckDBEngine
 from tacit.queries.query import Aggregate
 from tacit.queries.table_check import TableCheck
-from tacit.report.certificate.certificate import make_certificate
+from tacit.report.certificate import make_certificate
 
 MISSING, UNREADABLE = "missing", "unreadable"
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tacit.report.certificate.check import check_certificate
+from tacit.report.certificate import check_certificate
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tacit.events import DiscreteLaplace, Event, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.chain import current_user
+from tacit.ledger.records import current_user
 from tacit.report.spending import curator_chart, curator_page, curator_view
 
 COUNT = DiscreteLaplace(scale=20.0)

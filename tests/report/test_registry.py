@@ -15,18 +15,18 @@ from shell import Shell
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import DiscreteLaplace, Gaussian, Repeat
 from tacit.ledger import Ledger, Policy, PureBudget, RenyiBudget
-from tacit.ledger.charged import charge_key
-from tacit.ledger.policy_file import read_policy
-from tacit.report.certificate.certificate import make_certificate
-from tacit.report.certificate.lines import NOT_STATED
-from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
-from tacit.report.certificate.statements import (
+from tacit.ledger.ledger import charge_key
+from tacit.ledger.policy import read_policy
+from tacit.report.certificate import make_certificate
+from tacit.report.checklist import (
     CHOICES,
+    NOT_STATED,
     STATEMENTS,
     ask_statements,
     check_statements,
     statements_text,
 )
+from tacit.report.registry import fields_missing, registry_record, registry_yaml
 from tacit.report.schema import check_against, read_schema
 
 yaml: Any = pytest.importorskip("yaml")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
-from tacit.report.certificate.signing import canonical, make_key, public_key_of, sign, signature_holds
+from tacit.report.certificate import canonical, make_key, public_key_of, sign, signature_holds
 from tacit.report.schema import check_against, read_schema
 
 Data = dict[str, Any]

@@ -26,7 +26,7 @@ from tacit.datasets.documents import read_json_lines, sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.pretrained.finding import ModelFolder
-from tacit.report.statement.reading import read_statement
+from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.attack import next_of_tokens
 from tacit.runs.build import make_session

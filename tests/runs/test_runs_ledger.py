@@ -26,8 +26,7 @@ from tacit.cli.app import run as tacit
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.report.statement.reading import read_statement
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import Run, prepare
 from tacit.runs import train as runner
 from tacit.runs.finished import open_run

@@ -19,7 +19,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.pretrained import load_pretrained
 from tacit.pretrained.model import Head, TunedModel
 from tacit.pretrained.text import PretrainedText
-from tacit.report.statement.reading import read_statement
+from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.kinds import load_data
 from tacit.runs.predict import load

@@ -26,8 +26,7 @@ from tacit.ledger import ApproximateBudget, Budget, Conflict, Ledger, Policy, Re
 from tacit.report.evaluated import score_line
 from tacit.report.pages import plots
 from tacit.report.pages.plots import plot_progress
-from tacit.report.statement.reading import read_statement
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import Run, evaluated, prepare
 from tacit.runs import train as runner
 from tacit.runs.config import parse_config

@@ -21,9 +21,8 @@ from tacit.errors import PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
 from tacit.queries import Compare, Count, PrivateTable, Query, register_table
 from tacit.report import make_certificate
-from tacit.report.certificate.check import check_certificate
-from tacit.report.statement.reading import read_statement
-from tacit.report.statement.verification import verify_statement
+from tacit.report.certificate import check_certificate
+from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import prepare
 from tacit.runs import train as runner
 

@@ -22,7 +22,7 @@ from run_files import run_file
 
 from tacit.errors import BudgetExceeded
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.runs.config import read_config
 from tacit.runs.plan import make_plan
 

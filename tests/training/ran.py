@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tacit.ledger.charged import ChargedRun
+from tacit.ledger.ledger import ChargedRun
 from tacit.plan import Plan
 from tacit.report import Statement
 from tacit.report import make_statement as statement_of

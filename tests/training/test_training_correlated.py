@@ -26,7 +26,7 @@ from tacit.events import CyclicPoissonSampled, MatrixFactorization, TreeAggregat
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.gaussian import gaussian
 from tacit.plan import LossReport, Plan
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, StepCharges, UserRecords

@@ -27,7 +27,7 @@ from tacit.clipping import AdaptiveClipping
 from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.plan import LossReport, Plan
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.sampling import ByDate
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, DatedRecords, PrivateSession, UserRecords

@@ -35,7 +35,7 @@ from tacit.ledger import (
 )
 from tacit.plan import Plan
 from tacit.report import make_statement
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, StepTicket, train

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.events import Gaussian
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.errors import LeaseLost
+from tacit.ledger.records import LeaseLost
 from tacit.plan import Plan, ScoreReport
 from tacit.report import make_statement as statement_of
-from tacit.report.statement.charged_check import against_its_ledger
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import against_its_ledger, verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, UserRecords, score_held_out, scoring
 from tacit.training.evaluation import record_scores

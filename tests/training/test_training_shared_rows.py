@@ -22,7 +22,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import GroupPrivacy
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.plan import LossReport, Plan
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, UserRecords
 from tacit.training.data.users import SharedRows

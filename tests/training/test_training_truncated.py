@@ -17,7 +17,7 @@ from tacit.accounting import account
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.plan import Plan
-from tacit.report.statement.verification import verify_statement
+from tacit.report.verification import verify_statement
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
 from tacit.sampling import FullBatch, PoissonSampling, TruncatedPoissonSampling

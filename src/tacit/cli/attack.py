@@ -29,7 +29,7 @@ from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, ApproximateDP, Event
 from tacit.report.pages.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
-from tacit.report.statement.reading import check_fields, read_event, read_statement
+from tacit.report.verification import check_fields, read_event, read_statement
 from tacit.rounding import round_up
 
 

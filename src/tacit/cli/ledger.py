@@ -20,8 +20,8 @@ from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Ledger
 from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.chain import Entry
-from tacit.ledger.policy_file import read_policy
+from tacit.ledger.policy import read_policy
+from tacit.ledger.records import Entry
 from tacit.report.spending import NO_ENTRY, curator_page, curator_view, spent_in_words
 
 SUMMARY = "Keep one privacy budget per data set: open, watch and check it."
@@ -291,7 +291,7 @@ def key(
 
     Example:  tacit ledger key curator.pem
     """
-    from tacit.report.certificate.signing import make_key
+    from tacit.report.certificate import make_key
 
     public = make_key(file)
     say(f"Private key: {file}, only for its owner. Public key, to distribute:")

@@ -78,7 +78,7 @@ def check_command(
     if data.lower().endswith(".toml"):
         refuse(context, "tacit check RUN.toml", "policy", "table", "accept_missing", "accept_outside")
         return _check_run(Path(data), as_json)
-    from tacit.ledger.policy_file import read_policy
+    from tacit.ledger.policy import read_policy
     from tacit.queries import check_table
 
     if policy is None:

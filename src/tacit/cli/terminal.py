@@ -268,7 +268,7 @@ def print_json(data: dict[str, object]) -> None:
 
 def refused_data(problem: TacitError | None) -> dict[str, object] | None:
     """Return a refusal as plain data: its message and, if a budget was exceeded, the budget's numbers."""
-    from tacit.ledger.errors import Refused
+    from tacit.ledger.records import Refused
 
     if problem is None:
         return None

@@ -15,18 +15,17 @@ from tacit.cli.terminal import AsJson, argument, console, messages, note, option
 from tacit.errors import InvalidInput, MissingExtra, check_in, reason_of
 from tacit.integrations.dp_accounting import google_epsilon
 from tacit.ledger import Ledger
-from tacit.report.certificate.certificate import make_certificate
-from tacit.report.certificate.check import (
+from tacit.report.certificate import (
     CertificateCheck,
     check_certificate,
     is_certificate,
+    make_certificate,
     read_certificate,
 )
-from tacit.report.certificate.registry import fields_missing, registry_record, registry_yaml
-from tacit.report.certificate.statements import STATEMENTS, ask_statements, statements_text
-from tacit.report.statement.charged_check import against_its_ledger
-from tacit.report.statement.reading import read_statement
-from tacit.report.statement.verification import Verification, verify_statement
+from tacit.report.checklist import STATEMENTS, ask_statements, statements_text
+from tacit.report.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.schema import OtherVersion
+from tacit.report.verification import Verification, against_its_ledger, read_statement, verify_statement
 
 
 def command(
@@ -57,8 +56,28 @@ def command(
     folder = file if file.is_dir() else None
     if folder is not None:
         file = folder / "statement.json"
-    if is_certificate(file):
-        return _certificate(file, ledger, public_key, as_json)
+    try:
+        if is_certificate(file):
+            return _certificate(file, ledger, public_key, as_json)
+        return _statement(file, folder, second_opinion, ledger, public_key, as_json)
+    except OtherVersion as problem:
+        if as_json:
+            words = {"other_version": problem.version, "in_words": [str(problem)]}
+            print_json({"verdict": "not verified", "agrees": False, **words})
+        else:
+            console.print(Text("NOT VERIFIED", "bold red"))
+            say(f"\n{problem}")
+        return 1
+
+
+def _statement(
+    file: Path,
+    folder: Path | None,
+    second_opinion: bool,
+    ledger: str | None,
+    public_key: str | None,
+    as_json: bool,
+) -> int:
     if public_key is not None:
         raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
     data = read_statement(file)
@@ -66,7 +85,7 @@ def command(
         result, hint = _verified(data, second_opinion)
         if ledger is not None:
             result = _paid_for(result, data, ledger)
-        if folder is not None and not result.other_version:
+        if folder is not None:
             result = _with_texts(result, data, folder)
     if as_json:
         print_json(result.as_data())

@@ -42,7 +42,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.events.base import check_event
-from tacit.report.statement.verification import Opinion
+from tacit.report.verification import Opinion
 
 __all__ = ["from_dp_accounting", "to_dp_accounting"]
 

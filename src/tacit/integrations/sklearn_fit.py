@@ -29,7 +29,7 @@ from tacit.models.additive import Binned, Calibrated, Curve, InPhases, StandardL
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe
-from tacit.report.statement.statement import Statement, make_statement
+from tacit.report.statement import Statement, make_statement
 from tacit.training import (
     PrivateSession,
     StepCharges,

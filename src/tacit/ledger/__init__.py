@@ -1,13 +1,10 @@
 """A durable ledger of the budgets of data sets: runs and queries are charged before they read data."""
 
 from tacit.columns import Column
-from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget
-from tacit.ledger.chain import Anchor
-from tacit.ledger.errors import Conflict, LedgerUnavailable, Refused, StillRunning
+from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.policy import Policy
-from tacit.ledger.records import DatasetStatus
-from tacit.ledger.renyi import RenyiBudget, ZeroConcentratedBudget
+from tacit.ledger.records import Anchor, Conflict, DatasetStatus, LedgerUnavailable, Refused, StillRunning
 
 __all__ = [
     "Anchor",

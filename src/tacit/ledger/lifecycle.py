@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import InvalidInput
 from tacit.ledger.budgets import Budget
-from tacit.ledger.chain import Anchor, canonical, keyed_hash, moment
 from tacit.ledger.claims import WHOLE, Claim, added, lineage, row_of
-from tacit.ledger.errors import Conflict, LeaseLost
 from tacit.ledger.policy import Policy
-from tacit.ledger.records import Charge
+from tacit.ledger.records import Anchor, Charge, Conflict, LeaseLost, canonical, keyed_hash, moment
 
 if TYPE_CHECKING:
-    from tacit.ledger.store import Transaction
-    from tacit.ledger.tables import ChargeRow, DatasetRow
+    from tacit.ledger.store import ChargeRow, DatasetRow, Transaction
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

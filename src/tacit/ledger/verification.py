@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from tacit.errors import TacitError
 from tacit.events import event_from_json
 from tacit.ledger.budgets import Cost, budget_from_data
-from tacit.ledger.chain import GENESIS, Anchor, Entry, entry_hash
 from tacit.ledger.claims import WHOLE, added, dearest, totals
 from tacit.ledger.policy import Policy
+from tacit.ledger.records import GENESIS, Anchor, Entry, entry_hash
 
 if TYPE_CHECKING:
-    from tacit.ledger.tables import ChargeRow, DatasetRow, Identity
+    from tacit.ledger.store import ChargeRow, DatasetRow, Identity
 
 _LOOSE = 1.0 + 1e-9
 """The largest ratio of prices that different machines and versions of the accountants may compute."""

@@ -17,9 +17,8 @@ These modules compute the plain data that pages and commands show:
 ``schema`` checks the data of statements and certificates against a JSON Schema.
 """
 
-from tacit.report.certificate.certificate import Certificate, make_certificate
-from tacit.report.certificate.check import check_certificate
-from tacit.report.statement.statement import Statement, group_epsilon, make_statement
+from tacit.report.certificate import Certificate, check_certificate, make_certificate
+from tacit.report.statement import Statement, group_epsilon, make_statement
 
 __all__ = [
     "Certificate",

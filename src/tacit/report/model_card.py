@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tacit.errors import InvalidInput
-from tacit.report.certificate.statements import LICENSE, STATEMENTS
+from tacit.report.checklist import LICENSE, STATEMENTS
 from tacit.report.evaluated import evaluation_text, score_line
 from tacit.report.pages.document import render, yaml_text
-from tacit.report.statement.words import promise
+from tacit.report.statement import promise
 
 _PIPELINES = {
     ("table", "classes"): "tabular-classification",
@@ -62,7 +62,7 @@ class CardFacts:
         library: the name on model hubs of the library that loads the model.
         use: instructions for use; by default those for use with Tacit.
         statements: the publisher's statements, as
-            :func:`~tacit.report.certificate.statements.check_card` accepts them.
+            :func:`~tacit.report.checklist.check_card` accepts them.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Checks of plain data against the JSON Schemas that the package includes."""
+"""Checks of plain data: its JSON Schema, and the version of Tacit that wrote it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,32 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from tacit import __version__
 from tacit.errors import InvalidInput, needed, reason_of
 from tacit.serial import parse_json
 
 _DEEPEST = 64
+
+
+class OtherVersion(InvalidInput):
+    """A statement or a certificate of another version of Tacit, which is not verified.
+
+    Attributes:
+        version: the version that wrote it.
+    """
+
+    version: str = ""
+
+
+def other_version(what: str, version: str, form: object, due: int) -> OtherVersion:
+    """Return the error for a paper in the format ``form``, where this version reads the format ``due``."""
+    error = OtherVersion(
+        f"the {what} was written by tacit {version} in format {str(form)[:20]}, and this is tacit "
+        f"{__version__}, which reads its own in format {due}: it is not verified. Verify it with the version "
+        "that wrote it."
+    )
+    error.version = version
+    return error
 
 
 def read_json(path: Path | str, what: str, give: str) -> Any:

@@ -56,7 +56,7 @@ from tacit.plan import Plan
 from tacit.report.findings import MEMORY, AttackedModel, default_rates, membership_found, risk_found
 from tacit.report.memorisation import MemorisingModel, SecretFound, memorisation_found
 from tacit.report.risk import risk_sheet
-from tacit.report.statement.reading import read_event
+from tacit.report.verification import read_event
 from tacit.runs.audit import audit_findings
 from tacit.runs.build import session_on
 from tacit.runs.canaries import TAG, secret_space, with_canaries

@@ -13,7 +13,7 @@ from tacit.columns import Column, Dialect
 from tacit.columns.column import parse_columns
 from tacit.columns.sections import refuse_blanks
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
-from tacit.report.certificate.statements import check_card
+from tacit.report.checklist import check_card
 from tacit.runs.model_sections import LoraSection, ModelSection
 from tacit.runs.patterns import with_each_column
 from tacit.runs.recipe import with_recipe

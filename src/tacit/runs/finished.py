@@ -16,7 +16,7 @@ from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.statement.reading import check_fields, read_event, read_statement
+from tacit.report.verification import check_fields, read_event, read_statement
 from tacit.runs.build import owned_by
 from tacit.runs.canaries import read_canaries, with_canaries
 from tacit.runs.checks import canary_file, resume_state

@@ -15,7 +15,7 @@ from tacit.columns.sections import (
 )
 from tacit.columns.sniffing import FoundColumn, Sniffed
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
-from tacit.ledger.policy_file import NO_COLUMN
+from tacit.ledger.policy import NO_COLUMN
 from tacit.runs.init_targets import check_targets
 from tacit.strength import warn_if_weak
 

@@ -19,7 +19,7 @@ from tacit.columns.sections import (
 )
 from tacit.columns.sniffing import REPEATS, FoundColumn, Sniffed
 from tacit.errors import InvalidInput, TacitError, check_in
-from tacit.ledger.policy_file import NO_COLUMN
+from tacit.ledger.policy import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns, usual_of
 
 _BOUNDS = "the lowest and the highest possible value, such as 0:120"

@@ -16,7 +16,7 @@ from pathlib import Path
 from tacit.columns.column import Column
 from tacit.columns.sections import column_key, column_section, quoted, setting, table_section
 from tacit.columns.sniffing import SAMPLE_ROWS, FoundColumn, Sniffed
-from tacit.ledger.policy_file import policy_template
+from tacit.ledger.policy import policy_template
 from tacit.pretrained.finding import usual_size
 from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns, usual_of
 

@@ -30,7 +30,7 @@ from tacit.losses import logits_of
 from tacit.pretrained.finding import TOKENIZER_FILES, ModelFolder
 from tacit.pretrained.hub import config_of, load_network, refuse_lacking, said_plainly, without_bars
 from tacit.report.model_card import CardFacts
-from tacit.report.statement.statement import Statement
+from tacit.report.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.kinds.documents import BASE
 from tacit.runs.model_sections import LoraSection, ModelSection

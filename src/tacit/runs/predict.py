@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tacit.columns import Column
 from tacit.errors import InvalidInput, check_real
-from tacit.report.statement.reading import check_fields, read_statement
+from tacit.report.verification import check_fields, read_statement
 from tacit.runs.export import export_model
 from tacit.runs.kinds import Kind, Piece, Table, Text, features_of
 from tacit.runs.kinds.documents import BASE

@@ -27,7 +27,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
 from tacit.pretrained.model import Head, TunedModel, merged
 from tacit.report.model_card import CardFacts
-from tacit.report.statement.statement import Statement
+from tacit.report.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.model_sections import BEGAN
 from tacit.runs.public_model import columns_of, public_model

@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit.datasets import Dataset
 from tacit.report.model_card import CardFacts
-from tacit.report.statement.statement import Statement
+from tacit.report.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.saved_model import card_facts, describe, save_model
 from tacit.training.evaluation import Evaluation

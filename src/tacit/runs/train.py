@@ -38,7 +38,7 @@ from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
-from tacit.report.statement.statement import make_statement
+from tacit.report.statement import make_statement
 from tacit.runs.audit import how_to_test
 from tacit.runs.build import (
     check_days,

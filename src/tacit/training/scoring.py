@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tacit.datasets.dataset import Owners
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.ledger.chain import Json
+from tacit.ledger.records import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.training.data.users import numbered

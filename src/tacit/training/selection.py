@@ -32,7 +32,7 @@ from tacit.accounting.pld.losses import log_one_over_gamma
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import PrivateSelection
 from tacit.ledger import Ledger
-from tacit.ledger.chain import Json
+from tacit.ledger.records import Json
 from tacit.plan import Plan
 from tacit.training.parts.charges import check_promise, delta_to_charge, register
 from tacit.training.ranks.processes import check_one_process

@@ -53,11 +53,9 @@ from torch import Tensor
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose, Event
 from tacit.ledger import ApproximateBudget, Ledger, Policy
-from tacit.ledger.chain import Json
-from tacit.ledger.charged import ChargedRun, charge_key, charged_run, once_key
-from tacit.ledger.errors import LeaseLost
+from tacit.ledger.ledger import ChargedRun, charge_key, charged_run, once_key
 from tacit.ledger.policy import OWNED_BY
-from tacit.ledger.records import Charge
+from tacit.ledger.records import Charge, Json, LeaseLost
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling.base import Indices

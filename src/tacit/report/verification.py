@@ -1,24 +1,111 @@
-"""The check that a privacy statement's epsilon covers its event, and that its fields agree with each other.
+"""The check that a statement's epsilon covers its event, and that its fields agree with each other.
 
-A statement contains its event and its plan. The check accounts for the event again, and compares the event
-and the described mechanism with those of the plan. It can also ask other accountants. It compares a statement
-only with itself, because no file can show that the event is the one that was run.
+A statement contains its event and its plan. The check accounts for the event again, and writes the statement
+again from the plan. Only the ledger that the run was charged to shows that this is the event that was run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
-from tacit.events import Adjacency, Event, event_to_json
-from tacit.report.statement.reading import check_fields, read_event, read_plan
-from tacit.report.statement.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.events import Adjacency, Event, event_from_json, event_to_json
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.ledger.budgets import Cost
+from tacit.plan import Plan
+from tacit.report.schema import check_against, other_version, read_json
+from tacit.report.spending import spendings
+from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
+
+_LARGEST_NUMBER = 1e300
+_KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "": {
+        "private": bool, "guarantee": dict, "mechanism": dict, "accountant": dict, "event": dict,
+        "plan": dict, "randomness": str, "data": str, "model": str, "public_data": list, "covered": list,
+        "not_covered": list, "notes": list, "versions": dict,
+    },
+    "guarantee": {
+        "unit": str, "adjacency": str, "epsilon": (int, float, type(None)), "delta": (int, float),
+        "groups": dict, "lower_bound_of_the_same_analysis": (int, float),
+    },
+    "mechanism": {
+        "steps": int, "sampler": str, "expected_batch_size": (int, float), "clipping": str,
+        "public_figure_for_the_number_of_records": int, "noise_multiplier": (int, float),
+        "noise_multiplier_of_the_gradients": (int, float), "views_per_record": int, "loss_report": str,
+        "preparation": list,
+    },
+}  # fmt: skip
+
+
+def read_statement(path: Path | str) -> dict[str, Any]:
+    """Read a statement that a run has written.
+
+    Raises:
+        InvalidInput: the file cannot be read, is not JSON, or is not a privacy statement.
+    """
+    data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
+    if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
+        raise InvalidInput(
+            f"{path} is not a privacy statement of Tacit: it does not begin by saying so. Give the "
+            "statement.json of a run."
+        )
+    statement: dict[str, Any] = data
+    return statement
+
+
+def check_fields(data: Mapping[str, Any]) -> None:
+    """Check that ``data`` has the fields of a statement, each with the right type and in its range.
+
+    Raises:
+        InvalidInput: a field is missing, has another type, or is out of range.
+        OtherVersion: the statement has another format.
+    """
+    if data.get("format") != FORMAT:
+        raise other_version("statement", _version(data), data.get("format"), FORMAT)
+    for where, kinds in _KINDS.items():
+        part = data[where] if where else data
+        for name, kind in kinds.items():
+            value = part.get(name, ...)
+            wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+            endless = isinstance(value, int | float) and not abs(value) < _LARGEST_NUMBER
+            if wrong or endless:
+                state = "it is missing" if value is ... else f"it is {json.dumps(value)[:60]}"
+                raise InvalidInput(
+                    f"the statement's {f'{where}.{name}' if where else name} cannot be read: {state}. Get "
+                    "the statement again from its source."
+                )
+    guarantee = data["guarantee"]
+    if not 0.0 < guarantee["delta"] < 1.0 or (guarantee["epsilon"] or 0.0) < 0.0:
+        raise InvalidInput(
+            f"the statement's epsilon {guarantee['epsilon']} and delta {guarantee['delta']} are impossible. "
+            "Epsilon must be at least 0, and delta in (0, 1)."
+        )
+
+
+def _version(data: Mapping[str, Any]) -> str:
+    """Return the version that the statement names, which may be anything."""
+    accountant = data.get("accountant")
+    return str(accountant.get("version") if isinstance(accountant, dict) else None)[:40]
+
+
+def read_event(data: object) -> Event:
+    """Read the event of a statement or a certificate.
+
+    Raises:
+        InvalidInput: there is no such event.
+    """
+    try:
+        return event_from_json(json.dumps(data))
+    except (TacitError, RecursionError) as problem:
+        raise InvalidInput(f"the field event cannot be read: {problem}") from None
+
 
 _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 _POWERS = 1e-9  # relative tolerance: processors round powers differently
@@ -60,7 +147,6 @@ class Verification:
         remarks: sentences for the reader that are not contradictions.
         opinions: the answers of other accountants.
         not_verified: the fields that no other field determines, and that nothing has confirmed.
-        other_version: the version of Tacit that wrote the statement, if it is another one; else "".
         checked: a sentence on the scope of the verdict.
 
     **Guarantee**
@@ -81,7 +167,6 @@ class Verification:
     remarks: tuple[str, ...]
     opinions: tuple[Opinion, ...]
     not_verified: tuple[str, ...] = ()
-    other_version: str = ""
     checked: str = (
         "Checked: the figures of the statement agree with each other. NOT checked: that they describe the "
         "real run. No file shows that; the ledger to which the run was charged does (--ledger)."
@@ -95,16 +180,14 @@ class Verification:
     @property
     def agrees(self) -> bool:
         """Whether the statement's epsilon is enough and its fields agree with each other."""
-        return self.enough and not self.contradictions and not self.other_version
+        return self.enough and not self.contradictions
 
     @property
     def verdict(self) -> str:
-        """In words: "agrees", "claims too little", "contradicts itself" or "not verified"."""
-        if self.agrees:
-            return "agrees"
+        """In words: "agrees", "claims too little" or "contradicts itself"."""
         if not self.enough:
             return "claims too little"
-        return "contradicts itself" if self.contradictions else "not verified"
+        return "contradicts itself" if self.contradictions else "agrees"
 
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
@@ -127,7 +210,6 @@ class Verification:
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
-            *([of_other_version("statement", self.other_version)] if self.other_version else []),
             self.checked,
             *([f"Not verified: {', '.join(self.not_verified)}."] if self.not_verified else []),
         ]
@@ -141,14 +223,6 @@ class Verification:
         if self.epsilon < self.lower * (1.0 - _ROUNDING):
             return f"{short}. It is false, as it is below the least cost of the event."
         return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
-
-
-def of_other_version(what: str, version: str) -> str:
-    """Write why a paper of another version is not verified."""
-    return (
-        f"The {what} was written by tacit {version}; this is {__version__}. Its figures were computed again, "
-        f"but its words were not compared, so it is not verified. Verify it with the version that wrote it."
-    )
 
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
@@ -176,12 +250,13 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
 
     Args:
-        data: the result of :func:`~tacit.report.statement.reading.read_statement`, or the ``data`` of a
+        data: the result of :func:`~tacit.report.verification.read_statement`, or the ``data`` of a
             :class:`Statement`.
         opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
 
     Raises:
         InvalidInput: a field is missing or has a wrong value, or the event is unknown.
+        OtherVersion: another version of Tacit wrote the statement, so it is not verified.
 
     >>> import torch
     >>> from tacit import Plan, PrivateSession, make_statement, train
@@ -200,11 +275,13 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     'claims too little'
     """
     check_fields(data)
+    if _version(data) != __version__:
+        raise other_version("statement", _version(data), data.get("format"), FORMAT)
+
     guarantee = data["guarantee"]
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
-    other_version = _other_version(data)
     contradictions = [
         *_about_plan(data, event),
         *_about_randomness(data),
@@ -218,7 +295,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         lower, upper = curve.epsilon_bounds(delta)
         method = curve.best_method(delta)
         contradictions += _about_groups(guarantee, curve)
-        if not other_version and not contradictions:  # a plan that contradicts the event determines nothing
+        if not contradictions:  # a plan that contradicts the event determines nothing
             contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + _ROUNDING):
@@ -237,7 +314,6 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         remarks=_remarks(data),
         opinions=answers,
         not_verified=_not_verified(data),
-        other_version=other_version,
     )
 
 
@@ -271,14 +347,6 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _other_version(data: Mapping[str, Any]) -> str:
-    """Return the version that wrote the statement if its words may differ from this one's, else ""."""
-    version = str(data["accountant"].get("version"))[:40]
-    if data["format"] != FORMAT:
-        return f"{version} in format {data['format']}"
-    return "" if version == __version__ else version
-
-
 _FREE = ("data", "model", "public_data", "notes", "randomness", "versions")
 """The fields that the plan does not determine."""
 
@@ -288,7 +356,8 @@ def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
     own, owner = limits_of(data["not_covered"])
     facts = {name: data[name] for name in (*_FREE, "private")}
     facts |= {"not_covered": own, "ledger": data.get("ledger")}
-    due = statement_data(read_plan(data), data["mechanism"]["steps"], curve, facts, owner=owner)
+    plan = Plan.from_json(json.dumps(data["plan"]))
+    due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
     if data["versions"].get("tacit") != __version__:
         due["versions"] = data["versions"] | {"tacit": __version__}
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
@@ -310,8 +379,6 @@ def _not_verified(data: Mapping[str, Any]) -> tuple[str, ...]:
     own, _ = limits_of(data["not_covered"])
     lines = "the first line of not_covered" if len(own) == 1 else f"the first {len(own)} lines of not_covered"
     names = [*_FREE, *([lines] if own else [])]
-    if _other_version(data):
-        names = [*_FREE, "covered", "not_covered"]
     return (*names, *(["ledger"] if data.get("ledger", "none") != "none" else []))
 
 
@@ -319,14 +386,12 @@ def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
     """Describe in a sentence each way in which event, mechanism or guarantee differs from the plan."""
     steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
     try:
-        plan = read_plan(data)
+        plan = Plan.from_json(json.dumps(data["plan"]))
         due = plan.event_after(steps)
         mechanism = mechanism_of(plan, steps)
     except (TacitError, RecursionError) as problem:
         return [f"the described mechanism is impossible: {problem}"]
     described = data["mechanism"]
-    if data["format"] == 1:  # an older version may say less
-        mechanism = {name: value for name, value in mechanism.items() if name in described}
     promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
     return [
         *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
@@ -356,7 +421,7 @@ def _about_randomness(data: Mapping[str, Any]) -> list[str]:
 
 
 def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """Check that every step was charged to the ledger. Older statements have no field on the ledger."""
+    """Check that every step was charged to the ledger."""
     ledger = data.get("ledger", "none")
     if ledger == "none":
         return []
@@ -386,3 +451,78 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
     return differences
+
+
+_CHARGED = {
+    "type": "object",
+    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
+        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
+    },
+}
+
+
+def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """Describe each difference of a statement from its ledger in a sentence.
+
+    Args:
+        data: a statement that :func:`tacit.report.verification.verify_statement` has checked.
+        ledger: the ledger that the run was charged to.
+
+    Raises:
+        InvalidInput: the statement's ``ledger`` field cannot be read.
+
+    **Guarantee**
+
+    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
+      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
+      steps.
+    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
+    """
+    charged = data.get("ledger", "none")
+    if charged == "none":
+        return ["it says that the run was not charged to a ledger."]
+    check_against(_CHARGED, charged, what="the statement's part on its ledger")
+    return list(_problems(data, charged, ledger))
+
+
+def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    dataset, run = charged["dataset"], charged["run"]
+    if charged["ledger"] != ledger.uuid:
+        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
+        return
+    anchor = Anchor.parse(charged["head"])
+    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
+    policy, guarantee = ledger.policy(dataset), data["guarantee"]
+    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
+        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
+    if guarantee["unit"] != policy.unit:
+        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
+    charges = [
+        spent
+        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
+        if spent.run == run and spent.dataset == dataset
+    ]
+    if not charges:
+        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+        return
+    steps = data["mechanism"]["steps"]
+    if charged["steps"] < steps:
+        yield f"{steps} steps were taken, and {charged['steps']} were charged."
+    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
+    yield from _underpaid(data, policy, paid)
+
+
+def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
+    """Describe the first slot of the budget in which the charges are below the cost of the event.
+
+    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
+    """
+    if policy.budget.mode == "approximate":
+        return
+    due = policy.budget.price(read_event(data["event"]), policy.relation)
+    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
+        if cost < least * (1.0 - _ROUNDING):
+            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
+            return

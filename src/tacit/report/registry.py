@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.report.certificate.lines import NOT_STATED, signature_line
-from tacit.report.certificate.statements import STATEMENTS
+from tacit.report.checklist import NOT_STATED, STATEMENTS, signature_line
 from tacit.report.pages.document import yaml_text
 from tacit.report.schema import check_against, read_schema
 
@@ -82,7 +81,7 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     """Make the registry's record of a data set from its certificate, with the published fields.
 
     Args:
-        data: the data of a :class:`~tacit.report.certificate.certificate.Certificate`.
+        data: the data of a :class:`~tacit.report.certificate.Certificate`.
 
     Raises:
         InvalidInput: a statement that the registry requires is missing.
