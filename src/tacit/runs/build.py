@@ -337,33 +337,21 @@ def days_left(config: Config, plan: Plan, steps_done: int) -> str:
     )
 
 
-def check_days(config: Config, data: Dataset, session: PrivateSession, *, continued: bool) -> None:
-    """Refuse to train on days without records, since such steps would add nothing but noise.
-
-    Raises:
-        InvalidInput: a continued run has no further complete day (the message says until when to wait), or
-            the table has no row from the days that are left to train on.
-    """
+def check_days(config: Config, data: Dataset, session: PrivateSession) -> None:
+    """Refuse to train on days without records, since such steps would add nothing but noise."""
     dated = in_order_of_dates(config, data, data.train)
     if not isinstance(dated, DatedRecords):
         return
     steps_done, steps_there = session.steps_done, session.steps_there
     first, days = dated.first, dated.days
-    next_day = first + (steps_done + 1) * days
     if steps_there > steps_done:
         rows = (dated.step_of >= steps_done) & (dated.step_of < steps_there)
         if not rows.any():
             raise InvalidInput(
                 f"{config.data.table or config.data.corpus} has no records from {first + steps_done * days} "
                 f"to {first + steps_there * days - 1}: steps on these days would add noise and nothing "
-                "else. Name the file that has them, by --data with --continue, or set an earlier until."
+                "else. Name the file that has them, or set an earlier until."
             )
-    elif continued:
-        raise InvalidInput(
-            f"there is no further day to train on: {steps_done} steps are done, and the next one reads the "
-            f"days up to {next_day - 1}. Wait until they are complete, and say --until {next_day}, or a "
-            "later day."
-        )
 
 
 def resumed(session: PrivateSession, state: Path) -> History:

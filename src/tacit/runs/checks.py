@@ -46,30 +46,6 @@ class CheckedRun:
     ledger: LedgerSection
     resume: bool
     batches: Path | None = None
-    continued: bool = False
-
-
-@dataclass(frozen=True)
-class FurtherDays:
-    """The options of ``tacit train --continue`` for a run by date: ``until``, and the path of ``data``."""
-
-    until: str | None = None
-    data: Path | None = None
-
-    def applied_to(self, config: Config, folder: Path) -> Config:
-        """Return the configuration of the run in ``folder`` with these options in place of its own."""
-        if config.data.date is None:
-            raise InvalidInput(
-                f"the run in {folder} does not take records by date: it has no further days. Resume an "
-                "interrupted run with --resume."
-            )
-        changes: dict[str, str | None] = {"until": self.until}
-        if self.data is not None:
-            source = next(
-                key for key in ("table", "jsonl", "parquet") if getattr(config.data, key) is not None
-            )
-            changes[source] = str(self.data)
-        return config.model_copy(update={"data": config.data.model_copy(update=changes)})
 
 
 def check_run(
@@ -79,7 +55,6 @@ def check_run(
     resume: bool = False,
     ledger: LedgerSection | None = None,
     batches: Path | None = None,
-    further: FurtherDays | None = None,
 ) -> CheckedRun:
     """Read a configuration, and make all checks that need neither torch nor records.
 
@@ -89,7 +64,6 @@ def check_run(
         resume: whether to resume the run in that folder.
         ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        further: the days on which to continue a run by date in that folder.
 
     Raises:
         InvalidInput: the configuration has a mistake, a file does not exist, or the folder holds a run.
@@ -99,8 +73,6 @@ def check_run(
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
-    if further is not None:
-        config = further.applied_to(config, folder)
     if resume:
         check_resumable(folder)
         _check_same(folder, config)
@@ -122,7 +94,7 @@ def check_run(
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
-    return CheckedRun(config, text, folder, plan, charged, resume, batches, further is not None)
+    return CheckedRun(config, text, folder, plan, charged, resume, batches)
 
 
 def _check_factory(reference: str) -> None:

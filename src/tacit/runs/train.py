@@ -356,7 +356,8 @@ def prepare_checked(
     )
     try:
         together.only_first(lambda: None if charges is None or resume else charges.check_fits())
-        if not resume or checked.continued:
+        # A resumed run by date reads new days.
+        if not resume or config.data.date is not None:
             together.only_first(lambda: check_fit(config, confirm))
         data, session = make_session(
             config,
@@ -369,7 +370,7 @@ def prepare_checked(
             progress=progress,
         )
         history = resumed(session, resume_state(folder)) if resume else History()
-        check_days(config, data, session, continued=checked.continued)
+        check_days(config, data, session)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)
