@@ -27,7 +27,6 @@ from tacit.training.data.dated import DatedRecords, day_of
 from tacit.training.data.records import Data, Records, as_records
 from tacit.training.data.user_names import numbered
 from tacit.training.data.users import UserRecords
-from tacit.training.loop import History
 from tacit.training.parts.audit_slots import AuditSlots
 from tacit.training.parts.ledger_charges import StepCharges
 from tacit.training.parts.policy_check import register
@@ -352,20 +351,6 @@ def check_days(config: Config, data: Dataset, session: PrivateSession) -> None:
                 f"to {first + steps_there * days - 1}: steps on these days would add noise and nothing "
                 "else. Name the file that has them, or set an earlier until."
             )
-
-
-def resumed(session: PrivateSession, state: Path) -> History:
-    """Load a session's state, and return the metrics so far.
-
-    Raises:
-        PrivacyRefusal: the state belongs to another run, or to another version of Tacit.
-    """
-    try:
-        return History.from_plain(session.load(state))
-    except PrivacyRefusal as problem:
-        raise PrivacyRefusal(
-            f"{problem} A run of Tacit 0.2.0 ends with that version: pip install 'tacit-dp==0.2.0'."
-        ) from None
 
 
 def notes_on(

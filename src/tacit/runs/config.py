@@ -29,10 +29,6 @@ from tacit.runs.sections import (
     TrainingSection,
 )
 
-_FORMER = {
-    ("data", "columns"): "declare each column in a section [columns.NAME]",
-    ("data", "missing"): 'set it for each column: missing = a public value or "indicator"',
-}
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
 # Settings that may change when a run is resumed, since no result depends on them.  Records and a public model
@@ -350,8 +346,6 @@ def _complaint(item: Any) -> str:
     where = f"[{section}] {setting}"
     fields = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
     match item["type"]:
-        case "extra_forbidden" if (section, setting) in _FORMER:
-            return f"{where} is a form of Tacit 0.2.0: {_FORMER[section, setting]}."
         case "extra_forbidden":
             return f"{where} is not a setting{_guess(setting, list(fields))}"
         case "missing":

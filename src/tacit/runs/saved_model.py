@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ENCODER = "encoder"
 """The name of the folder for the public model's body, inside the folder of a run."""
-_FORMAT = 1
+_FORMAT = 2  # Tacit 0.2.0 wrote format 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
 
@@ -107,7 +107,7 @@ class Description:
             features=features,
             statement_digest=str(data["statement_digest"]),
             pretrained=data.get("pretrained"),
-            labels=tuple(map(str, data.get("labels", ()))),  # files of 0.2.0 have none
+            labels=tuple(map(str, data["labels"])),
             version=str(data["version"]),
         )
 
@@ -181,18 +181,17 @@ def read_description(path: Path) -> Description:
         raise _unreadable(path, problem) from None
     if text is None:
         raise InvalidInput(
-            f"{path} does not say which model its weights belong to: an earlier version of Tacit wrote it, "
-            "or another program. If you have the data and the folder private/, write the folder of the run "
-            f"again, without a further step: tacit train {path.parent}/config.toml --out {path.parent} "
-            "--resume. Otherwise train again."
+            f"{path} does not say which model its weights belong to: another program wrote it. If you have "
+            "the data and the folder private/, write the folder of the run again, without a further step: "
+            f"tacit train {path.parent}/config.toml --out {path.parent} --resume. Otherwise train again."
         )
     try:
         data = parse_json(text)
         if data["format"] != _FORMAT:
             raise InvalidInput(
                 f"{path} was written by Tacit {data.get('version', 'of another version')!s:.20} in format "
-                f"{data['format']!r:.20}; this is Tacit {__version__}, which reads format {_FORMAT}. Install "
-                "that version, or a later one."
+                f"{data['format']!r:.20}, and this version reads format {_FORMAT}: install that version, or "
+                "train again."
             )
         return Description.from_data(data)
     except InvalidInput:

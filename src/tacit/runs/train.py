@@ -47,7 +47,6 @@ from tacit.runs.build import (
     notes_on,
     opened_batches,
     owned_by,
-    resumed,
 )
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.checks import (
@@ -369,7 +368,7 @@ def prepare_checked(
             private=folder / "private",
             progress=progress,
         )
-        history = resumed(session, resume_state(folder)) if resume else History()
+        history = History.from_plain(session.load(resume_state(folder))) if resume else History()
         check_days(config, data, session)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
