@@ -105,7 +105,6 @@ def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None
 
 
 def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
-    """Return the given generator, else that of the charges, else a fresh one."""
     if generator is not None:
         return generator
     return Generator.from_os() if charges is None else charges.generator
@@ -165,7 +164,6 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
 
 
 def opened_batches(batches: Path | None) -> StreamedBatches | None:
-    """Open the folder that ``tacit batches`` wrote, if one is given."""
     if batches is None:
         return None
     from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
@@ -187,10 +185,6 @@ def make_charges(
 
     Args:
         owned_by: the column that identifies people, if they may have several rows.
-
-    Raises:
-        InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
-        PrivacyRefusal: the plan's guarantee does not fit the policy of the data set.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:
@@ -210,12 +204,7 @@ def make_charges(
 
 
 def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
-    """Register test records that are scored with noise, and refuse exact scores of records in the ledger.
-
-    Raises:
-        PrivacyRefusal: the ledger has the test records under another data set; or they would be scored
-            exactly although they are in the ledger or equal the training records.
-    """
+    """Register test records that are scored with noise, and refuse exact scores of records in the ledger."""
     ledger = charges.ledger
     content = as_records(data.test).content
     if plan.score_report is not None:
@@ -242,11 +231,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows.
-
-    Raises:
-        PrivacyRefusal: a person has several rows, and ``rows_per_user`` is not set.
-    """
+    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows."""
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
@@ -266,7 +251,6 @@ def owned_by(config: Config) -> str | None:
 
 
 def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
-    """Return the statement's line about the people of records; empty without a column of people."""
     unit, user, most = config.privacy.unit, config.data.user, config.data.rows_per_user
     if user is None:
         return ()
@@ -293,7 +277,6 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 def in_order_of_dates(
     config: Config, data: Dataset, records: Data | UserRecords
 ) -> Data | UserRecords | DatedRecords:
-    """Return the records, with their dates if the run trains by date."""
     section = config.data
     if data.dates is None:
         return records
@@ -308,7 +291,6 @@ def in_order_of_dates(
 
 
 def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
-    """Return the statement's line about the days that the run has read; empty for other runs."""
     section = config.data
     if section.date is None:
         return ()

@@ -91,7 +91,6 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        """Refuse a setting without its counterpart."""
         privacy, data = self.privacy, self.data
         pairs: list[tuple[str, bool, str, object]] = [
             (f'[privacy] {key} = "{words}"', getattr(privacy, key) in words.split('" or "'), other, value)
@@ -280,7 +279,6 @@ def read_config(path: Path | str, *, tune: str | None = None) -> Config:
 
 
 def read_text(path: Path | str) -> str:
-    """Return the text of a configuration file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

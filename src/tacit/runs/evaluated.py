@@ -1,9 +1,4 @@
-"""The evaluation of a run: metrics compared with a constant answer's, as JSON, page and pictures.
-
-If the score is noisy, the constant answer's score is a public number: the value of [privacy] test_baseline,
-or one that follows from declared facts, such as the number of classes.  It is never counted from the test
-records.
-"""
+"""The evaluation of a run: metrics compared with a constant answer's, as JSON, page and pictures."""
 
 from __future__ import annotations
 
@@ -172,11 +167,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the evaluation as JSON, then as a page, and return the name of the page.
-
-    Raises:
-        MissingExtra: matplotlib is not installed, so only the JSON was written.
-    """
+    """Write the evaluation as JSON, then as a page, and return the name of the page."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
     page = evaluation_page(data, title=folder.name)
@@ -187,7 +178,6 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
 def draw_run(
     figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
 ) -> tuple[str, ...]:
-    """Draw those of :data:`PICTURES` that apply to the run, and return their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
     drawing = drawn_score(figures, len(data.test.targets))
     plot_progress(rows, paths[0], **drawing, loss_baseline=public_loss(data), private=private)

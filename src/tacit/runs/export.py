@@ -1,8 +1,4 @@
-"""Export of a model for programs without Tacit, as ONNX or a program of torch.export.
-
-The exported network takes the inputs of ``Predictor.model``, encoded as in training, in batches of any size.
-The file's metadata hold the description of the model and its guarantee, under the name ``tacit``.
-"""
+"""Export of a model for programs without Tacit, as ONNX or a program of torch.export."""
 
 from __future__ import annotations
 
@@ -57,10 +53,6 @@ def export_model(
         path: the file to write.
         format: "onnx", which needs the extra of that name; or "torch-export".
         overwrite: whether to replace an existing file.
-
-    Raises:
-        InvalidInput: ``path`` exists, the network cannot be exported, or its outputs differ after export.
-        MissingExtra: a package is not installed.
     """
     kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:

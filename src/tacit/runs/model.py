@@ -78,7 +78,6 @@ def in_training(config: Config, data: Dataset, model: nn.Module) -> nn.Module:
 
 
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """Make the configuration's optimizer for the weights of ``model``."""
     section = config.optimizer
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
@@ -121,11 +120,7 @@ def begin_step(
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
-    """Return the device of that name.
-
-    Raises:
-        InvalidInput: the device cannot be used.
-    """
+    """Return the device of that name."""
     try:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
@@ -171,7 +166,6 @@ def outputs_of(data: Dataset) -> int:
 
 
 def takes_numbers(data: Dataset) -> bool:
-    """Return whether the targets are numbers."""
     return not (data.classes or data.labels or data.tokens)
 
 
@@ -230,11 +224,7 @@ def _from_factory(
 
 
 def import_factory(reference: str) -> Factory:
-    """Import the function at "module:function", from the current folder or Python's path.
-
-    Raises:
-        InvalidInput: the module cannot be imported, or has no such function.
-    """
+    """Import the function at "module:function", from the current folder or Python's path."""
     module_name, _, function = reference.partition(":")
     form = 'It must be "module:function", with the module in the current folder or installed.'
     try:
@@ -276,9 +266,6 @@ def losses_of(
     Args:
         name: the value of ``[training] loss``; "causal" averages the loss of text over its characters.
         class_weights: declared weights for the losses of some classes; other classes have weight 1.
-
-    Raises:
-        InvalidInput: the named loss, or a weight, does not fit the data.
     """
     check_loss(name, _targets(data))
     check_class_weights(class_weights or {}, data.classes)

@@ -1,9 +1,5 @@
 """The file of a trained model, with a description so that the model can be used without its data.
 
-``model.safetensors`` holds the weights.  Its metadata hold, under the name ``tacit``, a description in JSON:
-the model, the kind and encoding of its records, its classes, and the digest of the privacy statement that it
-was released with.
-
 **Guarantee**
 
 * The description holds only public facts from the configuration or about a standard data set, and the digest
@@ -81,18 +77,13 @@ class Description:
     version: str = __version__
 
     def to_data(self) -> dict[str, Any]:
-        """Return the description as plain data."""
         kind = {"kind": self.preprocessing.kind, **self.preprocessing.to_data()}
         own = {"model": self.model.model_dump(exclude_none=True), "preprocessing": kind}
         return {"format": _FORMAT, **vars(self), **own}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:
-        """Read a description from plain data.
-
-        Raises:
-            ValueError, KeyError, TypeError: the data have another form.
-        """
+        """Read a description from plain data."""
         task, features = data["task"], data["features"]
         if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
@@ -132,7 +123,6 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
 
 
 def card_facts(description: Description) -> CardFacts:
-    """Return the model card's facts about the use of the model."""
     preprocessing = description.preprocessing
     reads_text = isinstance(preprocessing, Table) and preprocessing.encoder.text is not None
     return CardFacts(
@@ -165,11 +155,7 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
 
 
 def read_description(path: Path) -> Description:
-    """Read the description in the file of a model.
-
-    Raises:
-        InvalidInput: the file cannot be read, does not describe its model, or has another format.
-    """
+    """Read the description in the file of a model."""
     if not path.is_file():
         raise InvalidInput(
             f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
@@ -208,10 +194,6 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
     Args:
         factory: for a model of the user's own, the function that makes it, or its "module:function".
-
-    Raises:
-        InvalidInput: the model is the user's own and ``factory`` is missing or cannot be imported; or the
-            weights do not fit.
     """
     section = description.model
     if description.pretrained is not None:
@@ -235,11 +217,7 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
 
 def tuned_model(path: Path, description: Description) -> TunedModel:
-    """Load the head in a file and the body in its folder ``encoder``, in evaluation mode.
-
-    Raises:
-        InvalidInput: the body is missing, or belongs to another head.
-    """
+    """Load the head in a file and the body in its folder ``encoder``, in evaluation mode."""
     from tacit.pretrained import load_pretrained  # imports transformers
     from tacit.pretrained.tuned import Head, TunedModel
 
@@ -262,11 +240,7 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model.
-
-    Raises:
-        InvalidInput: the file cannot be read, or its weights do not fit the model or are not finite.
-    """
+    """Load the weights of a file into a model."""
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as problem:

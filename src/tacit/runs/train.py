@@ -1,24 +1,4 @@
-"""One run, from its configuration to its folder: data, plan, session, statement.  Long: one class, in order.
-
-The folder of a run::
-
-    model.safetensors     the weights, with all that is needed to predict, for release; a language model has
-                          the files of :mod:`tacit.runs.language_model` instead
-    config.toml           a copy of the configuration
-    statement.txt, .json  the privacy statement: what is guaranteed, and what is not
-    README.md             the model card: guarantee, what is not covered, how to use the model
-    metrics.csv           steps, epsilon, noisy loss, test metrics
-    evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
-    confusion.png         for classes: the confusion matrix
-    columns.png           for a linear model of a table: the contribution of each column
-    progress.png          epsilon and the test score over the steps; without such scores, the noisy loss
-    privacy.png           epsilon as a function of delta
-    slots.npy             with [audit] slots: the releases about the slots, step by step
-    private/coins.npy     with [audit] slots: which slots took part, to audit the run
-    private/canaries.json with [canaries]: the secrets, and which of them were planted
-    private/declarations.txt  for a table: how its declared columns fail to fit it, for the curator alone
-    private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
-"""
+"""One run, from its configuration to its folder."""
 
 from __future__ import annotations
 
@@ -88,6 +68,24 @@ from tacit.training.resume.state import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
+# The folder of a run:
+#
+# model.safetensors     the weights, with all that is needed to predict, for release; a language model has
+#     the files of :mod:`tacit.runs.language_model` instead
+# config.toml           a copy of the configuration
+# statement.txt, .json  the privacy statement: what is guaranteed, and what is not
+# README.md             the model card: guarantee, what is not covered, how to use the model
+# metrics.csv           steps, epsilon, noisy loss, test metrics
+# evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
+# confusion.png         for classes: the confusion matrix
+# columns.png           for a linear model of a table: the contribution of each column
+# progress.png          epsilon and the test score over the steps; without such scores, the noisy loss
+# privacy.png           epsilon as a function of delta
+# slots.npy             with [audit] slots: the releases about the slots, step by step
+# private/coins.npy     with [audit] slots: which slots took part, to audit the run
+# private/canaries.json with [canaries]: the secrets, and which of them were planted
+# private/declarations.txt  for a table: how its declared columns fail to fit it, for the curator alone
+# private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
 _OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA)
 
 
