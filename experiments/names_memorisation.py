@@ -37,8 +37,8 @@ from tacit.models import WindowModel
 from tacit.plan import Plan
 from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
 from tacit.report.remembered import Remembered, RepeatProbe, bits_above_bound, whole_bits
-from tacit.runs.model import text_loss
 from tacit.runs.remembering import next_token, probe_by_repeating, remembered_secret, rows_of
+from tacit.runs.tasks import text_loss
 from tacit.training import PrivateSession, evaluate
 
 Array: TypeAlias = NDArray[np.float64]

@@ -20,8 +20,8 @@ from tacit.errors import InvalidInput
 from tacit.models import WindowModel
 from tacit.report.remembered import Remembered
 from tacit.runs import remembering
-from tacit.runs.model import text_loss
 from tacit.runs.remembering import next_token
+from tacit.runs.tasks import text_loss
 
 ROOT = Path(__file__).parents[2]
 

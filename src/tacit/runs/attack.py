@@ -54,13 +54,13 @@ from tacit.report.statement.reading import read_event
 from tacit.runs.build import session_on
 from tacit.runs.canaries import with_canaries
 from tacit.runs.config import read_text
-from tacit.runs.evaluated import as_evaluated
 from tacit.runs.finished import FinishedRun, weights_in
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import begin_step, losses_of, new_model, new_optimizer, training_loss
+from tacit.runs.model import begin_step, new_model, new_optimizer, training_loss
 from tacit.runs.remembering import memory_found, texts
 from tacit.runs.sections import AuditSection
 from tacit.runs.stacking import at_once
+from tacit.runs.tasks import losses_of, task_of
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.data.records import as_records
 from tacit.training.evaluation import evaluate, evaluation_mode
@@ -112,8 +112,8 @@ def attack_findings(
                 name,
                 name == WITH_DP,
                 scores,
-                evaluate(model, *as_evaluated(run.data, run.data.train)).score,
-                evaluate(model, *as_evaluated(run.data, run.data.test)).score,
+                evaluate(model, *task_of(run.data).evaluated(run.data.train)).score,
+                evaluate(model, *task_of(run.data).evaluated(run.data.test)).score,
                 without,
             )
         )

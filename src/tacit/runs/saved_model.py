@@ -29,8 +29,9 @@ from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
 from tacit.runs.config import Config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
-from tacit.runs.model import Factory, build_model, import_factory, outputs_of
+from tacit.runs.model import Factory, build_model, import_factory
 from tacit.runs.model_sections import ModelSection
+from tacit.runs.tasks import task_of
 from tacit.serial import parse_json
 
 if TYPE_CHECKING:
@@ -105,14 +106,13 @@ class Description:
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
     """Describe the model of a run; ``statement`` is the JSON of its privacy statement."""
-    task = "classes" if data.classes else "labels" if data.labels else "numbers"
-    task = "text" if data.alphabet else task
+    task = task_of(data)
     kind = kind_of(config, data)
     return Description(
         model=config.model,
         input_shape=kind.shape if config.pretrained else data.input_shape,
-        outputs=outputs_of(data),
-        task=task,
+        outputs=task.outputs,
+        task=task.name,
         classes=data.classes,
         labels=data.labels,
         target_bounds=data.target_bounds,

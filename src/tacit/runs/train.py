@@ -45,10 +45,8 @@ from tacit.runs.evaluated import (
     DATA,
     PAGE,
     PICTURES,
-    as_evaluated,
     draw_run,
     figures_of,
-    in_words_of,
     write_evaluation,
 )
 from tacit.runs.finished import how_to_test
@@ -58,6 +56,7 @@ from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
 from tacit.runs.results import Outcome, Result, result_of
 from tacit.runs.sections import LedgerSection
+from tacit.runs.tasks import Task, task_of
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
 from tacit.training.evaluation import Evaluation, evaluate
@@ -129,6 +128,11 @@ class Run:
     def ended(self) -> bool:
         """Whether all steps are taken, or the ledger or the days so far allow no more steps."""
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
+
+    @property
+    def task(self) -> Task:
+        """What the model learns to predict."""
+        return task_of(self.data)
 
     @cached_property
     def result(self) -> Result:
@@ -209,17 +213,16 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly, on records that belong to no ledger's data set."""
-        test = as_evaluated(self.data, self.data.test)
-        evaluation = evaluate(model, *test, target_bounds=self.data.target_bounds)
-        return in_words_of(self.data, evaluation)
+        test = self.task.evaluated(self.data.test)
+        return self.task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
 
     def _score(self, model: nn.Module) -> Evaluation:
         """Evaluate the final model on the test records, with noise if the plan has a score report."""
         if self.plan.score_report is None:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
-        test = as_evaluated(self.data, self.data.test)
-        return in_words_of(self.data, score_held_out(self.session, *test, owners=owners))
+        test = self.task.evaluated(self.data.test)
+        return self.task.in_words(score_held_out(self.session, *test, owners=owners))
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
