@@ -55,9 +55,9 @@ from tacit.runs.attack import (
     train_privately,
     without_dp,
 )
-from tacit.runs.evaluated import as_evaluated
 from tacit.runs.finished import FinishedRun
 from tacit.runs.kinds import Progress, silent
+from tacit.runs.tasks import task_of
 from tacit.training.evaluation import evaluate
 
 Array: TypeAlias = NDArray[np.float64]
@@ -87,8 +87,8 @@ def laboratory_findings(
     models = []
     for name, model in targets.items():
         scores, without = _scores(run, model, trained.get(name))
-        train_score = evaluate(model, *as_evaluated(run.data, run.data.train)).score
-        test_score = evaluate(model, *as_evaluated(run.data, run.data.test)).score
+        train_score = evaluate(model, *task_of(run.data).evaluated(run.data.train)).score
+        test_score = evaluate(model, *task_of(run.data).evaluated(run.data.test)).score
         models.append(AttackedModel(name, name == WITH_DP, scores, train_score, test_score, without))
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)
     findings = described(run)

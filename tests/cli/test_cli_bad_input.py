@@ -162,15 +162,6 @@ def test_settings(old: str, new: str, code: int, words: str, shell: Shell) -> No
     assert words in complaint(shell, code, changed(old, new))
 
 
-def test_forms_of_0_2_0_are_refused_with_what_to_write(shell: Shell) -> None:
-    old = changed("[columns]", 'missing = "constant"\n[data.columns]')
-    for words in (
-        "[data] columns is a form of Tacit 0.2.0: declare each column in a section [columns.NAME]",
-        "[data] missing is a form of Tacit 0.2.0: set it for each column",
-    ):
-        assert words in complaint(shell, 2, old)
-
-
 def test_columns_are_checked_before_the_table_is_looked_for(shell: Shell) -> None:
     text = changed("people.csv", "nobody.csv").replace("lower = 0", "lower = 200")
     assert "run.toml: [columns.age]: lower must be below upper" in complaint(shell, 2, text)

@@ -59,6 +59,14 @@ def write(
     Path("run.toml").write_text(text)
 
 
+def further(folder: str = "run", table: str = "february.csv") -> list[str]:
+    """Let the run file name the next days; return the arguments that train on them."""
+    text = Path("run.toml").read_text()
+    text = text.replace('table = "january.csv"', f'table = "{table}"')
+    Path("run.toml").write_text(text.replace('until = "2026-02-01"', 'until = "2026-03-02"'))
+    return ["train", "run.toml", "--out", folder, "--resume"]
+
+
 def statement(folder: str = "run") -> dict[str, object]:
     return json.loads(Path(folder, "statement.json").read_text())  # type: ignore[no-any-return]
 
@@ -70,30 +78,31 @@ def test_a_run_goes_on_with_the_days_of_another_file(here: Path, capsys: pytest.
         "The days before 2026-02-01 are trained on, 31 of 60 steps. The next step needs the days before"
         in printed
     )
-    assert "tacit train --continue run" in printed
+    assert "set [data] until" in printed
     first = statement()
     assert first["mechanism"]["steps"] == 31  # type: ignore[index]
     assert "31 of 60 steps" in json.dumps(first)
     assert tacit(["verify", "run/statement.json"]) == 0
-    further = ["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]
-    assert tacit(further) == 0
+    assert tacit(further()) == 0
     last = statement()
     assert last["mechanism"]["steps"] == 60  # type: ignore[index]
     assert last["guarantee"]["epsilon"] <= 4.0  # type: ignore[index]
     assert last["mechanism"]["sampler"] == ByDate().describe()  # type: ignore[index]
     assert tacit(["verify", "run/statement.json"]) == 0
     assert json.loads(Path("run/evaluation.json").read_text())["score"] > 0.8
-    assert "--continue" not in capsys.readouterr().out.replace(" ".join(further), "")
-    assert tacit(further) == 2  # all is done
+    assert "To continue" not in capsys.readouterr().out
+    trained = Path("run/model.safetensors").read_bytes()
+    assert tacit(further()) == 0
+    assert Path("run/model.safetensors").read_bytes() == trained, "all is done"
 
 
 def test_days_are_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     before = Path("run/model.safetensors").read_bytes()
-    assert tacit(["train", "--continue", "run", "--until", "2026-02-01"]) == 2
-    assert "Wait until they are complete, and say --until 2026-02-02" in capsys.readouterr().err
+    assert tacit(["train", "run.toml", "--out", "run", "--resume"]) == 0
+    assert "The next step needs the days before 2026-02-02" in capsys.readouterr().out
     assert Path("run/model.safetensors").read_bytes() == before
-    assert tacit(["train", "--continue", "run"]) == 2  # today, with the table of January
+    assert tacit(further(table="january.csv")) == 2
     assert "january.csv has no records from 2026-02-01" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
 
@@ -102,8 +111,7 @@ def test_a_whole_table_does_the_same_as_its_parts(here: Path) -> None:
     both = Path("january.csv").read_text() + Path("february.csv").read_text().partition("\n")[2]
     assert tacit(["train", "run.toml", "--out", "parts", "--json"]) == 0
     Path("all.csv").write_text(both)
-    further = ["train", "--continue", "parts", "--until", "2026-03-02", "--data"]
-    assert tacit([*further, "all.csv"]) == 0
+    assert tacit(further("parts", "all.csv")) == 0
     table_of = np.genfromtxt("parts/metrics.csv", delimiter=",", names=True)
     assert table_of["steps"].tolist() == [15, 30, 31, 45, 60]
 
@@ -115,7 +123,7 @@ def test_people_in_a_stream(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = json.dumps(statement())
     assert "each at most 3 times, 20 steps apart" in text
     assert tacit(["verify", "run/statement.json"]) == 0
-    assert tacit(["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]) == 0
+    assert tacit(further()) == 0
     write(people, "participations = 3\nseparation = 21", unit="person")
     assert tacit(["train", "run.toml", "--out", "other"]) == 1
     assert "at least 21 steps apart" in capsys.readouterr().err
@@ -132,8 +140,7 @@ def test_a_stream_is_charged_once(here: Path) -> None:
     write(changes={"[run]": section})
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     spent = ledger.status("payments").spent_epsilon
-    further = ["train", "--continue", "run", "--data", "february.csv", "--until", "2026-03-02"]
-    assert tacit(further) == 0
+    assert tacit(further()) == 0
     assert ledger.status("payments").spent_epsilon == spent > 0.0
     assert ledger.status("payments").charges["SETTLED"] == 1
     assert tacit(["verify", "run/statement.json"]) == 0
@@ -165,29 +172,6 @@ def test_what_does_not_fit_is_refused(
     assert tacit(["train", "run.toml", "--out", "run"]) in (1, 2)
     assert words in capsys.readouterr().err
     assert not Path("run/model.safetensors").exists()
-
-
-def test_the_options_of_continue_are_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (
-        (["run.toml", "--until", "2026-02-01"], "need --continue"),
-        (["run.toml", "--continue", "run"], "give either a configuration or --continue"),
-        ([], "Usage: tacit train"),
-        (["--continue", "run", "--resume"], "leave out --out and --resume"),
-        (["--continue", "nowhere"], "nowhere"),
-    ):
-        assert tacit(["train", *words]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_only_runs_by_date_have_further_days(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = {
-        'date = "day"\nfirst_day = "2026-01-01"\nuntil = "2026-02-01"': "",
-        'sampling = "dates"\ncorrelation = "inverse"\nbands = 3': "",
-    }  # fmt: skip
-    write(changes=changes)
-    assert tacit(["train", "run.toml", "--out", "run"]) == 0
-    assert tacit(["train", "--continue", "run"]) == 2
-    assert "does not take records by date" in capsys.readouterr().err
 
 
 def test_attacks_on_a_stream_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_language_model_goes_on_with_the_next_days(here: Path) -> None:
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
-    assert tacit(["train", "--continue", "run", "--data", "second.jsonl", "--until", "2026-03-09"]) == 0
+    text = Path("run.toml").read_text().replace("first.jsonl", "second.jsonl")
+    assert 'until = "2026-03-05"' in text
+    Path("run.toml").write_text(text.replace('until = "2026-03-05"', 'until = "2026-03-09"'))
+    assert tacit(["train", "run.toml", "--out", "run", "--resume"]) == 0
     statement = json.loads(Path("run/statement.json").read_text())
     assert statement["mechanism"]["steps"] == 8
     assert "2 times, 3 steps apart" in statement["mechanism"]["sampler"]

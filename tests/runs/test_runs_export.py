@@ -76,13 +76,9 @@ def rows(description: Description, count: int) -> Tensor:
 def reader(kind: str, path: Path) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
     """Return the outputs of the file, from an independent reader, and its metadata."""
     extra = {"tacit": ""}
-    match kind:
-        case "torchscript":
-            script = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]
-            return script, json.loads(extra["tacit"])
-        case "torch-export":
-            program = torch.export.load(path, extra_files=extra)
-            return program.module(), json.loads(extra["tacit"])
+    if kind == "torch-export":
+        program = torch.export.load(path, extra_files=extra)
+        return program.module(), json.loads(extra["tacit"])
     runtime: Any = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     (given,), (found,) = session.get_inputs(), session.get_outputs()
@@ -115,8 +111,7 @@ def test_the_file_computes_what_the_model_does(kind: str, name: str) -> None:
     assert metadata["classes"] == list(description.classes)
     assert Description.from_data(metadata) == description
     assert [file.name for file in Path().iterdir()] == [path.name]
-    if kind != "torchscript":
-        assert b"site-packages" not in path.read_bytes(), "no path of the machine that exported it"
+    assert b"site-packages" not in path.read_bytes(), "no path of the machine that exported it"
 
 
 SPOKEN = """
@@ -198,9 +193,9 @@ def test_files_are_not_replaced_and_formats_have_names(capsys: pytest.CaptureFix
     Path("mine").write_text("mine")
     loaded = tacit.load("run")
     with pytest.raises(InvalidInput, match="mine already"):
-        loaded.export("mine", format="torchscript")
+        loaded.export("mine", format="torch-export")
     assert Path("mine").read_text() == "mine"
-    with pytest.raises(InvalidInput, match="format must be one of onnx, torchscript, torch-export"):
+    with pytest.raises(InvalidInput, match="format must be one of onnx, torch-export"):
         loaded.export("other", format="onyx")
     assert command(["export", "run", "--format", "torch-export", "--out", "mine", "--overwrite"]) == 0
     assert "Model as torch-export: mine" in capsys.readouterr().out

@@ -23,7 +23,6 @@ from tacit.runs import prepare
 from tacit.runs.config import parse_config
 from tacit.runs.finished import open_run
 from tacit.runs.kinds import source_of
-from tacit.runs.saved_model import Description
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 LABELS = ("toxic", "spam", "threat")
@@ -148,29 +147,6 @@ def test_attack_and_audit(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "loss threshold" in attacks
     assert found["membership"]["models"][0]["test_score"] > 0.8  # a mean AUC, not R²
     assert command(["audit", "run", "--quick", "--out", "report"]) == 0
-
-
-def test_a_description_of_before_has_no_labels() -> None:
-    data = {
-        "model": {"name": "logistic"},
-        "input_shape": [2],
-        "outputs": 2,
-        "task": "classes",
-        "classes": ["a", "b"],
-        "target_bounds": [],
-        "preprocessing": {
-            "kind": "arrays",
-            "shape": [2],
-            "low": 0.0,
-            "high": 1.0,
-            "source": "x",
-            "features": [],
-        },
-        "features": "raw",
-        "statement_digest": "0",
-        "version": "0.2.0",
-    }
-    assert Description.from_data(data).labels == ()
 
 
 def test_several_numbers_are_predicted_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

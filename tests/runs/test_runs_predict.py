@@ -727,7 +727,9 @@ def test_the_description_goes_through_json_and_comes_back(table_folder: Path) ->
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda data: data.update(format=2, version="9.1"), "Tacit 9.1 in format 2.*reads format 1"),
+        (lambda data: data.update(format=3, version="9.1"), "Tacit 9.1 in format 3.*reads format 2"),
+        (lambda data: data.update(format=1, version="0.2.0"), "Tacit 0.2.0 in format 1"),
+        (lambda data: data.pop("labels"), "unreadable description"),
         (lambda data: data.pop("format"), "unreadable description"),
         (lambda data: data.pop("outputs"), "unreadable description"),
         (lambda data: data.update(task="guess"), "unreadable description"),
@@ -751,9 +753,7 @@ def test_a_description_that_was_changed_is_refused(
 def test_weights_without_a_description_say_how_to_mend(table_folder: Path) -> None:
     shutil.copytree(table_folder, "old")
     save_file(load_file("old/model.safetensors"), "old/model.safetensors")
-    with pytest.raises(
-        InvalidInput, match=r"earlier version.*tacit train old/config.toml --out old --resume"
-    ):
+    with pytest.raises(InvalidInput, match=r"tacit train old/config.toml --out old --resume"):
         tacit.load("old")
 
 

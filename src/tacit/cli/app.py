@@ -50,7 +50,7 @@ _VERBS = {
     "train": "Train a model with differential privacy, from a configuration file.",
     "batches": "Write the batches of a run on a large corpus in advance, with Spark.",
     "predict": "Predict for new records with the model of a run.",
-    "export": "Write the model of a run for other programs: ONNX, TorchScript, torch.export.",
+    "export": "Write the model of a run for other programs: ONNX, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "playground": "Watch a small network train with and without privacy, in the browser.",
     "check": "Check every cell of a table against its policy.",

@@ -85,12 +85,12 @@ def command(
 
 def export_command(
     run: RunFolder,
-    to: Annotated[str, option("onnx, torchscript or torch-export.", "--format")],
+    to: Annotated[str, option("onnx or torch-export.", "--format")],
     out: Annotated[Path, option("The file to write.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     factory: Factory = None,
 ) -> int:
-    """Write the model of a run as ONNX, TorchScript or a program of torch.export.
+    """Write the model of a run as ONNX or a program of torch.export.
 
     The file holds only the network: its input "inputs" takes any number of records, encoded as in training,
     and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns, epsilon,

@@ -30,7 +30,7 @@ from tacit.cli.terminal import (
     torchrun,
     words,
 )
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import check_integer
 
 if TYPE_CHECKING:
     from tacit.ledger import DatasetStatus
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def command(
     context: typer.Context,
-    config: Annotated[Path | None, argument("The configuration, a TOML file.")] = None,
+    config: Annotated[Path, argument("The configuration, a TOML file.")],
     out: Annotated[
         Path | None, option("Folder of the run; default: the configuration's, or runs/NAME.")
     ] = None,
@@ -51,16 +51,6 @@ def command(
     dataset: Annotated[str | None, option("The name of the data set in the ledger.")] = None,
     chunk: Annotated[int | None, option("Steps in one charge; default: a twentieth of all.")] = None,
     batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.")] = None,
-    further: Annotated[
-        Path | None, option("Continue a run by date with its next days.", "--continue", metavar="RUN")
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(help="With --continue: the first day that is not complete yet.  [default: today]"),
-    ] = None,
-    data: Annotated[
-        Path | None, option("With --continue: the path of the records, if it has changed.")
-    ] = None,
     no_input: NoInput = False,
     as_json: AsJson = False,
 ) -> int:
@@ -74,8 +64,8 @@ def command(
     to the budget of the data set before it is performed. A plan that does not fit is refused before it
     starts. If others use up the budget during the run, it ends with the model so far, and exit code 1.
 
-    A run by date, [privacy] sampling = "dates", ends with the last complete day. With --continue RUN and no
-    configuration, the run in that folder trains on the next days, under the same statement.
+    A run by date, [privacy] sampling = "dates", ends with the last complete day. With --resume, and a later
+    [data] until, it trains on the next days, under the same statement.
 
     If declared columns do not fit the table, or if a column such as patient_id repeats although the unit is a
     patient, a terminal says so before the first step, and asks whether to go on. With --no-input, or without
@@ -88,30 +78,20 @@ def command(
 
     Example:  tacit train digits.toml --out runs/first --ledger budget.db --dataset digits
     """
-    if further is None and (until, data) != (None, None):
-        raise InvalidInput("--until and --data need --continue RUN. Otherwise set them in [data].")
-    if (further is None) == (config is None):
-        raise InvalidInput(
-            "give either a configuration or --continue RUN, which uses the configuration of that run."
-        )
-    if further is not None and (out is not None or resume):
-        raise InvalidInput("--continue RUN names the folder of the run: leave out --out and --resume.")
     with one_voice() as join:
-        from tacit.runs.checks import FurtherDays, check_run
+        from tacit.runs.checks import check_run
 
         checked = check_run(
-            config or Path(further or ".") / "config.toml",
-            out=out or further,
-            resume=resume or further is not None,
+            config,
+            out=out,
+            resume=resume,
             ledger=_charged(ledger, dataset, chunk),
             batches=batches,
-            further=None if further is None else FurtherDays(until, data),
         )
-        again = words(context) if further else words(context, out=checked.folder, resume=True)
-        title = (config or Path()).stem if further is None else further.name
+        again = words(context, out=checked.folder, resume=True)
         asks = can_ask(no_input=no_input, as_json=as_json)
         ranks = join(checked.config.run.device)
-        return _train(checked, ranks, again, title, asks=asks, as_json=as_json)
+        return _train(checked, ranks, again, config.stem, asks=asks, as_json=as_json)
 
 
 def _charged(url: str | None, dataset: str | None, chunk: int | None) -> LedgerSection | None:
@@ -252,8 +232,7 @@ def show_outcome(outcome: Outcome) -> None:
     if outcome.stopped is not None:
         show_line(f"The ledger ended the run early: {outcome.stopped}")
     if outcome.days_left:
-        folder = shlex.quote(str(outcome.folder))
-        show_line(f"{outcome.days_left} To continue with them:\n  tacit train --continue {folder}")
+        show_line(f"{outcome.days_left} To continue with them, set [data] until, and say --resume.")
     cost = f" at ε = {round_up(outcome.statement.epsilon)}"
     console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
     for remark in _about_score(outcome):

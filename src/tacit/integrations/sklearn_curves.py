@@ -29,10 +29,6 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
     **Guarantee**
 
     * The curves are computed from ``model_`` and the estimator's arguments alone, at no cost.
-
-    Raises:
-        NoCurves: if the model is not linear in declared columns.
-        NotFittedError: if the estimator is not fitted yet.
     """
     check_is_fitted(estimator, "model_")
     model, bins = estimator.model_, None
@@ -63,7 +59,6 @@ def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
 
 
 def _why_not(estimator: Estimator) -> str:
-    """Return the argument that keeps the model from being a sum over columns."""
     if estimator.features is not None:
         return "features, which may mix columns"
     if tuple(estimator.hidden):

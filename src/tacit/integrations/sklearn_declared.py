@@ -62,7 +62,6 @@ def bounds_of(
 
 
 def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] | None) -> list[ArrayLike]:
-    """Return the pairs in the order of the columns."""
     if name != "bounds" or names is None:
         raise InvalidInput(
             f"{name} is a dict, but "
@@ -85,7 +84,6 @@ def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] |
 
 
 def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
-    """Return the declared classes, sorted, (k,)."""
     if classes is None:
         raise InvalidInput(
             "classes must be declared: a class that is read from y reveals that a record of it is there. "
@@ -101,7 +99,6 @@ def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[An
 
 
 def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the position in ``classes`` of each of (n,) labels."""
     positions = {label: position for position, label in enumerate(classes.tolist())}
     numbers = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
     if (numbers < 0).any():
@@ -115,12 +112,7 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
 def class_weights(
     weights: Mapping[Any, float] | str | None, classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """Return the weight of each class, (k,), 1 by default; None if ``weights`` is None.
-
-    Raises:
-        InvalidInput: if a weight is not a number >= 0, or its class is not declared.
-        PrivacyRefusal: if scikit-learn would count the weights from the data.
-    """
+    """Return the weight of each class, (k,), 1 by default; None if ``weights`` is None."""
     if weights is None:
         return None
     if isinstance(weights, str):
@@ -152,9 +144,6 @@ def sample_weights(
     **Guarantee**
 
     * The result for a record depends only on its weight and on ``largest``.
-
-    Raises:
-        InvalidInput: if no bound is declared, or if weights are negative, not finite, or not (n,).
     """
     if weights is None:
         return None
@@ -184,12 +173,7 @@ def sample_weights(
 
 
 def refuse_unknown_arguments(estimator: type[T]) -> type[T]:
-    """Return the class ``estimator`` with a constructor that refuses unknown arguments, with the reason.
-
-    Raises:
-        PrivacyRefusal: from the constructor, for ``random_state``.
-        InvalidInput: from the constructor, for any other unknown argument; it is a TypeError too.
-    """
+    """Return the class ``estimator`` with a constructor that refuses unknown arguments, with the reason."""
     cls: Any = estimator
     init = cls.__init__
     names = tuple(inspect.signature(init).parameters)[1:]

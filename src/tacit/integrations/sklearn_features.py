@@ -1,9 +1,5 @@
 """Frozen features of X, computed once before the first private step, for each record independently.
 
-With declared ``bounds`` or ``columns``, ``features`` is a module that gets the scaled values.  Without them
-it is any callable that gets X as given: texts, pictures, a column of a data frame.  Features of X as given
-are scaled to unit length, so they need no bounds.
-
 Letters: n records; d columns of X; f features.
 """
 
@@ -47,9 +43,6 @@ def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
     Args:
         rows: the number of rows of X. It is used only if ``records`` is not declared; then it is public.
         numbers: the number of numeric columns, which would get bins.
-
-    Raises:
-        InvalidInput: if ``model`` is unknown, or is "additive" and another setting excludes that.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
     conflicts_of = {
@@ -114,10 +107,6 @@ class Given:
         * In fit, some records of the first piece are computed again, each alone, before and after the other
           pieces, and must get the same features.  As far as this check shows, a record's features depend on
           that record alone.
-
-        Raises:
-            InvalidInput: if ``features`` fails, or does not return (n, f) finite numbers.
-            PrivacyRefusal: during fit, if a record's features depend on other records or on earlier calls.
         """
         from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
 
@@ -267,18 +256,12 @@ class _Fixed(nn.Module):
         self.features = features.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return (n, f) features of (n, d) records."""
         rows: Tensor = self.features((inputs + 1) / 2)
         return rows
 
 
 def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.Module:
-    """Return the fixed module in front of the model; it maps each record once, before all steps.
-
-    Raises:
-        InvalidInput: if ``features`` is not a module, or does not return rows.
-        PrivacyRefusal: if the features of a record depend on other records of its batch.
-    """
+    """Return the fixed module in front of the model; it maps each record once, before all steps."""
     if takes_given(estimator):
         return nn.Identity()
     if estimator.additive_ and estimator.encoder_ is None:

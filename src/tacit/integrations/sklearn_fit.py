@@ -97,7 +97,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def intercept_(self) -> NDArray[np.float64]:
-        """The constant to which the curves are added."""
         return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
@@ -108,12 +107,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Compute the (n,) losses of a classifier."""
     return F.cross_entropy(model(inputs), targets, reduction="none")
 
 
 def squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Compute the (n,) losses of a regressor."""
     errors: Tensor = (model(inputs) - targets).square().squeeze(1)
     return errors
 
@@ -213,11 +210,7 @@ def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> floa
 
 
 def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
-    """Refuse wrong settings before the features are computed, which may take long.
-
-    Raises:
-        InvalidInput, PrivacyRefusal: for the same settings as fit.
-    """
+    """Refuse wrong settings before the features are computed, which may take long."""
     if settings.normalise:
         raise InvalidInput(
             "normalise=True is only for numbers with bounds or columns. Features of X as given already have "
@@ -238,11 +231,7 @@ def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[fl
 
 
 def _check_one_release(settings: PrivateEstimator) -> None:
-    """Refuse settings of steps and hidden layers, as least squares has neither.
-
-    Raises:
-        InvalidInput: if such a setting is given.
-    """
+    """Refuse settings of steps and hidden layers, as least squares has neither."""
     values = {
         "hidden": tuple(settings.hidden),
         "steps": settings.steps,
@@ -351,15 +340,12 @@ def _statement(
 
 @dataclass(frozen=True)
 class _Progress:
-    """Writes the steps and epsilon so far on one line of the standard error stream."""
-
     steps: int
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Do nothing: ``on_row`` writes the progress ten times in all."""
+        pass
 
     def on_row(self, row: MetricsRow) -> None:
-        """Write the number of steps done and the epsilon spent."""
         end = "\n" if row.steps == self.steps else ""
         sys.stderr.write(f"\rstep {row.steps} of {self.steps}, ε ≤ {row.epsilon:.4g}{end}")
         sys.stderr.flush()

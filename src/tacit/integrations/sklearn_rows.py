@@ -32,11 +32,7 @@ Estimator = Any  # PrivateClassifier or PrivateRegressor, which import this file
 
 
 def check_unit(estimator: Estimator, X: object, owners: object) -> None:
-    """Refuse a data frame with a column that seems to identify the units and has repeated values.
-
-    Raises:
-        PrivacyRefusal: if neither ``owners`` nor ``one_record_per_unit`` says what a unit is.
-    """
+    """Refuse a data frame with a column that seems to identify the units and has repeated values."""
     if owners is not None or estimator.one_record_per_unit or not has_column_names(X):
         return
     columns = {} if estimator.columns is None else parse_columns(estimator.columns)
@@ -65,9 +61,6 @@ def records_of(
 
     * A record's input depends on that record and on the estimator's arguments alone.
     * Error messages contain columns, counts and row numbers, but no value of X or y.
-
-    Raises:
-        InvalidInput: if X or y contradicts the declarations.
     """
     rows = np.asarray(y, dtype=object).size
     estimator.additive_ = is_additive(estimator, rows, 0)
@@ -148,12 +141,7 @@ class Rows:
     owners: Any
 
     def records(self, inputs: Tensor, rows_per_user: int | None) -> tuple[Data | UserRecords, int]:
-        """Return the data for the session, which are rows or people with their rows, and the number of units.
-
-        Raises:
-            InvalidInput: if ``owners`` is given without ``rows_per_user``, or the reverse.
-            PrivacyRefusal: if a row has several owners.
-        """
+        """Return the rows, or the people with their rows, and the number of units."""
         weights = () if self.weights is None else (torch.from_numpy(self.weights).float(),)
         parts = (inputs, self.targets, *weights)
         if (self.owners is None) != (rows_per_user is None):
@@ -226,13 +214,11 @@ def _encoder(estimator: Estimator, rows: int) -> Encoder | None:
 
 
 def _by_columns(encoder: Encoder, X: object) -> Tensor:
-    """Encode (n, d) records of a data frame as (n, f) float32 in [-1, 1], by the declared columns."""
     _check_columns(encoder, X)
     return torch.from_numpy(encoder.frame(X, source="X"))
 
 
 def _check_columns(encoder: Encoder, X: object) -> None:
-    """Refuse X if it is not a data frame or has undeclared columns."""
     try:
         names = names_of_frame(X)
     except InvalidInput:
@@ -268,11 +254,7 @@ _HARMLESS = re.compile(
 
 
 def checked(check: Callable[[], T], X: object, y: object = None) -> T:
-    """Call ``check`` and return its result; replace its errors by errors without values of ``X`` or ``y``.
-
-    Raises:
-        InvalidInput: if ``check`` failed. It is also a TypeError if ``check`` raised one.
-    """
+    """Call ``check`` and return its result; replace its errors by errors without values of ``X`` or ``y``."""
     try:
         return check()
     except TacitError:
@@ -329,7 +311,6 @@ def _columns_of_non_numbers(X: object) -> str:
 
 
 def _count_non_numbers(values: Any) -> int:
-    """Count the ``values`` (n,) that are not numbers."""
     return (
         0
         if values is None

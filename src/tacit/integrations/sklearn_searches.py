@@ -1,9 +1,4 @@
-"""Warnings about searches and ensembles, which call fit many times, each time spending epsilon again.
-
-A grid search calls fit often, and without a ledger nothing adds the costs up.  So this module warns the user
-once, and the statement of each fit names the search and the total cost of the fits so far.  It detects a
-search in Python's call stack, and reads nothing from the records.
-"""
+"""Warnings about searches and ensembles, which call fit many times, each time spending epsilon again."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ from tacit.runs.audit import audit_findings
 from tacit.runs.build import session_on
 from tacit.runs.canaries import TAG, secret_space, with_canaries
 from tacit.runs.config import read_text
-from tacit.runs.evaluated import as_evaluated
 from tacit.runs.finished import FinishedRun, finished_files, open_run, weights_in
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import begin_step, losses_of, new_model, new_optimizer, training_loss
+from tacit.runs.model import begin_step, new_model, new_optimizer, training_loss
 from tacit.runs.sections import AuditSection
+from tacit.runs.tasks import losses_of, task_of
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training.data.records import as_records
 from tacit.training.evaluation import evaluate, evaluation_mode
@@ -163,8 +163,8 @@ def attack_findings(
     for name, model in targets.items():
         trained = _shadow_models(run, name, shadows, rng, progress) if shadows else None
         scores, without = _scores(run, outputs_of(run, model), trained)
-        train_score = evaluate(model, *as_evaluated(run.data, run.data.train)).score
-        test_score = evaluate(model, *as_evaluated(run.data, run.data.test)).score
+        train_score = evaluate(model, *task_of(run.data).evaluated(run.data.train)).score
+        test_score = evaluate(model, *task_of(run.data).evaluated(run.data.test)).score
         models.append(AttackedModel(name, name == WITH_DP, scores, train_score, test_score, without))
 
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)

@@ -1,9 +1,5 @@
 """The work on each part of a corpus: cut it into records, and select the records that were drawn.
 
-These functions do not depend on the engine that runs them, such as Spark.  Each reads and writes files in a
-folder that all machines share.  A file's name contains the number of its part, so parts may be processed in
-any order, and more than once.
-
 Letters: n records.
 """
 
@@ -69,7 +65,6 @@ class Counts:
 
 
 def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
-    """Cut the documents of a part into records, and write training and test records to ``work``."""
     encode = tokens_of(rule.tokenizer).encode
     sequences: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
@@ -106,13 +101,11 @@ def _listed(tokens: NDArray[np.int32]) -> Any:
 
 
 def write_tests(work: Path, parts: int, out: Path) -> None:
-    """Write the test records of all parts to ``out``."""
     tables = [pq.read_table(_path(work, "test", number)) for number in range(parts)]
     _write_table(out / TEST, pyarrow.concat_tables(tables))
 
 
 def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
-    """Yield the user of each record, and whether the record is for testing."""
     for number in range(parts):
         table = pq.read_table(_path(work, "users", number))
         yield from zip(table["user"].to_pylist(), table["test"].to_pylist(), strict=True)

@@ -1,8 +1,4 @@
-"""``tacit batches``: write the batches of a whole run in advance, in three stages: cut, draw, sort by step.
-
-The records are those that a run of the same configuration would read from the corpus, in the same order.  The
-batches are therefore exactly those that its session would draw.
-"""
+"""``tacit batches``: write the batches of a run in advance, in three stages: cut, draw, sort by step."""
 
 from __future__ import annotations
 
@@ -54,12 +50,12 @@ class Engine(Protocol):
     """An engine that processes all parts of a corpus, such as :class:`tacit.runs.batches.Spark`."""
 
     def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
-        """Cut all parts into records."""
+        pass
 
     def write(
         self, firsts: Sequence[int], length: int, each: int, steps: int, work: Path, out: Path
     ) -> list[Shard]:
-        """Write the drawn records of all parts to shards of ``each`` steps."""
+        pass
 
 
 @final
@@ -74,12 +70,7 @@ class Written:
 
 
 def check_batches(config: Config) -> Plan:
-    """Check that batches can be written for a configuration, and return its plan.
-
-    Raises:
-        InvalidInput: the data are not a corpus in Parquet, or a setting does not work with batches that are
-            written in advance.
-    """
+    """Check that batches can be written for a configuration, and return its plan."""
     if config.data.parquet is None:
         raise InvalidInput(
             "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
@@ -105,11 +96,6 @@ def write_batches(
         engine: a function that starts the engine; called after all checks.
         progress: called with (title, done, total).
         generator: for tests, a generator of :mod:`tacit.testing`; by default one with a fresh key.
-
-    Raises:
-        InvalidInput: the configuration or corpus is invalid, or ``out`` holds files that are not unfinished
-            batches.
-        PrivacyRefusal: a user has several records, or there are more records than the plan covers.
     """
     plan = check_batches(config)
     rule = rule_of(config)
@@ -143,7 +129,6 @@ def write_batches(
 
 
 def rule_of(config: Config) -> Rule:
-    """Return the rule by which the documents of a configuration become records."""
     section, folder = config.data, str(Path(str(config.model.huggingface)).resolve())
     assert section.sequence_length is not None  # ``Documents.check`` has refused None
     assert section.documents is not None
@@ -192,9 +177,6 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     """Return the data set of a run from written batches.
 
     The batches hold the training records, so ``train`` of the data set is a single blank placeholder.
-
-    Raises:
-        PrivacyRefusal: the batches were written with other settings or another tokenizer.
     """
     rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
     if (now := described(config, rule.cutting)) != batches.manifest.rule:
@@ -223,11 +205,7 @@ _LOOKS = 0.2  # seconds between two reports of progress
 
 @final
 class Spark:
-    """A Spark session; ``master`` is its address, such as "local[4]", or None for the configured one.
-
-    Raises:
-        MissingExtra: pyspark is not installed.
-    """
+    """A Spark session; ``master`` is its address, such as "local[4]", or None for the configured one."""
 
     def __init__(self, master: str | None, progress: Progress) -> None:
         spark = needed("pyspark.sql", "spark", "tacit batches")
@@ -239,8 +217,6 @@ class Spark:
         self._progress = progress
 
     def cut(self, rule: Rule, parts: Sequence[CorpusPart], work: Path) -> list[Counts]:
-        """Cut all parts into records."""
-
         def one(numbered: tuple[int, CorpusPart]) -> Counts | TacitError:
             try:
                 return cut_part(rule, numbered[1], numbered[0], work)
@@ -315,5 +291,4 @@ class Spark:
         return results
 
     def stop(self) -> None:
-        """End the session."""
         self._session.stop()

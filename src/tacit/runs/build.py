@@ -26,7 +26,6 @@ from tacit.training.augmentation import FlipAndCrop
 from tacit.training.data.dated import DatedRecords, day_of
 from tacit.training.data.records import Data, Records, as_records
 from tacit.training.data.users import UserRecords, numbered
-from tacit.training.loop import History
 from tacit.training.parts.audit_slots import AuditSlots
 from tacit.training.parts.charges import StepCharges, register
 from tacit.training.ranks.processes import Alone, Ranks
@@ -104,7 +103,6 @@ def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None
 
 
 def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
-    """Return the given generator, else that of the charges, else a fresh one."""
     if generator is not None:
         return generator
     return Generator.from_os() if charges is None else charges.generator
@@ -164,7 +162,6 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
 
 
 def opened_batches(batches: Path | None) -> StreamedBatches | None:
-    """Open the folder that ``tacit batches`` wrote, if one is given."""
     if batches is None:
         return None
     from tacit.training.data.prefetch import StreamedBatches  # imports pyarrow
@@ -186,10 +183,6 @@ def make_charges(
 
     Args:
         owned_by: the column that identifies people, if they may have several rows.
-
-    Raises:
-        InvalidInput: the section is incomplete, or names a ledger or data set that does not exist.
-        PrivacyRefusal: the plan's guarantee does not fit the policy of the data set.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:
@@ -209,12 +202,7 @@ def make_charges(
 
 
 def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
-    """Register test records that are scored with noise, and refuse exact scores of records in the ledger.
-
-    Raises:
-        PrivacyRefusal: the ledger has the test records under another data set; or they would be scored
-            exactly although they are in the ledger or equal the training records.
-    """
+    """Register test records that are scored with noise, and refuse exact scores of records in the ledger."""
     ledger = charges.ledger
     content = as_records(data.test).content
     if plan.score_report is not None:
@@ -241,11 +229,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows.
-
-    Raises:
-        PrivacyRefusal: a person has several rows, and ``rows_per_user`` is not set.
-    """
+    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows."""
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
@@ -265,7 +249,6 @@ def owned_by(config: Config) -> str | None:
 
 
 def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
-    """Return the statement's line about the people of records; empty without a column of people."""
     unit, user, most = config.privacy.unit, config.data.user, config.data.rows_per_user
     if user is None:
         return ()
@@ -292,7 +275,6 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 def in_order_of_dates(
     config: Config, data: Dataset, records: Data | UserRecords
 ) -> Data | UserRecords | DatedRecords:
-    """Return the records, with their dates if the run trains by date."""
     section = config.data
     if data.dates is None:
         return records
@@ -307,7 +289,6 @@ def in_order_of_dates(
 
 
 def dates_line(config: Config, plan: Plan, steps_done: int) -> tuple[str, ...]:
-    """Return the statement's line about the days that the run has read; empty for other runs."""
     section = config.data
     if section.date is None:
         return ()
@@ -335,47 +316,21 @@ def days_left(config: Config, plan: Plan, steps_done: int) -> str:
     )
 
 
-def check_days(config: Config, data: Dataset, session: PrivateSession, *, continued: bool) -> None:
-    """Refuse to train on days without records, since such steps would add nothing but noise.
-
-    Raises:
-        InvalidInput: a continued run has no further complete day (the message says until when to wait), or
-            the table has no row from the days that are left to train on.
-    """
+def check_days(config: Config, data: Dataset, session: PrivateSession) -> None:
+    """Refuse to train on days without records, since such steps would add nothing but noise."""
     dated = in_order_of_dates(config, data, data.train)
     if not isinstance(dated, DatedRecords):
         return
     steps_done, steps_there = session.steps_done, session.steps_there
     first, days = dated.first, dated.days
-    next_day = first + (steps_done + 1) * days
     if steps_there > steps_done:
         rows = (dated.step_of >= steps_done) & (dated.step_of < steps_there)
         if not rows.any():
             raise InvalidInput(
                 f"{config.data.table or config.data.corpus} has no records from {first + steps_done * days} "
                 f"to {first + steps_there * days - 1}: steps on these days would add noise and nothing "
-                "else. Name the file that has them, by --data with --continue, or set an earlier until."
+                "else. Name the file that has them, or set an earlier until."
             )
-    elif continued:
-        raise InvalidInput(
-            f"there is no further day to train on: {steps_done} steps are done, and the next one reads the "
-            f"days up to {next_day - 1}. Wait until they are complete, and say --until {next_day}, or a "
-            "later day."
-        )
-
-
-def resumed(session: PrivateSession, state: Path) -> History:
-    """Load a session's state, and return the metrics so far.
-
-    Raises:
-        PrivacyRefusal: the state belongs to another run, or to another version of Tacit.
-    """
-    try:
-        return History.from_plain(session.load(state))
-    except PrivacyRefusal as problem:
-        raise PrivacyRefusal(
-            f"{problem} A run of Tacit 0.2.0 ends with that version: pip install 'tacit-dp==0.2.0'."
-        ) from None
 
 
 def notes_on(

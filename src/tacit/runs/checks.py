@@ -1,8 +1,4 @@
-"""Checks of a run before torch is imported and before any record is read.
-
-A mistake in a configuration is therefore reported immediately.  Checks that need the model or the records
-follow when the session is made (:mod:`tacit.runs.build`).
-"""
+"""Checks of a run before torch is imported and before any record is read."""
 
 from __future__ import annotations
 
@@ -46,30 +42,6 @@ class CheckedRun:
     ledger: LedgerSection
     resume: bool
     batches: Path | None = None
-    continued: bool = False
-
-
-@dataclass(frozen=True)
-class FurtherDays:
-    """The options of ``tacit train --continue`` for a run by date: ``until``, and the path of ``data``."""
-
-    until: str | None = None
-    data: Path | None = None
-
-    def applied_to(self, config: Config, folder: Path) -> Config:
-        """Return the configuration of the run in ``folder`` with these options in place of its own."""
-        if config.data.date is None:
-            raise InvalidInput(
-                f"the run in {folder} does not take records by date: it has no further days. Resume an "
-                "interrupted run with --resume."
-            )
-        changes: dict[str, str | None] = {"until": self.until}
-        if self.data is not None:
-            source = next(
-                key for key in ("table", "jsonl", "parquet") if getattr(config.data, key) is not None
-            )
-            changes[source] = str(self.data)
-        return config.model_copy(update={"data": config.data.model_copy(update=changes)})
 
 
 def check_run(
@@ -79,7 +51,6 @@ def check_run(
     resume: bool = False,
     ledger: LedgerSection | None = None,
     batches: Path | None = None,
-    further: FurtherDays | None = None,
 ) -> CheckedRun:
     """Read a configuration, and make all checks that need neither torch nor records.
 
@@ -89,18 +60,10 @@ def check_run(
         resume: whether to resume the run in that folder.
         ledger: settings of the ledger, which take precedence over the configuration's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-        further: the days on which to continue a run by date in that folder.
-
-    Raises:
-        InvalidInput: the configuration has a mistake, a file does not exist, or the folder holds a run.
-        PrivacyRefusal: the plan has no guarantee, costs more than its budget, or differs from that of the
-            run to resume.
     """
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
-    if further is not None:
-        config = further.applied_to(config, folder)
     if resume:
         check_resumable(folder)
         _check_same(folder, config)
@@ -122,7 +85,7 @@ def check_run(
     charged = _merged(config.ledger, ledger)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
-    return CheckedRun(config, text, folder, plan, charged, resume, batches, further is not None)
+    return CheckedRun(config, text, folder, plan, charged, resume, batches)
 
 
 def _check_factory(reference: str) -> None:
@@ -161,7 +124,6 @@ def _check_same(folder: Path, config: Config) -> None:
 
 
 def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:
-    """Return the configured section, with the settings of ``overrides`` in place of its own."""
     changes = (
         {}
         if overrides is None
@@ -171,11 +133,7 @@ def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> Ledge
 
 
 def check_ledger(section: LedgerSection) -> None:
-    """Refuse an incomplete section, with which nothing would be charged.
-
-    Raises:
-        InvalidInput: the section has settings but no ledger, or a ledger but no data set.
-    """
+    """Refuse an incomplete section, with which nothing would be charged."""
     if section.url is None:
         settings = [name for name, value in section if value not in (None, False, "")]
         if settings:
@@ -191,12 +149,7 @@ def check_ledger(section: LedgerSection) -> None:
 
 
 def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
-    """Refuse a charged run that would score its held-out records exactly; see :mod:`tacit.training.scoring`.
-
-    Raises:
-        InvalidInput: the configuration has noise for a score but no ledger, or a baseline without that noise.
-        PrivacyRefusal: records of the ledger's data set would be scored exactly.
-    """
+    """Refuse a charged run that would score its held-out records exactly."""
     if config.privacy.test_baseline is not None and plan.score_report is None:
         raise InvalidInput(
             f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise: without a noisy "
@@ -241,7 +194,6 @@ _PRIVATE = "private"
 
 
 def resume_state(folder: Path) -> Path:
-    """Return the path of a run's resume state."""
     return folder / _PRIVATE / "resume.pt"
 
 
@@ -261,7 +213,6 @@ def canary_file(folder: Path) -> Path:
 
 
 def check_resumable(folder: Path) -> None:
-    """Refuse to resume from a folder without a saved run."""
     if not (state := resume_state(folder)).exists():
         raise InvalidInput(
             f"there is no run to resume in {folder}: {state} does not exist. Start it without --resume, or "
@@ -312,11 +263,7 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def sole_user(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when the process ends.
-
-    Raises:
-        InvalidInput: another process trains this run, or the folder cannot be locked.
-    """
+    """Hold the folder's lock, which the system releases when the process ends."""
     path = folder / _PRIVATE / "lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(path, timeout=0, mode=0o600)

@@ -29,10 +29,6 @@ from tacit.runs.sections import (
     TrainingSection,
 )
 
-_FORMER = {
-    ("data", "columns"): "declare each column in a section [columns.NAME]",
-    ("data", "missing"): 'set it for each column: missing = a public value or "indicator"',
-}
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
 _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
 # Settings that may change when a run is resumed, since no result depends on them.  Records and a public model
@@ -95,7 +91,6 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
-        """Refuse a setting without its counterpart."""
         privacy, data = self.privacy, self.data
         pairs: list[tuple[str, bool, str, object]] = [
             (f'[privacy] {key} = "{words}"', getattr(privacy, key) in words.split('" or "'), other, value)
@@ -284,7 +279,6 @@ def read_config(path: Path | str, *, tune: str | None = None) -> Config:
 
 
 def read_text(path: Path | str) -> str:
-    """Return the text of a configuration file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -350,8 +344,6 @@ def _complaint(item: Any) -> str:
     where = f"[{section}] {setting}"
     fields = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
     match item["type"]:
-        case "extra_forbidden" if (section, setting) in _FORMER:
-            return f"{where} is a form of Tacit 0.2.0: {_FORMER[section, setting]}."
         case "extra_forbidden":
             return f"{where} is not a setting{_guess(setting, list(fields))}"
         case "missing":

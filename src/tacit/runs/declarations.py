@@ -1,9 +1,4 @@
-"""A confidential report on whether the declared columns fit the table, for the curator only.
-
-A wrong declaration raises no error.  If ``mortgage`` is declared and the cells say ``MORTGAGE``, every row
-counts as "other".  Bounds in another unit clip every value to one end.  The model then learns nothing from
-the column.  The report depends on single records without noise, and must not be released.
-"""
+"""A confidential report on whether the declared columns fit the table, for the curator only."""
 
 from __future__ import annotations
 
@@ -65,9 +60,6 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     Args:
         rows: the number of rows to compare with the columns, from the first one on; by default all.
         trained: the number of training records, if it is known.
-
-    Raises:
-        InvalidInput: the table cannot be read, or lacks a column.
     """
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
@@ -204,8 +196,6 @@ class _Tally:
 
 @dataclass
 class _Words(_Tally):
-    """Counts of cells with an undeclared value, and of those in which only its case is wrong."""
-
     other: int = 0
     in_other_case: int = 0
     occurrences: set[str] = field(default_factory=set)
@@ -242,8 +232,6 @@ class _Words(_Tally):
 
 @dataclass
 class _Numbers(_Tally):
-    """Counts of numbers, dates and times outside their bounds, and a histogram of those inside."""
-
     unreadable: int = 0
     outside: int = 0
     swapped: _Swapped | None = None

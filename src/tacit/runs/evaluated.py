@@ -1,9 +1,4 @@
-"""The evaluation of a run: metrics compared with a constant answer's, as JSON, page and pictures.
-
-If the score is noisy, the constant answer's score is a public number: the value of [privacy] test_baseline,
-or one that follows from declared facts, such as the number of classes.  It is never counted from the test
-records.
-"""
+"""The evaluation of a run: metrics compared with a constant answer's, as JSON, page and pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from tacit.accounting import account
-from tacit.datasets import Dataset, TensorPair
+from tacit.datasets import Dataset
 from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.report.by_column import by_column
@@ -26,6 +21,7 @@ from tacit.report.pages.column_charts import plot_columns
 from tacit.report.pages.plots import plot_confusion, plot_privacy_curve, plot_progress
 from tacit.rounding import round_up
 from tacit.runs.config import Config
+from tacit.runs.tasks import task_of
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
 from tacit.training.loop import MetricsRow
@@ -37,10 +33,6 @@ PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 
 _IN_INTERVAL = 1.96  # standard deviations on each side of a noisy score in its interval
 _SHORT = 18  # the most characters of a class name in a picture
-_EVEN_CLASSES = "a constant answer, if all {count} classes are equally common"
-_EVEN_TOKENS = "a constant answer, if all {count} {what} are equally common"
-_EVEN_LABELS = "a constant answer, if each label is as often true as false"
-_EVEN_NUMBERS = "a constant answer in the middle of the bounds, if targets are uniform between them"
 _UNDECLARED = (
     " This is an assumption. If a constant answer is known to score higher, as the most common class of an "
     "imbalanced table does, declare its score as [privacy] test_baseline. Otherwise a useless model looks "
@@ -88,44 +80,11 @@ def figures_of(
     return figures if columns is None else figures | {"by_column": columns}
 
 
-def as_evaluated(data: Dataset, pair: TensorPair) -> TensorPair:
-    """Convert records and targets to the form that :func:`tacit.evaluate` needs: labels become booleans."""
-    return TensorPair(pair.inputs, pair.targets.bool()) if data.labels else pair
-
-
-def in_words_of(data: Dataset, evaluation: Evaluation) -> Evaluation:
-    """Return the evaluation; for text in tokens, its measure is "per token", not "per character"."""
-    if not data.vocabulary:
-        return evaluation
-    return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
-
-
 def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
-    """Return a constant answer's public score, its description, and its certainty.
-
-    The certainty is "at least", "assumed", or "" for a declared score.  The most common of K classes has at
-    least 1/K of the records, and its true share is not public.
-    """
+    """Return a constant answer's public score, its description, and its certainty ("" if declared)."""
     if config.privacy.test_baseline is not None:
         return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
-    if data.classes:
-        count = len(data.classes)
-        return 1.0 / count, _EVEN_CLASSES.format(count=count), "at least"
-    if data.labels:
-        return 0.5, _EVEN_LABELS, "at least"
-    if data.tokens:  # characters include the end of a line
-        units = "tokens" if data.vocabulary else "characters"
-        return 1.0 / data.tokens, _EVEN_TOKENS.format(count=data.tokens, what=units), "at least"
-    return 1.0 / 3.0, _EVEN_NUMBERS, "assumed"
-
-
-def public_loss(data: Dataset) -> float | None:
-    """Return the training loss of a model that predicts equal probabilities; None for numbers and characters.
-
-    The loss of characters is summed over a record, and the length of a record is not public.
-    """
-    count = 2 if data.labels else data.vocabulary or len(data.classes)
-    return math.log(count) if count else None
+    return task_of(data).baseline()
 
 
 def _settings(config: Config, plan: Plan) -> dict[str, str]:
@@ -172,11 +131,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the evaluation as JSON, then as a page, and return the name of the page.
-
-    Raises:
-        MissingExtra: matplotlib is not installed, so only the JSON was written.
-    """
+    """Write the evaluation as JSON, then as a page, and return the name of the page."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
     page = evaluation_page(data, title=folder.name)
@@ -187,10 +142,9 @@ def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
 def draw_run(
     figures: dict[str, Any], rows: list[MetricsRow], session: PrivateSession, data: Dataset, folder: Path
 ) -> tuple[str, ...]:
-    """Draw those of :data:`PICTURES` that apply to the run, and return their names."""
     plan, private, paths = session.plan, session.private, [folder / name for name in PICTURES]
     drawing = drawn_score(figures, len(data.test.targets))
-    plot_progress(rows, paths[0], **drawing, loss_baseline=public_loss(data), private=private)
+    plot_progress(rows, paths[0], **drawing, loss_baseline=task_of(data).uninformed_loss(), private=private)
     curve = account(plan.event_after(session.steps_done), adjacency=plan.adjacency)
     plot_privacy_curve(curve, plan.delta, paths[1], private=private)
     matrix = plot_confusion(figures, paths[2])

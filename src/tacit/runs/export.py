@@ -1,8 +1,4 @@
-"""Export of a model for programs without Tacit, as ONNX, TorchScript, or a program of torch.export.
-
-The exported network takes the inputs of ``Predictor.model``, encoded as in training, in batches of any size.
-The file's metadata hold the description of the model and its guarantee, under the name ``tacit``.
-"""
+"""Export of a model for programs without Tacit, as ONNX or a program of torch.export."""
 
 from __future__ import annotations
 
@@ -23,14 +19,13 @@ from tacit.errors import InvalidInput, MissingExtra, check_in, needed
 from tacit.files import write_atomically
 from tacit.runs.saved_model import Description
 
-FORMATS = ("onnx", "torchscript", "torch-export")
+FORMATS = ("onnx", "torch-export")
 INPUT, OUTPUT = "inputs", "outputs"
 """The names of the input and of the output in the file."""
 METADATA = "tacit"
 """The name of the metadata in the file."""
 _ROWS = 2  # of the example for tracing; torch.export would treat a size of 1 as a constant
 _OTHER_ROWS = (1, 5)
-_TRACER_WARNING: type[Warning] = vars(torch.jit)["TracerWarning"]  # missing in torch's stubs
 _CHATTY = (
     "torch.onnx._internal.exporter._registration",
     "torch.fx.experimental.symbolic_shapes",
@@ -56,12 +51,8 @@ def export_model(
         description: its inputs and outputs.
         statement: the privacy statement of the run, for the metadata; None if it is not known.
         path: the file to write.
-        format: "onnx", which needs the extra of that name; "torchscript"; or "torch-export".
+        format: "onnx", which needs the extra of that name; or "torch-export".
         overwrite: whether to replace an existing file.
-
-    Raises:
-        InvalidInput: ``path`` exists, the network cannot be exported, or its outputs differ after export.
-        MissingExtra: a package is not installed.
     """
     kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
@@ -71,7 +62,7 @@ def export_model(
     network = copy.deepcopy(model).cpu().eval()
     example = _rows(description, _ROWS)
     metadata = json.dumps(_metadata(description, statement), allow_nan=False)
-    write = {"onnx": _onnx, "torchscript": _torchscript, "torch-export": _torch_export}[kind]
+    write = _onnx if kind == "onnx" else _torch_export
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
         target = Path(folder) / "model.pt2"  # torch warns of other endings
         with _without_warnings_about_torch():
@@ -86,14 +77,10 @@ Run = Callable[[Tensor], Tensor]
 
 @contextlib.contextmanager
 def _without_warnings_about_torch() -> Iterator[None]:
-    """Hide torch's warnings about torch itself, but not those about the user's network.
-
-    Tracer warnings are hidden, too, since the tracer also warns of values that are in fact constant.  The
-    comparison with the model on other numbers of rows detects values that are not constant.
-    """
+    """Hide torch's warnings about torch itself, but not those about the user's network."""
     loggers = [logging.getLogger(name) for name in _CHATTY]
     with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning, _TRACER_WARNING):
+        for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", r"The tensor attributes? .* (was|were) assigned during export")
         for logger in loggers:
@@ -124,8 +111,8 @@ def _exported(
     except Exception as problem:  # torch raises many types for a network that it cannot trace
         reason = " ".join(str(problem).split())[:300]
         raise InvalidInput(
-            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Take another "
-            f"of {', '.join(FORMATS)}, or use the plain module, Predictor.model."
+            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Take the "
+            f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
         ) from problem
 
 
@@ -145,13 +132,6 @@ def _metadata(description: Description, statement: Mapping[str, Any] | None) -> 
     promise = {} if guarantee is None else {name: guarantee[name] for name in keys}
     private = {} if statement is None else {"private": statement["private"]}
     return {**description.to_data(), **private, **promise}
-
-
-def _torchscript(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
-    traced = torch.jit.trace(network, example, check_trace=False)  # type: ignore[no-untyped-call]
-    torch.jit.save(traced, str(path), _extra_files={METADATA: metadata})
-    loaded: Run = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
-    return loaded
 
 
 def _torch_export(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
@@ -206,6 +186,6 @@ def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> No
     ):
         raise InvalidInput(
             f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends on the "
-            "values or the number of its inputs, which such a file cannot hold. Take another of "
-            f"{', '.join(FORMATS)}, or use the plain module, Predictor.model."
+            "values or the number of its inputs, which such a file cannot hold. Take the other of "
+            f"{' and '.join(FORMATS)}, or use the plain module, Predictor.model."
         )

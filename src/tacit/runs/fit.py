@@ -1,9 +1,4 @@
-"""Checks before the first step: each row is one unit of privacy, and the declared columns fit the table.
-
-They read single records, before anything is written or charged, so their words are only for the person who
-has the table.  In a terminal this person is asked.  Otherwise a run stops if the unit may have several rows,
-or if a column fits nowhere.
-"""
+"""Checks before the first step: each row is one unit of privacy, and the declared columns fit the table."""
 
 from __future__ import annotations
 
@@ -31,11 +26,6 @@ def check_fit(config: Config, confirm: Confirm | None = None) -> None:
     Args:
         config: the configuration.
         confirm: asks the person who has the table; None if nobody can be asked.
-
-    Raises:
-        InvalidInput: a column fits nowhere, or the person does not confirm the declarations.
-        PrivacyRefusal: a column seems to identify the units, its values repeat, and nobody says that each row
-            is one unit.
     """
     _check_unit(config, confirm)
     if config.data.table is None or not Path(config.data.table).is_file():

@@ -70,7 +70,6 @@ class Facts:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The columns to predict."""
         return (self.target,) if isinstance(self.target, str) else tuple(self.target or ())
 
 
@@ -88,9 +87,6 @@ def stated_facts(
 
     Args:
         usual: whether columns without stated bounds get the usual bounds for their names.
-
-    Raises:
-        InvalidInput: a fact is out of range, or its column cannot have it.
 
     >>> table = Sniffed(columns={"age": FoundColumn("integer"), "sex": FoundColumn("category")})
     >>> stated_facts(table, Facts(), bounds=["age=0:120"], values=["sex=f,m"]).values
@@ -136,12 +132,7 @@ def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
 
 
 def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
-    """Return the facts if each is within its range; the guarantee itself is checked before training.
-
-    Raises:
-        InvalidInput: a fact is out of range; the message names fact, value and range.
-        PrivacyRefusal: delta is at least one over the number of records.
-    """
+    """Return the facts if each is within its range; the guarantee itself is checked before training."""
     if facts.epsilon is not None:
         warn_if_weak(check_real("epsilon", facts.epsilon, low=0.0, open_low=True))
     if facts.delta is not None:
@@ -202,9 +193,6 @@ def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """Return the columns to use, with stated kinds and formats in place of those found in the table.
 
     The column of people and the column of texts for a public model are left out, as they are not encoded.
-
-    Raises:
-        InvalidInput: a fact does not fit its column.
     """
     columns = {}
     for name, column in sample.columns.items():
@@ -235,7 +223,6 @@ def _without_values(column: FoundColumn, values: Sequence[str]) -> FoundColumn:
 
 
 def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
-    """Return the column with another kind, without the settings of the kind that was found."""
     if kind == "boolean" and column.kind in ("category", "text"):
         return FoundColumn(kind, {"true": None, "false": None})
     return FoundColumn(kind)

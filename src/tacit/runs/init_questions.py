@@ -133,7 +133,6 @@ class _Wizard:
         self._take(question, read)
 
     def target(self) -> None:
-        """Ask for the column to predict."""
         if self.facts.target is None:
             names = ", ".join(name for name, column in self._columns().items() if column.kind != "text")
             self._take(
@@ -142,7 +141,6 @@ class _Wizard:
             )
 
     def person_column(self, key: str) -> None:
-        """Ask for the column that identifies people, if there is one."""
         if getattr(self.facts, key) is not None:
             return
         names = [name for name in self._columns() if is_identifier(name)]
@@ -210,7 +208,6 @@ class _Wizard:
             ask("values", key, about, values_from_text)
 
     def _with(self, fact: str, name: str, value: object) -> Facts:
-        """Return the facts with one more fact about a column."""
         changed: dict[str, Any] = {fact: {**getattr(self.facts, fact), name: value}}
         return replace(self.facts, **changed)
 
@@ -253,7 +250,6 @@ class _Wizard:
 
 
 def _value(key: str, answer: str) -> Any:
-    """Return the answer, converted to a number if the fact is a number."""
     if key not in ("epsilon", "delta", *_COUNTS):
         return answer
     if key in _COUNTS:

@@ -14,10 +14,6 @@ _NUMBERS = ("number", "integer")
 def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) -> None:
     """Refuse targets that no model can predict, alone or together.
 
-    Raises:
-        InvalidInput: a target is not a column, is a text, date or datetime, or is given twice; or several
-            targets are neither all booleans nor all numbers.
-
     >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
     Traceback (most recent call last):
     tacit.errors.InvalidInput: several targets must be all booleans (labels) or all numbers; ...

@@ -22,11 +22,7 @@ from tacit.runs.init_file import BOUNDED, Facts, policy_columns, table_columns, 
 
 
 def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
-    """Return the settings of ``[columns.NAME]``, with None for those that are to be filled in.
-
-    Raises:
-        InvalidInput: the facts contradict each other, such as a lower bound above the upper one.
-    """
+    """Return the settings of ``[columns.NAME]``, with None for those that are to be filled in."""
     settings: dict[str, object] = {"kind": column.kind or None}
     if column.kind in BOUNDED:
         settings["lower"], settings["upper"] = facts.bounds.get(name, (None, None))
@@ -107,11 +103,7 @@ steps = 300  # more steps need more noise in each; or epochs
 
 
 def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
-    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated.
-
-    Raises:
-        InvalidInput: a fact does not fit its column.
-    """
+    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     columns = table_columns(sample, facts)
     parts = [_HEAD.format(table=table.name, read=_sample_text(sample)), _data(table, facts)]
     if sample.dialect:
@@ -127,11 +119,7 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
 
 
 def policy_text(sample: Sniffed, facts: Facts) -> str:
-    """Return a whole policy in TOML, with ``FILL IN`` for facts that were not stated.
-
-    Raises:
-        InvalidInput: a fact does not fit its column.
-    """
+    """Return a whole policy in TOML, with ``FILL IN`` for facts that were not stated."""
     table = [table_section(sample.dialect)] if sample.dialect else []
     return policy_template(
         [*table, *_sections(sample, policy_columns(sample, facts), facts, policy=True)],

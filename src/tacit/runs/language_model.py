@@ -45,11 +45,6 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
     """Build the model that the sections describe, in training mode, for records of ``length`` tokens.
 
     Random weights of the model or of LoRA come from torch's own generator.
-
-    Raises:
-        InvalidInput: the files are not those of a causal language model, do not fit each other, or the model
-            reads only shorter texts; or a target of LoRA is no layer of the model.
-        MissingExtra: LoRA needs peft.
     """
     folder = ModelFolder.check(str(model.huggingface))
     with without_bars():
@@ -68,17 +63,12 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
 
 
 def network_of(model: nn.Module) -> Any:
-    """Return the model of transformers, without the wrapper of LoRA."""
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
 
 
 def check_language_model(model: nn.Module, data: Dataset) -> None:
-    """Check the model on records of made-up tokens before the first step.
-
-    Raises:
-        InvalidInput: the model does not give V logits for each token, or they depend on later tokens.
-    """
+    """Check the model on records of made-up tokens before the first step."""
     name = f"the model of type {network_of(model).config.model_type}"
     length, vocabulary = data.input_shape[0], data.vocabulary
     tokens = torch.zeros((2, length), dtype=torch.int64, device=next(model.parameters()).device)
@@ -160,7 +150,6 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
 
 
 def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
-    """Return the model with the adapter in ``folder``."""
     import peft
 
     with warnings.catch_warnings():
@@ -189,8 +178,6 @@ _NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another
 
 @final
 class LanguageResult:
-    """The result of a run that trains the language model in ``config``."""
-
     used_by = "README.md shows how to load the model in transformers"
 
     def __init__(self, config: Config) -> None:
@@ -209,12 +196,7 @@ class LanguageResult:
         return self.config.lora.rank is not None
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digests of the base model and tokenizer; for a resumed run, compare them instead.
-
-        Raises:
-            InvalidInput: the digests in ``folder`` cannot be read.
-            PrivacyRefusal: the run began from other weights, or with another tokenizer.
-        """
+        """Write the digests of the base model and tokenizer; for a resumed run, compare them instead."""
         path, own = folder / BASE, self.base
         for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
             shutil.rmtree(leftover)
@@ -231,7 +213,6 @@ class LanguageResult:
         write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
-        """Return the statement's facts about the model, as arguments of ``make_statement``."""
         base, lora = self.base, self.config.lora
         whole = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -275,7 +256,6 @@ class LanguageResult:
         return facts
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the model or its adapter, and the tokenizer's files; return the names of the files."""
         network = network_of(model)
         used, network.config.use_cache = (
             network.config.use_cache,
@@ -302,11 +282,7 @@ class LanguageResult:
         return (*names, BASE)
 
     def trained(self, folder: Path) -> nn.Module:
-        """Load the model that the run in ``folder`` trained, in training mode.
-
-        Raises:
-            PrivacyRefusal: the base model is not that of the run.
-        """
+        """Load the model that the run in ``folder`` trained, in training mode."""
         self.begin(folder, resumed=True)
         length = self.config.data.sequence_length or 0
         if not self.adapter:
@@ -315,12 +291,10 @@ class LanguageResult:
         return with_adapter(base, folder)
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """Return the model card's facts about the use of the model."""
         return language_card_facts(self.config, self.base)
 
 
 def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
-    """Return the model card's facts about a language model that a run trained from the model ``base``."""
     adapter = config.lora.rank is not None
     return CardFacts(
         kind="text",

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit import models
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, TacitError
-from tacit.losses import classification, masked, multilabel
 from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import check_class_weights, check_loss
 from tacit.runs.model_sections import LINEAR, ModelSection
+from tacit.runs.tasks import Characters, Classes, Numbers, Tokens, losses_of, task_of
 from tacit.training.evaluation import evaluation_mode
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
@@ -44,20 +42,21 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 
     A resumed run therefore starts from the same weights.
     """
+    task = task_of(data)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if config.pretrained:
             from tacit.runs.public_model import new_public_model  # imports transformers
 
-            model = new_public_model(config, data, outputs_of(data))
+            model = new_public_model(config, data, task.outputs)
         elif config.model.huggingface is not None:
             from tacit.runs.language_model import build_language_model  # imports transformers
 
             model = build_language_model(config.model, config.lora, data.input_shape[0])
         else:
-            numbers = takes_numbers(data)
-            model = build_model(config.model, data.input_shape, outputs_of(data), numbers=numbers)
+            numbers = isinstance(task, Numbers)
+            model = build_model(config.model, data.input_shape, task.outputs, numbers=numbers)
     return model.to(device_of(config.run.device))
 
 
@@ -67,7 +66,7 @@ def is_calibrated(config: Config, data: Dataset) -> bool:
     Averaged weights and other optimizers than SGD would not take these steps as they are meant.
     """
     plain_steps = config.optimizer.name == "sgd" and config.training.ema_decay is None
-    return config.model.name in LINEAR and bool(data.classes) and plain_steps
+    return config.model.name in LINEAR and isinstance(task_of(data), Classes) and plain_steps
 
 
 def in_training(config: Config, data: Dataset, model: nn.Module) -> nn.Module:
@@ -78,7 +77,6 @@ def in_training(config: Config, data: Dataset, model: nn.Module) -> nn.Module:
 
 
 def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """Make the configuration's optimizer for the weights of ``model``."""
     section = config.optimizer
     settings: dict[str, float] = {"lr": section.learning_rate, "weight_decay": section.weight_decay}
     if section.momentum:
@@ -121,11 +119,7 @@ def begin_step(
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
-    """Return the device of that name.
-
-    Raises:
-        InvalidInput: the device cannot be used.
-    """
+    """Return the device of that name."""
     try:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
@@ -135,13 +129,14 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
 
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
     """Check the model's output shape on two records of zeros before the first step."""
-    if data.vocabulary:
+    task = task_of(data)
+    if isinstance(task, Tokens):
         from tacit.runs.language_model import check_language_model
 
         check_language_model(model, data)
         return
     name = f"[model] {section.name or section.factory or section.public}"
-    kind = data.train.inputs.dtype if data.alphabet else torch.float32
+    kind = data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
     try:
         with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
@@ -152,27 +147,15 @@ def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None
             f"{name} does not work on records of shape {data.input_shape}: {type(problem).__name__}: "
             f"{reason}. Make the model fit the records."
         ) from problem
-    expected = (2, *data.input_shape, outputs_of(data)) if data.alphabet else (2, outputs_of(data))
+    expected = task.expected_shape(2)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
-    numbers = not data.classes and not data.alphabet
-    fits = shape == expected or (numbers and shape is not None and math.prod(shape) == math.prod(expected))
-    if not fits:
+    if shape is None or not task.fits(shape, 2):
         got = f"shape {shape}" if shape is not None else type(outputs).__name__
-        purpose = f"{expected[-1]} {_targets(data)} to be predicted"
+        purpose = f"{expected[-1]} {task.targets} to be predicted"
         raise InvalidInput(
             f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
             "Change the last layer of the model, or the declared classes."
         )
-
-
-def outputs_of(data: Dataset) -> int:
-    """Return the number of outputs for a record, or for each character of text."""
-    return data.tokens or len(data.classes) or math.prod(data.train.targets.shape[1:])
-
-
-def takes_numbers(data: Dataset) -> bool:
-    """Return whether the targets are numbers."""
-    return not (data.classes or data.labels or data.tokens)
 
 
 def build_model(
@@ -230,11 +213,7 @@ def _from_factory(
 
 
 def import_factory(reference: str) -> Factory:
-    """Import the function at "module:function", from the current folder or Python's path.
-
-    Raises:
-        InvalidInput: the module cannot be imported, or has no such function.
-    """
+    """Import the function at "module:function", from the current folder or Python's path."""
     module_name, _, function = reference.partition(":")
     form = 'It must be "module:function", with the module in the current folder or installed.'
     try:
@@ -264,51 +243,3 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
     """Return the loss of :func:`losses_of`, or that of a :class:`StandardLinear` model."""
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
-
-
-def losses_of(
-    data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
-) -> PerExampleLoss:
-    """Return a per-example loss: cross-entropy for classes and labels, -log p of text, or squared error.
-
-    For text in tokens, the loss is the mean of -log p over the tokens of the record.
-
-    Args:
-        name: the value of ``[training] loss``; "causal" averages the loss of text over its characters.
-        class_weights: declared weights for the losses of some classes; other classes have weight 1.
-
-    Raises:
-        InvalidInput: the named loss, or a weight, does not fit the data.
-    """
-    check_loss(name, _targets(data))
-    check_class_weights(class_weights or {}, data.classes)
-    if class_weights:
-        return classification(weight=[class_weights.get(name, 1.0) for name in data.classes])
-    if data.vocabulary:
-        return masked()
-    if data.alphabet:
-        return text_loss if name is None else masked()  # the targets are shifted already
-    if data.labels:
-        return multilabel()
-    return _classification_loss if data.classes else _regression_loss
-
-
-def _targets(data: Dataset) -> str:
-    if data.tokens:
-        return "tokens" if data.vocabulary else "characters"
-    return "labels" if data.labels else "classes" if data.classes else "numbers"
-
-
-def _classification_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(inputs), targets, reduction="none")
-
-
-def text_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return -log p of each record in nats: (n, L) and (n, L) to (n,); targets of -100 are ignored."""
-    each = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="none")
-    return each.view(targets.shape).sum(dim=1)
-
-
-def _regression_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    residual: Tensor = model(inputs).reshape(targets.shape) - targets
-    return residual.square().reshape(len(targets), -1).mean(1)

@@ -82,7 +82,6 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuse none or several models, or settings that the model does not have."""
         if len(sources := [kind for kind in _MODELS if getattr(self, kind) is not None]) != 1:
             got = " and ".join(sources) or "none of them"
             raise InvalidInput(f"[model] needs exactly one of {', '.join(_MODELS)}; got {got}.")

@@ -23,9 +23,6 @@ def with_each_column(run_file: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         run_file: the content of the run file.
-
-    Raises:
-        InvalidInput: there is no table, or a section matches no column, or two match the same.
     """
     declared, data = run_file.get("columns", {}), run_file.get("data", {})
     if not isinstance(declared, Mapping) or not isinstance(data, Mapping):

@@ -24,11 +24,7 @@ _KEY_OF = {  # keys that differ from the argument's name
 
 
 def make_plan(config: Config) -> Plan:
-    """Make the plan that the configuration describes.
-
-    Raises:
-        TacitError: :class:`tacit.Plan` refuses the plan; errors name keys of the file, not arguments.
-    """
+    """Make the plan that the configuration describes."""
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise InvalidInput(

@@ -1,7 +1,5 @@
 """Predictions of a trained model: ``tacit.load`` makes a predictor from a run's folder or a copy of it.
 
-Neither the training data nor a ledger is needed.  Predictions are post-processing: they cost no privacy.
-
 Letters: n records, k outputs, L characters.
 """
 
@@ -85,7 +83,6 @@ def _with_tokens(kind: Kind, model: Any) -> Kind:
 
 
 def _statement(path: Path, digest: str) -> dict[str, Any] | None:
-    """Read the statement in a model's folder; None if there is none."""
     if not path.exists():
         return None
     if statement_digest(path.read_bytes()) != digest:

@@ -1,13 +1,4 @@
-"""Tables of predictions for files of records, written piece by piece in constant memory.
-
-The table is CSV.  Its first columns are the record's name (``row``, ``file`` or ``line``) and the kept
-columns, such as an id.  Further columns depend on the model's task:
-
-* classes: ``prediction``, and ``probability_<class>`` for each class;
-* labels: a column with each label's name, and ``probability_<label>`` for each label;
-* one number: ``prediction``; several numbers: ``prediction_<target>`` for each target;
-* text: ``log_probability`` and ``bits_per_character`` of each line.
-"""
+"""Tables of predictions for files of records, written piece by piece in constant memory."""
 
 from __future__ import annotations
 
@@ -54,10 +45,6 @@ def write_predictions(
 
     Returns:
         The number of records.
-
-    Raises:
-        InvalidInput: ``out`` exists, or is the data; a record does not have the kind that the model was
-            trained on; or a column to keep does not exist.
     """
     check_out(out, data, overwrite=overwrite)
     predictor.check_threshold(threshold)
@@ -81,7 +68,6 @@ def write_predictions(
 
 
 def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
-    """Refuse an output path that is not a new CSV file, or that would replace the data."""
     if out.exists() and out.resolve() == data.resolve():
         raise InvalidInput(f"{out} is the data itself. Name another file with --out.")
     if out.is_dir():
@@ -124,7 +110,6 @@ def _figures(predictor: Predictor) -> list[str]:
 
 
 def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the cells of the kept columns, row by row."""
     if not keep:
         return repeat([])
     preprocessing = predictor.description.preprocessing

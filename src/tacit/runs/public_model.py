@@ -33,11 +33,7 @@ _TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
 
 
 def public_model(config: Config) -> Pretrained:
-    """Load the public model that a run file names.
-
-    Raises:
-        InvalidInput: the model's files are missing, do not fit each other, or would run code.
-    """
+    """Load the public model that a run file names."""
     path = Path(str(config.model.public))
     with spelled(in_run_file):
         return _loaded(path, config.model.public_key, _stamp(path), **config.public_settings)
@@ -108,7 +104,6 @@ def with_features(
 
 
 def in_words(config: Config) -> str:
-    """Describe the features for a statement."""
     return f"features of a frozen public model, SHA-256 {public_model(config).digest}"
 
 

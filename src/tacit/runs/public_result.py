@@ -1,12 +1,5 @@
 """The result of a run on a public model: a head, and the body that it belongs to.
 
-The folder of such a run has these files in addition to those of every run::
-
-    model.safetensors     the head
-    encoder/              the body: the public model, or the tuned one for "lora" and "full"
-    public_model.json     the digest of the public model
-    private/features/     for "head": cached features of the records
-
 **Guarantee**
 
 * A resumed run uses the public model with which it began, since the digests are compared.
@@ -36,8 +29,6 @@ from tacit.runs.saved_model import ENCODER, card_facts, describe, save_model
 
 @final
 class PublicResult:
-    """The result of a run on a public model."""
-
     used_by = None
 
     def __init__(self, config: Config, data: Dataset) -> None:
@@ -45,11 +36,7 @@ class PublicResult:
         self.encoder = public_model(config)
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digest of the public model; for a resumed run, compare it instead.
-
-        Raises:
-            PrivacyRefusal: the run in ``folder`` began from another public model.
-        """
+        """Write the digest of the public model; for a resumed run, compare it instead."""
         path = folder / BEGAN
         if not resumed:
             text = json.dumps({"name": self.encoder.name, "sha256": self.encoder.digest}, indent=1) + "\n"
@@ -70,7 +57,6 @@ class PublicResult:
             )
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
-        """Return the statement's facts about the model, as arguments of ``make_statement``."""
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         part = _TUNED[str(self.config.model.tune)]
         return {
@@ -84,7 +70,6 @@ class PublicResult:
         }
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the head and the body; return the names of the files."""
         columns = columns_of(self.data)
         if isinstance(model, Head):
             tuned = TunedModel(self.encoder, model, columns)
@@ -100,7 +85,6 @@ class PublicResult:
         return ("model.safetensors", *(f"{ENCODER}/{name}" for name in names), BEGAN)
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """Return the model card's facts about the use of the model."""
         return card_facts(describe(self.config, self.data, statement.to_json()))
 
 

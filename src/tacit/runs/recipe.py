@@ -145,7 +145,6 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
 def _of_public_model(
     run_file: Mapping[str, Any], tune: str | None, records: int, epsilon: float
 ) -> dict[str, Any]:
-    """Fill in ``tune``, ``[lora]`` and the recipe's settings for a public model that learns a target."""
     model, privacy = run_file["model"], run_file["privacy"]
     if tune is not None:  # [lora] belongs to the file's choice
         run_file = {name: section for name, section in run_file.items() if name != "lora" or tune == "lora"}
@@ -165,7 +164,6 @@ def _of_public_model(
 
 
 def _classes_of(run_file: Mapping[str, Any]) -> int:
-    """Return the number of classes: 1 if the target is a number, and 2 if no classes are known."""
     data, target = run_file["data"], run_file["data"].get("target")
     column = run_file.get("columns", {}).get(target) if isinstance(target, str) else None
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:

@@ -70,10 +70,10 @@ class Result(Protocol):
         """Return arguments of ``make_statement`` about the model, including ``notes``."""
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        """Write the model; return the names of the files."""
+        pass
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        """Return the model card's facts about the use of the model."""
+        pass
 
     @property
     def used_by(self) -> str | None:
@@ -81,7 +81,6 @@ class Result(Protocol):
 
 
 def result_of(config: Config, data: Dataset) -> Result:
-    """Return the form in which a run on ``data`` saves its model."""
     if config.model.public is None:
         return _OwnFile(config, data)
     if config.pretrained:
@@ -95,15 +94,13 @@ def result_of(config: Config, data: Dataset) -> Result:
 
 @final
 class _OwnFile:
-    """A result that is saved in ``model.safetensors``, with the description of the model."""
-
     used_by = None
 
     def __init__(self, config: Config, data: Dataset) -> None:
         self.config, self.data = config, data
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Do nothing, since the session makes all necessary checks."""
+        pass
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         section, parameters = self.config.model, sum(p.numel() for p in model.parameters())

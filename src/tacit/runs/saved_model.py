@@ -1,9 +1,5 @@
 """The file of a trained model, with a description so that the model can be used without its data.
 
-``model.safetensors`` holds the weights.  Its metadata hold, under the name ``tacit``, a description in JSON:
-the model, the kind and encoding of its records, its classes, and the digest of the privacy statement that it
-was released with.
-
 **Guarantee**
 
 * The description holds only public facts from the configuration or about a standard data set, and the digest
@@ -33,8 +29,9 @@ from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
 from tacit.runs.config import Config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
-from tacit.runs.model import Factory, build_model, import_factory, outputs_of
+from tacit.runs.model import Factory, build_model, import_factory
 from tacit.runs.model_sections import ModelSection
+from tacit.runs.tasks import task_of
 from tacit.serial import parse_json
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
 
 ENCODER = "encoder"
 """The name of the folder for the public model's body, inside the folder of a run."""
-_FORMAT = 1
+_FORMAT = 2  # Tacit 0.2.0 wrote format 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
 
@@ -81,18 +78,13 @@ class Description:
     version: str = __version__
 
     def to_data(self) -> dict[str, Any]:
-        """Return the description as plain data."""
         kind = {"kind": self.preprocessing.kind, **self.preprocessing.to_data()}
         own = {"model": self.model.model_dump(exclude_none=True), "preprocessing": kind}
         return {"format": _FORMAT, **vars(self), **own}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:
-        """Read a description from plain data.
-
-        Raises:
-            ValueError, KeyError, TypeError: the data have another form.
-        """
+        """Read a description from plain data."""
         task, features = data["task"], data["features"]
         if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
@@ -107,21 +99,20 @@ class Description:
             features=features,
             statement_digest=str(data["statement_digest"]),
             pretrained=data.get("pretrained"),
-            labels=tuple(map(str, data.get("labels", ()))),  # files of 0.2.0 have none
+            labels=tuple(map(str, data["labels"])),
             version=str(data["version"]),
         )
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
     """Describe the model of a run; ``statement`` is the JSON of its privacy statement."""
-    task = "classes" if data.classes else "labels" if data.labels else "numbers"
-    task = "text" if data.alphabet else task
+    task = task_of(data)
     kind = kind_of(config, data)
     return Description(
         model=config.model,
         input_shape=kind.shape if config.pretrained else data.input_shape,
-        outputs=outputs_of(data),
-        task=task,
+        outputs=task.outputs,
+        task=task.name,
         classes=data.classes,
         labels=data.labels,
         target_bounds=data.target_bounds,
@@ -132,7 +123,6 @@ def describe(config: Config, data: Dataset, statement: str) -> Description:
 
 
 def card_facts(description: Description) -> CardFacts:
-    """Return the model card's facts about the use of the model."""
     preprocessing = description.preprocessing
     reads_text = isinstance(preprocessing, Table) and preprocessing.encoder.text is not None
     return CardFacts(
@@ -165,11 +155,7 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
 
 
 def read_description(path: Path) -> Description:
-    """Read the description in the file of a model.
-
-    Raises:
-        InvalidInput: the file cannot be read, does not describe its model, or has another format.
-    """
+    """Read the description in the file of a model."""
     if not path.is_file():
         raise InvalidInput(
             f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
@@ -181,18 +167,17 @@ def read_description(path: Path) -> Description:
         raise _unreadable(path, problem) from None
     if text is None:
         raise InvalidInput(
-            f"{path} does not say which model its weights belong to: an earlier version of Tacit wrote it, "
-            "or another program. If you have the data and the folder private/, write the folder of the run "
-            f"again, without a further step: tacit train {path.parent}/config.toml --out {path.parent} "
-            "--resume. Otherwise train again."
+            f"{path} does not say which model its weights belong to: another program wrote it. If you have "
+            "the data and the folder private/, write the folder of the run again, without a further step: "
+            f"tacit train {path.parent}/config.toml --out {path.parent} --resume. Otherwise train again."
         )
     try:
         data = parse_json(text)
         if data["format"] != _FORMAT:
             raise InvalidInput(
                 f"{path} was written by Tacit {data.get('version', 'of another version')!s:.20} in format "
-                f"{data['format']!r:.20}; this is Tacit {__version__}, which reads format {_FORMAT}. Install "
-                "that version, or a later one."
+                f"{data['format']!r:.20}, and this version reads format {_FORMAT}: install that version, or "
+                "train again."
             )
         return Description.from_data(data)
     except InvalidInput:
@@ -209,10 +194,6 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
     Args:
         factory: for a model of the user's own, the function that makes it, or its "module:function".
-
-    Raises:
-        InvalidInput: the model is the user's own and ``factory`` is missing or cannot be imported; or the
-            weights do not fit.
     """
     section = description.model
     if description.pretrained is not None:
@@ -236,11 +217,7 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
 
 def tuned_model(path: Path, description: Description) -> TunedModel:
-    """Load the head in a file and the body in its folder ``encoder``, in evaluation mode.
-
-    Raises:
-        InvalidInput: the body is missing, or belongs to another head.
-    """
+    """Load the head in a file and the body in its folder ``encoder``, in evaluation mode."""
     from tacit.pretrained import load_pretrained  # imports transformers
     from tacit.pretrained.model import Head, TunedModel
 
@@ -263,11 +240,7 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model.
-
-    Raises:
-        InvalidInput: the file cannot be read, or its weights do not fit the model or are not finite.
-    """
+    """Load the weights of a file into a model."""
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as problem:

@@ -1,9 +1,4 @@
-"""Processes of a launcher such as torchrun: rendezvous, process group, and a single error message.
-
-The processes meet at the key-value store of ``torch.distributed`` before any of them reads the configuration.
-They form a process group when the device is known.  The store still works after one process has failed, so
-the others read from it which error the first process printed, and do not repeat it.
-"""
+"""Processes of a launcher such as torchrun: rendezvous, process group, and a single error message."""
 
 from __future__ import annotations
 
@@ -24,11 +19,7 @@ _PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the
 
 @final
 class Meeting:
-    """The rendezvous of this process with the other processes of ``launch``.
-
-    Raises:
-        InvalidInput: the launcher does not state a meeting point, or the processes cannot reach each other.
-    """
+    """The rendezvous of this process with the other processes of ``launch``."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -43,11 +34,7 @@ class Meeting:
             ) from None
 
     def join(self, device: str) -> ProcessRanks:
-        """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA.
-
-        Raises:
-            InvalidInput: the processes cannot train on that device.
-        """
+        """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA."""
         kind, _, number = device.partition(":")
         if kind == "cuda":
             self._take_gpu(number)

@@ -1,24 +1,4 @@
-"""One run, from its configuration to its folder: data, plan, session, statement.  Long: one class, in order.
-
-The folder of a run::
-
-    model.safetensors     the weights, with all that is needed to predict, for release; a language model has
-                          the files of :mod:`tacit.runs.language_model` instead
-    config.toml           a copy of the configuration
-    statement.txt, .json  the privacy statement: what is guaranteed, and what is not
-    README.md             the model card: guarantee, what is not covered, how to use the model
-    metrics.csv           steps, epsilon, noisy loss, test metrics
-    evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
-    confusion.png         for classes: the confusion matrix
-    columns.png           for a linear model of a table: the contribution of each column
-    progress.png          epsilon and the test score over the steps; without such scores, the noisy loss
-    privacy.png           epsilon as a function of delta
-    slots.npy             with [audit] slots: the releases about the slots, step by step
-    private/coins.npy     with [audit] slots: which slots took part, to audit the run
-    private/canaries.json with [canaries]: the secrets, and which of them were planted
-    private/declarations.txt  for a table: how its declared columns fail to fit it, for the curator alone
-    private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
-"""
+"""One run, from its configuration to its folder."""
 
 from __future__ import annotations
 
@@ -48,7 +28,6 @@ from tacit.runs.build import (
     notes_on,
     opened_batches,
     owned_by,
-    resumed,
 )
 from tacit.runs.canaries import draw_canaries, save_canaries
 from tacit.runs.checks import (
@@ -67,10 +46,8 @@ from tacit.runs.evaluated import (
     DATA,
     PAGE,
     PICTURES,
-    as_evaluated,
     draw_run,
     figures_of,
-    in_words_of,
     write_evaluation,
 )
 from tacit.runs.fit import Confirm, check_fit
@@ -79,6 +56,7 @@ from tacit.runs.model import begin_step
 from tacit.runs.model_sections import FEATURES
 from tacit.runs.results import Outcome, Result, result_of
 from tacit.runs.sections import LedgerSection
+from tacit.runs.tasks import Task, task_of
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
 from tacit.training.evaluation import Evaluation, evaluate
@@ -89,6 +67,24 @@ from tacit.training.resume import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
 
+# The folder of a run:
+#
+# model.safetensors     the weights, with all that is needed to predict, for release; a language model has
+#     the files of :mod:`tacit.runs.language_model` instead
+# config.toml           a copy of the configuration
+# statement.txt, .json  the privacy statement: what is guaranteed, and what is not
+# README.md             the model card: guarantee, what is not covered, how to use the model
+# metrics.csv           steps, epsilon, noisy loss, test metrics
+# evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
+# confusion.png         for classes: the confusion matrix
+# columns.png           for a linear model of a table: the contribution of each column
+# progress.png          epsilon and the test score over the steps; without such scores, the noisy loss
+# privacy.png           epsilon as a function of delta
+# slots.npy             with [audit] slots: the releases about the slots, step by step
+# private/coins.npy     with [audit] slots: which slots took part, to audit the run
+# private/canaries.json with [canaries]: the secrets, and which of them were planted
+# private/declarations.txt  for a table: how its declared columns fail to fit it, for the curator alone
+# private/resume.pt     the state to resume from, WITH THE KEY OF THE NOISE: never release it
 _OUTPUTS = ("config.toml", "statement.txt", "statement.json", "README.md", "metrics.csv", DATA)
 
 
@@ -132,6 +128,11 @@ class Run:
     def ended(self) -> bool:
         """Whether all steps are taken, or the ledger or the days so far allow no more steps."""
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
+
+    @property
+    def task(self) -> Task:
+        """What the model learns to predict."""
+        return task_of(self.data)
 
     @cached_property
     def result(self) -> Result:
@@ -212,17 +213,16 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly, on records that belong to no ledger's data set."""
-        test = as_evaluated(self.data, self.data.test)
-        evaluation = evaluate(model, *test, target_bounds=self.data.target_bounds)
-        return in_words_of(self.data, evaluation)
+        test = self.task.evaluated(self.data.test)
+        return self.task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
 
     def _score(self, model: nn.Module) -> Evaluation:
         """Evaluate the final model on the test records, with noise if the plan has a score report."""
         if self.plan.score_report is None:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
-        test = as_evaluated(self.data, self.data.test)
-        return in_words_of(self.data, score_held_out(self.session, *test, owners=owners))
+        test = self.task.evaluated(self.data.test)
+        return self.task.in_words(score_held_out(self.session, *test, owners=owners))
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
@@ -356,7 +356,8 @@ def prepare_checked(
     )
     try:
         together.only_first(lambda: None if charges is None or resume else charges.check_fits())
-        if not resume or checked.continued:
+        # A resumed run by date reads new days.
+        if not resume or config.data.date is not None:
             together.only_first(lambda: check_fit(config, confirm))
         data, session = make_session(
             config,
@@ -368,8 +369,8 @@ def prepare_checked(
             private=folder / "private",
             progress=progress,
         )
-        history = resumed(session, resume_state(folder)) if resume else History()
-        check_days(config, data, session, continued=checked.continued)
+        history = History.from_plain(session.load(resume_state(folder))) if resume else History()
+        check_days(config, data, session)
     except KeyboardInterrupt:
         raise Interrupted(_left_behind(folder, charges, resume=resume)) from None
     planted = draw_canaries(config, shared)

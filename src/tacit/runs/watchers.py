@@ -1,9 +1,5 @@
 """Writers of a run's metrics: a CSV file and, if configured, TensorBoard, MLflow or Weights & Biases.
 
-The metrics reveal nothing beyond the guarantee: epsilon is public, the loss is noisy and accounted for, and
-test metrics come from the test records.  Trackers also get public parameters and, at the end, the privacy
-statement.
-
 **Guarantee**
 
 * A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
@@ -48,10 +44,9 @@ class CsvWatcher:
         self._write()
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """Do nothing, since a line is written for each row of metrics, not for each step."""
+        pass
 
     def on_row(self, row: MetricsRow) -> None:
-        """Write the file again with one more line."""
         self._rows.append(row)
         self._write()
 
@@ -70,9 +65,6 @@ class Tracker(ABC):
         folder: the folder of the run; the tracked run gets its name.
         rows: the lines of metrics so far, if the run is resumed.
         parameters: public settings of the run, in addition to its metrics.
-
-    Raises:
-        MissingExtra: the tracker is not installed.
     """
 
     extra: ClassVar[str]
@@ -93,19 +85,16 @@ class Tracker(ABC):
 
     @classmethod
     def installed(cls) -> Any:
-        """Import the package of the tracker."""
         return needed(cls.module, cls.extra, f"logging to {cls.title}", package=cls.extra)
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:  # noqa: B027 - of the protocol
-        """Do nothing, since metrics are logged for each row, not for each step."""
+        pass
 
     def on_row(self, row: MetricsRow) -> None:
-        """Log the metrics in a row."""
         figures = {name: getattr(row, name) for name in _FIGURES}
         self.log(row.steps, {name: value for name, value in figures.items() if value is not None})
 
     def keep(self, statement: Path) -> None:
-        """Store the privacy statement of the finished run."""
         self.store(statement)
         self.stored = True
 
@@ -223,11 +212,7 @@ class WandbWatcher(Tracker):
 
 
 def trackers(config: Config) -> list[type[Tracker]]:
-    """Return the trackers that a configuration asks for.
-
-    Raises:
-        MissingExtra: a tracker is not installed; the message has the command that installs it.
-    """
+    """Return the trackers that a configuration asks for."""
     kinds: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
     enabled = [kind for kind in kinds if getattr(config.run, kind.extra)]
     for kind in enabled:

@@ -32,9 +32,6 @@ def trained_weights(config: Config) -> int | None:
     The number is known for a linear model or a multilayer perceptron on a table with declared columns, and
     for a public model in a folder with weights.  That can be a language model, trained as a whole or with
     LoRA, or a text model that is tuned to a target.
-
-    Raises:
-        InvalidInput: the file of the language model's weights is damaged.
     """
     model = config.model
     if config.pretrained:
@@ -67,7 +64,6 @@ def ranked_ways(path: Path) -> list[Ranked]:
 
 
 def _of_public_model(config: Config, tune: str) -> int | None:
-    """Return the number of trained weights of a public text model: those of its head and of its body."""
     folder, data = Path(str(config.model.huggingface)), config.data
     path = folder / "model.safetensors"
     if config.model.huggingface is None or data.target is None or not path.is_file():
@@ -82,11 +78,7 @@ def _of_public_model(config: Config, tune: str) -> int | None:
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of the tensors in a safetensors file from its header.
-
-    Raises:
-        InvalidInput: the file is not in that format.
-    """
+    """Read the shapes of the tensors in a safetensors file from its header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

@@ -68,11 +68,7 @@ def kind_of(config: Config, data: Dataset) -> Kind:
 
 
 def kind_from(data: Mapping[str, Any]) -> Kind:
-    """Read the kind that the file of a model describes.
-
-    Raises:
-        ValueError, KeyError, TypeError: there is no such kind, or one of its facts is missing or wrong.
-    """
+    """Read the kind that the file of a model describes."""
     kinds = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not kinds:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
@@ -80,12 +76,7 @@ def kind_from(data: Mapping[str, Any]) -> Kind:
 
 
 def check_data(config: Config) -> type[Source]:
-    """Check the data of a run without torch and without reading records, and return their kind.
-
-    Raises:
-        InvalidInput: the settings do not fit the data, or a file is missing; or the public model is invalid,
-            or reads another kind of data.
-    """
+    """Check the data of a run without torch and without reading records, and return their kind."""
     kind = source_of(config.data)
     kind.check(config)
     if config.pretrained:

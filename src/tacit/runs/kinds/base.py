@@ -1,8 +1,5 @@
 """The interface of a kind of data: it checks and loads the data of a run, and encodes new records.
 
-A kind is a class.  Its class methods ``check``, ``load`` and ``of`` get the configuration of a run.  Its
-instances hold the facts that are stored in the file of a model, and encode a user's records for prediction.
-
 **Guarantee**
 
 * The file of a model gets only public facts: settings of the configuration, and facts about a standard data
@@ -60,11 +57,7 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def check(cls, config: Config) -> None:
-        """Refuse data that do not exist, or settings that do not fit them; no record is read.
-
-        Raises:
-            InvalidInput, PrivacyRefusal: a setting is wrong; the message names its key.
-        """
+        """Refuse data that do not exist, or settings that do not fit them; no record is read."""
 
     @classmethod
     @abstractmethod
@@ -106,20 +99,11 @@ class Kind(Source):
 
     @abstractmethod
     def inputs(self, records: Any) -> Tensor:
-        """Encode records in memory as (n, *shape).
-
-        Raises:
-            InvalidInput: the records do not have the form that the model was trained on.
-        """
+        """Encode records in memory as (n, *shape)."""
 
     @abstractmethod
     def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
-        """Yield the encoded records of a file, ``rows`` at a time.
-
-        Raises:
-            InvalidInput: the file cannot be read, or its records do not have the form that the model was
-                trained on.
-        """
+        """Yield the encoded records of a file, ``rows`` at a time."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -138,14 +122,12 @@ _ABOUT_PATHS = "Check the path; it is relative to the folder in which the comman
 
 
 def check_path(key: str, path: str | None, kind: str) -> None:
-    """Refuse the path of a key under ``[data]`` if there is no file or folder of that ``kind``."""
     exists = {"folder": Path.is_dir, "file or folder": Path.exists}.get(kind, Path.is_file)
     if path is not None and not exists(Path(path)):
         raise InvalidInput(f"[data] {key}: there is no {kind} at {path}. {_ABOUT_PATHS}")
 
 
 def check_no_pictures(config: Config, kind: str) -> None:
-    """Refuse settings that need pictures."""
     views, features = config.training.views, config.data.features
     for setting, is_set, usual in (
         (f"[training] views = {views}", views > 1, "views = 1"),
@@ -156,11 +138,7 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that does not fit the targets: characters, tokens, classes, labels or numbers.
-
-    Raises:
-        InvalidInput: the named loss is for targets of another kind.
-    """
+    """Refuse a loss that does not fit the targets: characters, tokens, classes, labels or numbers."""
     own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
     fits = own.get(targets, "causal")
     if name not in (None, fits):
@@ -171,11 +149,7 @@ def check_loss(name: str | None, targets: str) -> None:
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse class weights that do not fit the declared classes.
-
-    Raises:
-        InvalidInput: the data have no classes, a weight is for an unknown class, or all weights are 0.
-    """
+    """Refuse class weights that do not fit the declared classes."""
     if weights and not classes:
         raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
     if strange := [name for name in weights if name not in classes]:
@@ -196,11 +170,7 @@ def numbered(done: int, inputs: Tensor) -> Piece:
 
 
 def as_array(records: Any, name: str) -> NDArray[Any]:
-    """Convert numbers in memory to an array of at least one record.
-
-    Raises:
-        InvalidInput: the numbers do not form such an array.
-    """
+    """Convert numbers in memory to an array of at least one record."""
     import torch
 
     if isinstance(records, torch.Tensor):
@@ -222,11 +192,7 @@ def as_array(records: Any, name: str) -> NDArray[Any]:
 
 
 def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Tensor:
-    """Convert values to float32, and check their range, as predictions on another scale would be wrong.
-
-    Raises:
-        InvalidInput: some values are outside [low, high].
-    """
+    """Convert values to float32, and check their range, as predictions on another scale would be wrong."""
     import torch
 
     numbers = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))

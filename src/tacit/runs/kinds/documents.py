@@ -1,7 +1,4 @@
-"""Records of a corpus of documents, for a language model: sequences of tokens.
-
-The model is saved in the layout of the Hugging Face hub and used by transformers, so nothing here predicts.
-"""
+"""Records of a corpus of documents, for a language model: sequences of tokens."""
 
 from __future__ import annotations
 
@@ -160,7 +157,6 @@ class Tokens:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a whole document, with the token for its end."""
         tokens = self._ids(text)
         return tokens if self.end is None or tokens[-1:] == [self.end] else [*tokens, self.end]
 
@@ -187,11 +183,7 @@ class Spelled:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Return one token for each character of a text.
-
-        Raises:
-            InvalidInput: the tokenizer has no single token for a character.
-        """
+        """Return one token for each character of a text."""
         encodings = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
         for character, tokens in zip(text, encodings, strict=True):
             if len(tokens) != 1:
@@ -202,12 +194,10 @@ class Spelled:
         return [token for tokens in encodings for token in tokens]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text that tokens encode."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def tokens_of(folder: Path | str) -> Tokens:
-    """Return the tokenizer of the model in ``folder``."""
     return Tokens(ModelFolder.check(folder))
 
 

@@ -49,7 +49,6 @@ class Pictures(Kind):
     def load(
         cls, config: Config, progress: Progress, features: Callable[[Tensor], Tensor] | None = None
     ) -> Dataset:
-        """Load the pictures, or compute ``features`` (n, d) of them piece by piece."""
         from tacit.datasets import load_image_folder
 
         section = config.data
@@ -182,10 +181,6 @@ def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
     Args:
         folder: the folder.
         largest: the maximum side length in pixels; a larger size is scaled down to it.
-
-    Raises:
-        InvalidInput: there are fewer than two class folders, or the first file in them is no picture.
-        MissingExtra: Pillow is not installed.
     """
     ready = (folder / "train").is_dir() and (folder / "test").is_dir()
     root = folder / "train" if ready else folder

@@ -119,7 +119,6 @@ class Table(Kind):
         )
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the name of each input column, and its declaration in words."""
         text = self.encoder.text
         first = [] if text is None else [(text.name, f"text, of which {text.length} tokens are read")]
         declared = self.encoder.inputs_of[len(first) :]
@@ -139,7 +138,6 @@ class Table(Kind):
         return _tensor(inputs)
 
     def _named(self, records: Any) -> Any:
-        """Convert a list of texts to a column, if a column of texts is the only input."""
         text, several = (
             self.encoder.text,
             not isinstance(records, Mapping) and not hasattr(records, "columns"),

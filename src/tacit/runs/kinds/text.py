@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 def check_characters(config: Config) -> None:
-    """Refuse a loss with which a model of characters cannot be trained."""
     check_loss(config.training.loss, "characters")
 
 
