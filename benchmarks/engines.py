@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from workloads import Workload
 
 from tacit.clipping import FAST, LEAN, MemoryBudget
-from tacit.clipping.passes import Passes
-from tacit.clipping.per_example.pooling import FASTER
+from tacit.clipping.fast import Passes
+from tacit.clipping.per_example.registry import FASTER
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 

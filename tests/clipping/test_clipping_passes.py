@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from oracles import cross_entropy, equal, plan, step
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, passes
-from tacit.clipping.fast import FastEngine
-from tacit.clipping.passes import Passes, forward_bytes, keep_memory
+from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, fast
+from tacit.clipping.fast import FastEngine, Passes, forward_bytes, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import PrivacyRefusal
 from tacit.training import PrivateSession
@@ -201,7 +200,7 @@ def test_malloc_keeps_the_largest_size_that_an_engine_requests(
 ) -> None:
     calls: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda *call: calls.append(call))
-    monkeypatch.setattr(passes, "_REQUESTS", set())
+    monkeypatch.setattr(fast, "_REQUESTS", set())
     monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):

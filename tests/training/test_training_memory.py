@@ -15,7 +15,7 @@ from made import a_plan, a_session
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from tacit.clipping.summing import SummingEngine
+from tacit.clipping.fast import SummingEngine
 from tacit.noise import on_device
 from tacit.training import PrivateSession
 from tacit.training.parts.guarded_optimizer import GuardedOptimizer

@@ -34,7 +34,7 @@ class MemoryBudget:
             computing them twice is slow and ghost norms are not faster.
         pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.
             A larger batch takes several passes, which also saves time. The C library is asked to keep this
-            much freed memory (:func:`tacit.clipping.passes.keep_memory`). On a CUDA device, the most bytes
+            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the most bytes
             of a convolution's patches at any one time.
         chunk_bytes: the most bytes of per-record gradients computed together if they are not kept.
 

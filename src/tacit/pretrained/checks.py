@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.isolation.made_up import made_up
+from tacit.clipping.isolation.synthetic import made_up
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.pretrained.base import Pretrained
 

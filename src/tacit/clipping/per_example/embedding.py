@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.recorder import NoRule, Recorder
-from tacit.clipping.per_example.use import Kept, Use, allowance, widened
+from tacit.clipping.per_example.use import Kept, NoRule, Recorder, Use, allowance, widened
 
 
 @final
@@ -30,7 +29,6 @@ class Lookup(Use):
         self.numbers, self.g, self.V = numbers, widened(g), V
 
     def squared_norms(self) -> Tensor:
-        """Return the squares summed over the pairs of each record, (n,)."""
         record, _, sums = self._summed
         squares = sums.square().sum(1, dtype=torch.float64)  # float64, as thousands may be added one by one
         least = self.numbers.shape[1] * allowance(sums)  # for squares that underflow
@@ -48,23 +46,19 @@ class Lookup(Use):
         return record, number, sums.index_add_(0, place, self.g.flatten(0, 1))
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return whole gradients, (m, V, d)."""
         record, number, sums = self._summed
         here = (start <= record) & (record < stop)
         tables = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
         return tables.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
 
     def of(self, records: Tensor) -> Lookup:
-        """Return the use of those records alone."""
         return Lookup(self.numbers[records], self.g[records], self.V)
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether zero factors are skipped: on CUDA, where checking the factors would wait for the device."""
         return self.g.is_cuda
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the sum of each pair, scaled by its record's factor, to its row of the table."""
         record, number, sums = self._summed
         weights = factors[record][:, None]
         scaled = sums * weights
@@ -92,25 +86,20 @@ class SameLookup(Use):
         return SameLookup(rows, Kept(torch.zeros_like(g).index_add_(1, place, g)), V)
 
     def squared_norms(self) -> Tensor:
-        """Return |g_i|^2, (n,)."""
         return self._g.squared_norms()
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return whole gradients, (m, V, d)."""
         g = self._g.gradients(start, stop)
         return g.new_zeros(len(g), self._V, g.shape[2]).index_add_(1, self._numbers, g)
 
     def of(self, records: Tensor) -> SameLookup:
-        """Return the use of some records."""
         return SameLookup(self._numbers, self._g.of(records), self._V)
 
     @property
     def skips_zeros(self) -> bool:
-        """Whether zero factors are skipped in the weighted sum of g."""
         return self._g.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records to the rows that they read."""
         total = torch.zeros_like(self._g.gradients(0, 1)[0])
         self._g.add_weighted(total, factors)
         accumulator.index_add_(0, self._numbers, total.to(accumulator.dtype))

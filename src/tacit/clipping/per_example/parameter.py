@@ -6,7 +6,7 @@ Letters: n records; m records of a chunk.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast, final
 
 import torch
@@ -15,12 +15,100 @@ from torch.autograd.graph import Node
 
 from tacit.clipping.isolation.reasons import OF_WEIGHT
 from tacit.clipping.memory import MemoryBudget
-from tacit.clipping.per_example import tied
-from tacit.clipping.per_example.embedding import looked_up
+from tacit.clipping.per_example import linear
+from tacit.clipping.per_example.embedding import Lookup, looked_up
 from tacit.clipping.per_example.linear import Outer, Pair, settled
-from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
+from tacit.clipping.per_example.use import (
+    Kept,
+    Late,
+    Rearranged,
+    Use,
+    cancellation,
+    chunks,
+    form,
+    row_squares,
+    stackable,
+    widened,
+)
+from tacit.clipping.per_example.weight_norm import NormedWeight, normed_weight
 from tacit.errors import UnsupportedModel
+
+# Merging several uses of one parameter, such as a layer applied twice or an embedding tied to the head.
+#
+# Letters: n records; V rows of the table; d their width; T positions that are looked up, with gradients
+# e_t; U positions of the head, with inputs h_u and gradients l_u of its V outputs; i_t the number looked up
+# at t.
+#
+# The gradient of a record is H + E, with H = sum_u l_u h_u^T of the head and E = sum_t 1_{i_t} e_t^T of the
+# table, both (V, d). The norm of the sum needs their inner product too::
+#
+#     |H + E|^2 = |H|^2 + |E|^2 + 2 sum_{t,u} l_u[i_t] (e_t . h_u)
+#
+# This needs no tensor of size V d per record.
+
+
+PRODUCTS = 2**20
+"""The most entries of (T, U) products computed at once, so that they stay in the cache."""
+
+
+def as_one_use(uses: Sequence[Use]) -> Use | None:
+    """Return the uses of one parameter as one use, if there is a rule for the norm of its gradients."""
+    if len(uses) == 1:
+        return uses[0]
+    lookups = [use for use in uses if isinstance(use, Lookup)]
+    rest = [use for use in uses if not isinstance(use, Lookup)]
+    if not lookups:
+        return linear.merged(rest)
+    table = Lookup(
+        torch.cat([use.numbers for use in lookups], dim=1),
+        torch.cat([use.g for use in lookups], dim=1),
+        lookups[0].V,
+    )
+    if not rest:
+        return table
+    head = linear.merged(rest)
+    head = head.at_positions() if isinstance(head, linear.Pair) else head
+    return _Tied(head, table) if isinstance(head, Outer) else None
+
+
+@final
+class _Tied(Use):
+    """The gradient H + E of a tied embedding."""
+
+    def __init__(self, head: Outer, table: Lookup) -> None:
+        self._head, self._table = head, table
+
+    def squared_norms(self) -> Tensor:
+        left, right, e = (widened(t) for t in (self._head.left, self._head.right, self._table.g))
+        n, U = left.shape[:2]
+        m = max(1, PRODUCTS // max(1, U * e.shape[1]))
+        parts = [slice(start, start + m) for start in range(0, n, m)]
+        cross = torch.cat([_cross(left[i], right[i], self._table.numbers[i], e[i]) for i in parts])
+        squares = self._head.squared_norms() + self._table.squared_norms() + 2 * cross
+        spread = (row_squares(left) * row_squares(right)).sqrt().sum(1) + row_squares(e).sqrt().sum(1)
+        kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
+        return squares.clamp(min=0.0) + kappa * spread.square()
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        return self._head.gradients(start, stop) + self._table.gradients(start, stop)
+
+    def of(self, records: Tensor) -> _Tied:
+        return _Tied(self._head.of(records), self._table.of(records))
+
+    @property
+    def skips_zeros(self) -> bool:
+        return self._head.skips_zeros and self._table.skips_zeros
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        self._head.add_weighted(accumulator, factors)
+        self._table.add_weighted(accumulator, factors)
+
+
+def _cross(left: Tensor, right: Tensor, numbers: Tensor, e: Tensor) -> Tensor:
+    """Return sum_{t,u} l_u[i_t] (h_u . e_t), (m,), from (m, U, V), (m, U, d), (m, T) and (m, T, d)."""
+    at_numbers = left.gather(2, numbers[:, None, :].expand(-1, left.shape[1], -1))  # (m, U, T)
+    return (at_numbers * (right @ e.transpose(1, 2))).sum((1, 2))
+
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """By device type, the most values of a parameter whose gradients are joined with those of others.
@@ -47,7 +135,7 @@ class Gradient:
         self._parameter, self._most = parameter, most
         if len(own) > 1 or derived:
             own = [settled(use) for use in own]
-        one = tied.merged(own)
+        one = as_one_use(own)
         self._own = own if one is None else [one]
         self._derived = derived
 
@@ -165,7 +253,7 @@ def _gradient_of(
     indirect: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
         if _is_view_of(source, parameter):
-            one = tied.merged(uses)
+            one = as_one_use(uses)
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         elif (rows := looked_up(source, parameter, uses, n)) is not None:
             own = [*own, rows]
@@ -256,3 +344,126 @@ def _gradient(
         return gradients[0]
     leading = parts[0].shape[:1] if batched else ()
     return parameter.new_zeros(*leading, *parameter.shape)  # the sources do not depend on it after all
+
+
+# Joining of equal layers, so that one call computes norms or sums of several parameters' gradients.
+#
+# In a model with many small layers, calls take more time than the arithmetic. So tensors of uses with equal
+# shapes are stacked, and each call serves all of them. Large tensors stay separate, as copying them takes
+# more time than it saves (:func:`tacit.clipping.per_example.use.stackable`).
+#
+# Letters: n records; L layers; P numbers of a parameter.
+
+
+class Several(Protocol):
+    """Gradients of several parameters of one group, with joint norms and sums."""
+
+    @property
+    def skips_zeros(self) -> bool:
+        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
+
+    def squared_norms(self) -> Tensor:
+        """Return the sum of their squared norms, (n,)."""
+
+    def of(self, records: Tensor) -> Several:
+        """Return the gradients of some records, (n,) bool."""
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
+
+
+def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Several]:
+    """Join the gradients of equal or small parameters with these names; remove them from ``gradients``.
+
+    For unformed gradients that have no equal, choose the form that they have alone.
+    """
+    several: list[Several] = list(_stacks(gradients, names))
+    for name in names:
+        if name in gradients:
+            gradients[name].settle()
+    small = _joined(gradients, names)
+    return several if small is None else [*several, small]
+
+
+def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
+    """Stack equal linear maps, a limited number at a time, and free the tensors that a stack copies."""
+    for alike in _alike(gradients, names):
+        most = stackable(alike[0][1].left, alike[0][1].right)
+        while min(most, len(alike)) > 1:
+            of, uses = zip(*alike[:most], strict=True)
+            del alike[:most]
+            left, right = torch.cat([use.left for use in uses]), torch.cat([use.right for use in uses])
+            stack = Outer(left, right, uses[0].slack)
+            for name in of:
+                del gradients[name]
+            del uses
+            yield _Stack(of, stack.settled())
+
+
+def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
+    """Return the linear maps that are their weight's only use, grouped by their key."""
+    groups: dict[Hashable, list[tuple[str, Outer]]] = {}
+    for name in names:
+        use = gradients[name].alone if name in gradients else None
+        if isinstance(use, Outer):
+            groups.setdefault(use.alike, []).append((name, use))
+    return list(groups.values())
+
+
+@final
+class _Stack:
+    """Gradients of L parameters of one shape, as a use of L n records."""
+
+    def __init__(self, names: Sequence[str], use: Kept | Outer) -> None:
+        self._names, self._use = names, use
+
+    @property
+    def skips_zeros(self) -> bool:
+        return self._use.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._use.squared_norms().view(len(self._names), -1).sum(0)
+
+    def of(self, records: Tensor) -> _Stack:
+        return _Stack(self._names, self._use.of(records.repeat(len(self._names))))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        buffers = [buffer(name) for name in self._names]
+        self._use.add_weighted_each(buffers, factors.to(buffers[0].dtype))
+
+
+@final
+class _Joined:
+    """Small gradients of several parameters side by side, (n, P)."""
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Tensor]) -> None:
+        self._names, self._sizes = names, [part.shape[1] for part in rows]
+        self._kept = Kept(torch.cat(list(rows), 1))
+
+    @property
+    def skips_zeros(self) -> bool:
+        return self._kept.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._kept.squared_norms()
+
+    def of(self, records: Tensor) -> _Joined:
+        return _Joined(self._names, self._kept.rows[records].split_with_sizes(self._sizes, 1))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Join the buffers, which contain noise, add the sum, and copy back."""
+        buffers = [buffer(name) for name in self._names]
+        total = torch.cat([b.reshape(-1) for b in buffers])
+        self._kept.add_weighted(total, factors.to(total.dtype))
+        parts = zip(total.split_with_sizes(self._sizes), buffers, strict=True)
+        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
+
+
+def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | None:
+    """Join the small gradients of those names if there are two or more; remove them from ``gradients``."""
+    small = {name: use for name in names if name in gradients and (use := gradients[name].small) is not None}
+    if len(small) < 2:
+        return None
+    for name in small:
+        del gradients[name]
+    return _Joined(list(small), [use.rows for use in small.values()])

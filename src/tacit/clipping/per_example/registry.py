@@ -5,31 +5,133 @@ Letters: n records; k rows of one record in this operation; B = n k.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.isolation.alone import squeezed
 from tacit.clipping.isolation.randomness import COMPOSED
 from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.synthetic import squeezed
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example import (
-    affine,
-    attention,
-    convolution,
-    embedding,
-    experts,
-    group_norm,
-    linear,
-    recurrent,
-    recurrent_scan,
-)
-from tacit.clipping.per_example.pooling import FASTER
-from tacit.clipping.per_example.recorder import NoRule, Recorder
+from tacit.clipping.per_example import attention, convolution, embedding, linear, normalisation, recurrent
+from tacit.clipping.per_example.use import NoRule, Recorder
+
+# Max pooling of images on a CPU in channels-last layout, as torch is slow in the default layout.
+#
+# The default kernel reads a window value by value; the channels-last kernel vectorises over channels. Parts
+# of the batch are copied to that layout, pooled and copied back while they are in the cache. The maxima are
+# the same, and if a window has several, the same one receives the gradient.
+#
+# Measured, forward and backward, in ms on two cores of an AMD EPYC 9004, float32:
+#
+# =====================  ======  =====  ====
+# input                  window  torch  here
+# =====================  ======  =====  ====
+# (512, 16, 13, 13)      2 s1     14.6   6.1
+# (512, 32, 5, 5)        2 s1      3.1   1.0
+# (256, 32, 32, 32)      2 s2     39.0  32.6
+# (256, 64, 16, 16)      2 s2     15.4   8.2
+# (512, 8, 28, 28)       2 s2     12.4   7.3
+# (512, 4, 28, 28)       2 s2      5.9   6.1
+# =====================  ======  =====  ====
+#
+# Letters: B rows; C channels; h x w positions.
+
+
+Window: TypeAlias = int | tuple[int, ...]
+
+CHANNELS = 8
+"""The least number of channels for which the copies save time."""
+NUMBERS = 2**14
+"""The least number of values for which the calls save time."""
+CACHE_BYTES = 2**20
+"""The most bytes of the input that are pooled at once."""
+
+
+def max_pool2d(
+    input: Tensor,  # noqa: A002
+    kernel_size: Window,
+    stride: Window | None = None,
+    padding: Window = 0,
+    dilation: Window = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Run ``F.max_pool2d`` with bitwise equal results.
+
+    >>> x = torch.randn(2, 8, 5, 5)
+    >>> torch.equal(max_pool2d(x, 2), F.max_pool2d(x, 2))
+    True
+    """
+    settings = (kernel_size, stride, padding, dilation, ceil_mode)
+    if return_indices or not _is_faster(input):
+        return F.max_pool2d(input, *settings, return_indices)  # type: ignore[call-overload]
+    return _MaxPool.apply(input, settings)  # type: ignore[no-untyped-call]
+
+
+def _is_faster(x: Tensor) -> bool:
+    fits = x.is_cpu and x.dtype == torch.float32 and x.dim() == 4 and x.numel() >= NUMBERS
+    return (
+        fits
+        and x.shape[1] >= CHANNELS
+        and x.is_contiguous()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+class _MaxPool(torch.autograd.Function):
+    """Pools in channels-last layout; the backward pass is torch's, which is fast."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, settings: tuple[Any, ...]) -> Tensor:
+        output, places = _pooled(x, settings)
+        ctx.settings = settings
+        ctx.save_for_backward(x, places)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        kernel_size, stride, *rest = ctx.settings
+        x, places = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():  # hides the call from the pass
+            gradient: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+                g, x, *(_pair(value) for value in (kernel_size, kernel_size if stride is None else stride)),
+                *(_pair(value) for value in rest[:2]), rest[2], places,
+            )  # fmt: skip
+        return gradient, None
+
+
+def _pooled(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    """Return the maxima, (B, C, h, w), and their indices in the plane."""
+    size = max(1, CACHE_BYTES // (x[0].numel() * x.element_size()))
+    first, where = _side_by_side(x[:size], settings)
+    if len(first) == len(x):
+        return first.contiguous(), where.contiguous()
+    output = first.new_empty(len(x), *first.shape[1:])
+    places = where.new_empty(output.shape)
+    output[:size], places[:size] = first, where
+    for start in range(size, len(x), size):
+        rows = slice(start, start + size)
+        output[rows], places[rows] = _side_by_side(x[rows], settings)
+    return output, places
+
+
+def _side_by_side(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    last = x.contiguous(memory_format=torch.channels_last)
+    result: tuple[Tensor, Tensor] = F.max_pool2d(last, *settings, return_indices=True)
+    return result
+
+
+def _pair(value: Any) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+FASTER: Mapping[Any, Callable[..., Any]] = dict.fromkeys((F.max_pool2d, torch.max_pool2d), max_pool2d)
+"""By operation, a faster function with the same results; none of them has parameters."""
 
 
 def _without_records(of: Pass, *tensors: Tensor | None) -> bool:
@@ -120,7 +222,7 @@ def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None,
     if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
         return NotImplemented
     with temporarily_pop_interpreter_stack():
-        output = experts.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
+        output = linear.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
     return of.batched(output)
 
 
@@ -347,7 +449,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     F.embedding: _embedding,
     F.embedding_bag: _decomposed(_embedding_bag),
-    experts.OPERATION: _grouped_mm,
+    linear.OPERATION: _grouped_mm,
     **dict.fromkeys((torch.squeeze, Tensor.squeeze), _squeeze),
     F.conv1d: _rows_first(convolution.conv1d, 3),
     F.conv2d: _rows_first(convolution.conv2d, 4),
@@ -355,10 +457,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.conv_transpose1d: _rows_first(convolution.conv_transpose1d, 3),
     F.conv_transpose2d: _rows_first(convolution.conv_transpose2d, 4),
     F.conv_transpose3d: _rows_first(convolution.conv_transpose3d, 5),
-    F.layer_norm: _any_position(affine.layer_norm),
-    F.group_norm: _rows_first(group_norm.group_norm),
-    F.instance_norm: _rows_first(group_norm.instance_norm),
-    F.batch_norm: _rows_first(affine.batch_norm),
+    F.layer_norm: _any_position(normalisation.layer_norm),
+    F.group_norm: _rows_first(normalisation.group_norm),
+    F.instance_norm: _rows_first(normalisation.instance_norm),
+    F.batch_norm: _rows_first(normalisation.batch_norm),
     F.scaled_dot_product_attention: attention.attend,
     F.multi_head_attention_forward: _decomposed(attention.multi_head),
     torch._nested_tensor_from_mask_left_aligned: _not_nested,
@@ -374,10 +476,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     F.kl_div: _decomposed(_kl_div),
     F.triplet_margin_loss: _decomposed(_triplet_margin_loss),
     F.ctc_loss: _ctc_loss,
-    torch.lstm_cell: _decomposed(_cell(recurrent_scan.lstm)),
-    torch.gru_cell: _decomposed(_cell(recurrent_scan.gru)),
-    torch.rnn_tanh_cell: _decomposed(_cell(recurrent_scan.tanh)),
-    torch.rnn_relu_cell: _decomposed(_cell(recurrent_scan.relu)),
+    torch.lstm_cell: _decomposed(_cell(recurrent.lstm_cell)),
+    torch.gru_cell: _decomposed(_cell(recurrent.gru_cell)),
+    torch.rnn_tanh_cell: _decomposed(_cell(recurrent.tanh_cell)),
+    torch.rnn_relu_cell: _decomposed(_cell(recurrent.relu_cell)),
     torch.lstm: _recurrent(recurrent.lstm, 2),
     torch.gru: _recurrent(recurrent.gru, 1),
     torch.rnn_tanh: _recurrent(recurrent.rnn_tanh, 1),

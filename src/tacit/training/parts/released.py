@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.around import full_precision
+from tacit.clipping.engine import full_precision
 from tacit.errors import Diverged, LossWarning, PrivacyRefusal, check_real
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
