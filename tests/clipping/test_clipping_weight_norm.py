@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FAST, LEAN, FlatClipping
-from tacit.clipping.fast import FastEngine, Passes
+from tacit.clipping.fast import FastEngine, Microbatches
 from tacit.clipping.per_example import linear, parameter, weight_norm
 from tacit.clipping.per_example.linear import Pair, WeightNorm
 from tacit.clipping.per_example.use import Kept, Rows, Use
@@ -263,7 +263,7 @@ def test_the_weight_does_not_count_as_activations() -> None:
     """It is as large for two records as for all; taken for theirs, it had the batch cut in parts."""
     model = normed(nn.Linear(784, 512))
     measured: dict[str, int] = {}
-    passes = Passes(FAST.pass_bytes, 4 * 512 * 785, 1, measured)
+    passes = Microbatches(FAST.pass_bytes, 4 * 512 * 785, 1, measured)
     batch = (torch.zeros(512, 784),)
     assert len(passes.cut(batch, lambda rows: model(*rows), "")) == 1
     assert list(measured.values()) == [4 * 512]

@@ -1,11 +1,11 @@
 """The interface of the gradient engines, and the checks that they share before and around a step.
 
-An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
-privacy. It enters a batch as K rows, its augmented views. Its gradient is the gradient of the mean of its K
-losses, and is clipped once (De et al., 2204.13650, section 3.2).
-
 Letters: n records; K views; B = n K rows; G groups of parameters, each with a threshold.
 """
+
+# An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
+# privacy. It enters a batch as K rows, its augmented views. Its gradient is the gradient of the mean of its K
+# losses, and is clipped once (De et al., 2204.13650, section 3.2).
 
 from __future__ import annotations
 
@@ -241,6 +241,9 @@ class GradientEngine(ABC):
     kind = "ReferenceEngine"
     """The engine's name. A resumed run compares it, as engines round and draw differently."""
 
+    route = "reference"
+    """The engine's route: ``"reference"``, one record at a time, or ``"fast"``, one pass for all."""
+
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
@@ -285,7 +288,9 @@ class GradientEngine(ABC):
         """
         refuse_modes()
         n = self._check_call(accumulator, batch, mask, thresholds)
-        thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
+        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
+        device = next(iter(self.parameters.values())).device
+        thresholds = thresholds.to(device, torch.float64 if wide else torch.float32)
         present = None if mask is None or mask.all() else mask.to(thresholds.device)
         if mask is not None and present is not None:  # left out, not multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
@@ -295,11 +300,11 @@ class GradientEngine(ABC):
         with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
             self._try_zeros(batch)
             with self._writes.refused(self.model, keep=self.by_value):
-                for part in self._passes(batch):
+                for part in self._microbatches(batch):
                     if len(part[0]) > 0:
                         pairs.append(self._add(accumulator, part, thresholds, scale))
-                    else:
-                        self._idle(part)
+                    else:  # runs on zeros: it adds nothing, but is as public as all others
+                        self._losses_alone(tuple(t.new_zeros(self.views, *t.shape[1:]) for t in part))
         norms = _joined([of_part for of_part, _ in pairs], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in pairs], thresholds)
         if present is not None:
@@ -307,11 +312,6 @@ class GradientEngine(ABC):
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
             )
         return RawStatistics(norms, losses, thresholds, present)
-
-    @property
-    def route(self) -> str:
-        """The engine's route: ``"reference"``, one record at a time."""
-        return "reference"
 
     def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
         """Run model and loss on synthetic records, once for each combination of training flags.
@@ -343,7 +343,9 @@ class GradientEngine(ABC):
         if wrong:
             warn_of_losses()
         if versions != [t._version for t in zeros]:
-            self._give_copies()
+            # from now on the loss gets copies of the batch, as it changes its arguments in place
+            loss = self.per_example_loss
+            self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
         versions_before = self._writes.versions()
         check_records(self.model, self.per_example_loss, like, self.views, self._losses_alone)
         self._writes.allow(self.model, first, self._writes.since(versions_before))
@@ -357,16 +359,7 @@ class GradientEngine(ABC):
         """Return (B,) losses, each computed from its record alone."""
         return each_alone(self.model, self.per_example_loss, self.views, rows)
 
-    def _idle(self, part: tuple[Tensor, ...]) -> None:
-        """Run a pass without records on zeros; it adds nothing, but is as public as all others."""
-        self._losses_alone(tuple(t.new_zeros(self.views, *t.shape[1:]) for t in part))
-
-    def _give_copies(self) -> None:
-        """Give the loss copies of the batch from now on, as it changes its arguments in place."""
-        loss = self.per_example_loss
-        self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
-
-    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    def _microbatches(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """Split the batch into parts that take one pass each."""
         return [batch]
 
@@ -388,10 +381,6 @@ class GradientEngine(ABC):
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
 
-    def _norm_dtype(self) -> torch.dtype:
-        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
-        return torch.float64 if wide else torch.float32
-
     def _check_call(
         self,
         accumulator: Mapping[str, Tensor],
@@ -402,7 +391,13 @@ class GradientEngine(ABC):
         """Refuse a call that does not fit the model or the batch; return n."""
         if mask is not None and (mask.dim() != 1 or mask.dtype != torch.bool):
             raise InvalidInput(f"mask must be a (n,) bool tensor; got {mask.dtype}, {tuple(mask.shape)}.")
-        self._refuse_autocast()
+        kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
+        if any(map(torch.is_autocast_enabled, kinds)):
+            raise PrivacyRefusal(
+                "torch.autocast is on around the private step: it would also round norms and sums, and a "
+                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
+                "function, around model(...), where it affects only forward and backward pass."
+            )
         lengths = {t.shape[0] if t.dim() else -1 for t in batch}
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
         if lengths != {n * self.views}:
@@ -416,17 +411,13 @@ class GradientEngine(ABC):
                 f"got {tuple(thresholds.shape)}."
             )
         self._check_model()
-        self._check_accumulator(accumulator)
+        missing = sorted(set(self.names) - set(accumulator))
+        if missing:
+            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
+        if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
+            for name in self.names:
+                self._buffer(accumulator, name)
         return n
-
-    def _refuse_autocast(self) -> None:
-        kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
-        if any(map(torch.is_autocast_enabled, kinds)):
-            raise PrivacyRefusal(
-                "torch.autocast is on around the private step: it would also round norms and sums, and a "
-                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
-                "function, around model(...), where it affects only forward and backward pass."
-            )
 
     def _check_model(self) -> None:
         """Check the model again if it changed since the last call; refuse parameters that have gradients."""
@@ -463,15 +454,6 @@ class GradientEngine(ABC):
         summary = "; ".join(f"{change}: {', '.join(names)}" for change, names in changes.items() if names)
         if summary:
             raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({summary}). {GRADUALLY}")
-
-    def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
-        """Refuse a mapping that lacks a name, and existing buffers of a wrong shape or type."""
-        missing = sorted(set(self.names) - set(accumulator))
-        if missing:
-            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
-        if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
-            for name in self.names:
-                self._buffer(accumulator, name)
 
     def _buffer(self, accumulator: Mapping[str, Tensor], name: str) -> Tensor:
         """Return the buffer of a parameter; refuse one of another shape or of a type below float32."""

@@ -14,7 +14,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +26,226 @@ from tacit.clipping.engine import GradientEngine, PerExampleLoss, full_precision
 from tacit.clipping.isolation import model_checks
 from tacit.clipping.isolation.model_checks import refuse_wrapped, same
 from tacit.clipping.isolation.randomness import begin_at, devices_of, only_torch_draws, states_of
-from tacit.clipping.isolation.reasons import FAILURES, unsupported
+from tacit.clipping.isolation.reasons import FAILURES, refusing_failures
 from tacit.clipping.isolation.synthetic import BY_CALLS
 from tacit.clipping.isolation.under_vmap import Pass, isolated
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.clipping.per_example.parameter import Gradient, Recorded, Several, gradients_of, together
+from tacit.clipping.per_example.parameter import Gradient, LayerBatch, batch_layers, gradients_of
 from tacit.clipping.per_example.registry import RULES
 from tacit.clipping.per_example.use import Kept
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import TacitError, UnsupportedModel, of_device
+
+
+@final
+class FastEngine(GradientEngine):
+    """Computes sum_i factor_i g_i in one forward and one backward pass, mostly without per-record gradients.
+
+    ``budget``: limits on memory, such as :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
+    """
+
+    kind = "FastEngine under vmap"
+    route = "fast"
+    by_value = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        per_example_loss: PerExampleLoss,
+        rule: ClippingRule,
+        *,
+        views: int = 1,
+        budget: MemoryBudget = FAST,
+    ) -> None:
+        super().__init__(model, per_example_loss, rule, views=views)
+        self.draws = False  # until a pass draws
+        self.budget = budget
+        keep_memory(budget.pass_bytes)
+        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
+        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        self._cuts = Microbatches(budget.pass_bytes, parameter_bytes, views, self.measured)
+
+    @property
+    def _devices(self) -> list[int]:
+        return devices_of(self.parameters.values())
+
+    @property
+    def _flags(self) -> str:
+        """The training flags, on which activations depend in addition to the shapes of rows."""
+        return "".join(str(int(flag)) for flag in self._survey.flags)
+
+    def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
+        """Return the losses of zeros, and measure the memory of a record."""
+        if self._devices:
+            return super()._first_pass(zeros)
+        losses: list[Tensor] = []
+        self._cuts.measure(
+            zeros, lambda rows: losses.append(self.per_example_loss(self.model, *rows)), self._flags
+        )
+        return losses[0]
+
+    def _microbatches(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        if self._devices:
+            return [batch]
+
+        def forward(rows: tuple[Tensor, ...]) -> None:
+            self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
+
+        return self._cuts.cut(batch, forward, self._flags, self.expected)
+
+    def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
+        """Return (B,) losses of a pass that adds nothing to the sum; refuse a model that vmap cannot run."""
+        run = self._open(rows)
+        try:
+            with refusing_failures(), isolated(run):
+                losses, means = self._forward(run, rows)
+                run.backward(means)
+        finally:
+            run.clear()
+        refuse_wrapped(self.model)
+        return losses.detach().flatten()
+
+    def _add(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        try:
+            with only_torch_draws():
+                results = self._add_pass(accumulator, batch, thresholds, scale)
+        except TacitError:
+            raise
+        except FAILURES as reason:
+            if of_device(reason):
+                raise
+            # a model that vmap cannot run fails on zeros too, and is refused for that
+            self._losses_alone(tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch))
+            if "out of bounds" in str(reason) or "out of range" in str(reason):
+                raise  # the session names it without the number
+            raise UnsupportedModel(
+                "the model or the loss fails for some records: one record could cause that, and so change "
+                'how all others are clipped. Make the session with engine="reference", or avoid the error: '
+                f"{type(reason).__name__}."
+            ) from None
+        refuse_wrapped(self.model)
+        return results
+
+    def _add_pass(
+        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses."""
+        run = self._open(batch)
+        begun = states_of(self._devices)
+        try:
+            with isolated(run):
+                losses = self._forward(run, batch)[1]
+                run.backward(losses)
+            losses = losses.detach()  # frees the graph
+            with full_precision():
+                return self._add_from(run, accumulator, run.n, thresholds, scale), losses
+        finally:
+            run.clear()
+            self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
+
+    def _open(self, rows: tuple[Tensor, ...]) -> Pass:
+        """Return a pass of these rows; seed the generators with a number that no model sets by chance."""
+        begin_at(int(torch.randint(2**62, ())), self._devices)
+        n = len(rows[0]) // self.views
+        return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget)
+
+    def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Return the (n, K) losses of the records under vmap, and their (n,) means."""
+        records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
+
+        def one(*rows: Tensor) -> Tensor:
+            run.begin(rows)
+            with run:
+                losses = self.per_example_loss(self.model, *rows)
+            run.returns(losses)
+            losses = model_checks.check_losses(losses, self.views)
+            if run.checkpointed:
+                run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
+            return losses
+
+        with torch.enable_grad():
+            losses: Tensor = vmap(one, randomness="different")(*records)
+            return losses, losses[:, 0] if self.views == 1 else losses.mean(1)
+
+    def _add_from(
+        self,
+        run: Pass,
+        accumulator: Mapping[str, Tensor],
+        n: int,
+        thresholds: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Add the clipped sum of n records from the recorded uses of a pass; return the (n, G) norms.
+
+        Records whose norms are not finite are left out, as 0 * inf is NaN. The pass is not repeated without
+        them: it would draw new dropout masks, under which other records may be finite.
+
+        The tensors that a parameter's sum needs are freed before the next buffer is looked up, and small
+        parameters come first. Buffers that are created on demand thus reuse the memory of the activations.
+        """
+        gradients = gradients_of(self.parameters, run)
+        several = [batch_layers(gradients, group) for group in self.groups]
+        norms = self._norms(gradients, several, n, thresholds)
+        finite_norms = norms
+        if _skip_zeros([*gradients.values(), *chain.from_iterable(several)]):
+            # nothing waits for the device
+            finite_norms = norms = norms.where(_finite(norms)[:, None], torch.inf)
+        elif not (float(norms.sum()) < torch.inf or bool(_finite(norms).all())):  # the sum takes less time
+            finite = _finite(norms)
+            finite_norms, norms[~finite] = norms[finite], torch.inf
+            if len(finite_norms) == 0:
+                return norms
+            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
+            several = [[one.of(finite) for one in of_group] for of_group in several]
+        factors = self._factors(finite_norms, thresholds, scale).unbind(1)
+        self._add_each(gradients, several, accumulator, factors)
+        return norms
+
+    def _add_each(
+        self,
+        gradients: dict[str, Gradient],
+        several: list[list[LayerBatch]],
+        accumulator: Mapping[str, Tensor],
+        factors: Sequence[Tensor],
+    ) -> None:
+        """Add the sums, weighted by each group's (n,) ``factors``; empty ``gradients`` and ``several``."""
+        number = {name: number for number, group in enumerate(self.groups) for name in group}
+        for some, of_group in zip(several, factors, strict=True):
+            while some:
+                some.pop().add_weighted(partial(self._buffer, accumulator), of_group)
+        for name in self._small_first:
+            gradient = gradients.pop(name, None)
+            if gradient is not None and gradient.used:
+                gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
+
+    def _norms(
+        self,
+        gradients: Mapping[str, Gradient],
+        several: Sequence[list[LayerBatch]],
+        n: int,
+        thresholds: Tensor,
+    ) -> Tensor:
+        """Return the (n, G) norms in the data type of the thresholds."""
+        squares = []
+        for group, some in zip(self.groups, several, strict=True):
+            used = [one.squared_norms() for one in some]
+            apart = [gradients[name] for name in group if name in gradients]
+            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
+            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
+            squares.append(total)
+        return torch.stack(squares, 1).sqrt_()
+
+
+def _skip_zeros(gradients: Iterable[Gradient | LayerBatch]) -> bool:
+    return all(one.skips_zeros for one in gradients)
+
+
+def _finite(norms: Tensor) -> Tensor:
+    """Return (n,) bool: whether all of a record's (n, G) norms, which are never negative, are finite."""
+    return (norms < torch.inf).all(1)
+
 
 # Splitting a batch into passes: several passes over parts of a batch are often faster than one pass.
 #
@@ -91,7 +302,7 @@ def cut(batch: tuple[Tensor, ...], parts: int, views: int) -> list[tuple[Tensor,
 
 
 @final
-class Passes:
+class Microbatches:
     """Splits batches into passes with a limited amount of activations.
 
     The limit is ``most`` bytes, or 8 times the bytes of the parameters if that is more. The memory of a
@@ -199,317 +410,44 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-# The fast engine's work after a pass: norms and clipped sums from the recorded uses of parameters.
-#
-# Letters: n records; K views; G groups of parameters.
-
-
-class SummingEngine(GradientEngine):
-    """An engine whose passes record the uses of parameters."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        per_example_loss: PerExampleLoss,
-        rule: ClippingRule,
-        *,
-        views: int,
-        budget: MemoryBudget,
-    ) -> None:
-        super().__init__(model, per_example_loss, rule, views=views)
-        self.budget = budget
-        keep_memory(budget.pass_bytes)
-        self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
-        parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
-        self._cuts = Passes(budget.pass_bytes, parameter_bytes, views, self.measured)
-
-    def _add_from(
-        self,
-        run: Recorded,
-        accumulator: Mapping[str, Tensor],
-        n: int,
-        thresholds: Tensor,
-        scale: float,
-    ) -> Tensor:
-        """Add the clipped sum of n records from the recorded uses of a pass; return the (n, G) norms.
-
-        Records whose norms are not finite are left out, as 0 * inf is NaN. The pass is not repeated without
-        them: it would draw new dropout masks, under which other records may be finite.
-
-        The tensors that a parameter's sum needs are freed before the next buffer is looked up, and small
-        parameters come first. Buffers that are created on demand thus reuse the memory of the activations.
-        """
-        gradients = gradients_of(self.parameters, run)
-        several = [together(gradients, group) for group in self.groups]
-        norms = self._norms(gradients, several, n, thresholds)
-        finite_norms = norms
-        if _skip_zeros(
-            [*gradients.values(), *chain.from_iterable(several)]
-        ):  # then nothing waits for the device
-            finite_norms = norms = norms.where(_finite(norms)[:, None], torch.inf)
-        elif not _all_finite(norms):
-            finite = _finite(norms)
-            finite_norms, norms[~finite] = norms[finite], torch.inf
-            if len(finite_norms) == 0:
-                return norms
-            gradients = {name: gradients.pop(name).of(finite) for name in list(gradients)}
-            several = [[one.of(finite) for one in of_group] for of_group in several]
-        factors = self._factors(finite_norms, thresholds, scale).unbind(1)
-        self._add_each(gradients, several, accumulator, factors)
-        return norms
-
-    def _add_each(
-        self,
-        gradients: dict[str, Gradient],
-        several: list[list[Several]],
-        accumulator: Mapping[str, Tensor],
-        factors: Sequence[Tensor],
-    ) -> None:
-        """Add the sums, weighted by each group's (n,) ``factors``; empty ``gradients`` and ``several``."""
-        number = _group_index(self.groups)
-        for some, of_group in zip(several, factors, strict=True):
-            while some:
-                some.pop().add_weighted(partial(self._buffer, accumulator), of_group)
-        for name in self._small_first:
-            gradient = gradients.pop(name, None)
-            if gradient is not None and gradient.used:
-                gradient.add_weighted(self._buffer(accumulator, name), factors[number[name]])
-
-    def _norms(
-        self, gradients: Mapping[str, Gradient], several: Sequence[list[Several]], n: int, thresholds: Tensor
-    ) -> Tensor:
-        """Return the (n, G) norms in the data type of the thresholds."""
-        squares = []
-        for group, some in zip(self.groups, several, strict=True):
-            used = [one.squared_norms() for one in some]
-            apart = [gradients[name] for name in group if name in gradients]
-            used += [gradient.squared_norms(n) for gradient in apart if gradient.used]
-            total = torch.stack(used).sum(0, dtype=thresholds.dtype) if used else thresholds.new_zeros(n)
-            squares.append(total)
-        return torch.stack(squares, 1).sqrt_()
-
-
-def _skip_zeros(gradients: Iterable[Gradient | Several]) -> bool:
-    return all(one.skips_zeros for one in gradients)
-
-
-def _all_finite(norms: Tensor) -> bool:
-    """Return whether all norms are finite; to save time, check each only if their sum is not finite."""
-    return float(norms.sum()) < torch.inf or bool(_finite(norms).all())
-
-
-def _finite(norms: Tensor) -> Tensor:
-    """Return (n,) bool: whether all of a record's (n, G) norms, which are never negative, are finite."""
-    return (norms < torch.inf).all(1)
-
-
-def _group_index(groups: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the index of the group that each name belongs to."""
-    return {name: number for number, group in enumerate(groups) for name in group}
-
-
-@final
-class FastEngine(SummingEngine):
-    """Computes sum_i factor_i g_i in one forward and one backward pass, mostly without per-record gradients.
-
-    ``budget``: limits on memory, such as :data:`tacit.clipping.FAST` or :data:`tacit.clipping.LEAN`.
-    """
-
-    kind = "FastEngine under vmap"
-    by_value = False
-
-    def __init__(
-        self,
-        model: nn.Module,
-        per_example_loss: PerExampleLoss,
-        rule: ClippingRule,
-        *,
-        views: int = 1,
-        budget: MemoryBudget = FAST,
-    ) -> None:
-        super().__init__(model, per_example_loss, rule, views=views, budget=budget)
-        self.draws = False  # until a pass draws
-
-    @property
-    def route(self) -> str:
-        """The engine's route: ``"fast"``, one pass for all records."""
-        return "fast"
-
-    def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
-        """Return (B,) losses, each computed from its record alone; refuse a model that vmap cannot run."""
-        try:
-            return self._pass_losses(rows)
-        except FAILURES as reason:
-            if of_device(reason):
-                raise
-            raise unsupported(reason) from None
-
-    def _pass_losses(self, rows: tuple[Tensor, ...]) -> Tensor:
-        """Return the (B,) losses of a pass that adds nothing to the sum."""
-        run = self._open(len(rows[0]) // self.views)
-        try:
-            with isolated(run):
-                losses = self._forward(run, rows)
-                run.backward(self._means(losses))
-            refuse_wrapped(self.model)
-            return losses.detach().flatten()
-        finally:
-            run.clear()
-
-    def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
-        """Return the losses of zeros, and measure the memory of a record."""
-        if self._devices:
-            return super()._first_pass(zeros)
-        losses: list[Tensor] = []
-        self._cuts.measure(
-            zeros, lambda rows: losses.append(self.per_example_loss(self.model, *rows)), self._flags
-        )
-        return losses[0]
-
-    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        if self._devices:
-            return [batch]
-
-        def forward(rows: tuple[Tensor, ...]) -> None:
-            self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
-
-        return self._cuts.cut(batch, forward, self._flags, self.expected)
-
-    @property
-    def _devices(self) -> list[int]:
-        return devices_of(self.parameters.values())
-
-    @property
-    def _flags(self) -> str:
-        """The training flags, on which activations depend in addition to the shapes of rows."""
-        return "".join(str(int(flag)) for flag in self._survey.flags)
-
-    def _add(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        try:
-            with only_torch_draws():
-                results = self._add_pass(accumulator, batch, thresholds, scale)
-        except TacitError:
-            raise
-        except FAILURES as reason:
-            if of_device(reason):
-                raise
-            self._refuse(batch, reason)
-        refuse_wrapped(self.model)
-        return results
-
-    def _refuse(self, batch: tuple[Tensor, ...], reason: Exception) -> NoReturn:
-        """Refuse a batch on which a pass failed, with an error that contains no value of a record."""
-        zeros = tuple(t.new_zeros(2 * self.views, *t.shape[1:]) for t in batch)
-        self._losses_alone(zeros)
-        if "out of bounds" in str(reason) or "out of range" in str(reason):
-            raise reason  # the session names it without the number
-        raise UnsupportedModel(
-            "the model or the loss fails for some records: one record could cause that, and so change how "
-            'all others are clipped. Make the session with engine="reference", or avoid the error: '
-            f"{type(reason).__name__}."
-        ) from None
-
-    def _open(self, n: int) -> Pass:
-        """Return a pass of n records; seed the generators with a number that no model sets by chance."""
-        begin_at(int(torch.randint(2**62, ())), self._devices)
-        return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget)
-
-    def _add_pass(
-        self, accumulator: Mapping[str, Tensor], batch: tuple[Tensor, ...], thresholds: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """Add the clipped sum of one pass; return its (n, G) norms and (n,) losses."""
-        run = self._open(len(batch[0]) // self.views)
-        begun = states_of(self._devices)
-        try:
-            with isolated(run):
-                losses = self._means(self._forward(run, batch))
-                run.backward(losses)
-            losses = losses.detach()  # frees the graph
-            with full_precision():
-                return self._add_from(run, accumulator, run.n, thresholds, scale), losses
-        finally:
-            run.clear()
-            self.draws |= not all(map(torch.equal, begun, states_of(self._devices)))
-
-    def _means(self, losses: Tensor) -> Tensor:
-        """Return the (n,) mean losses of records from the (n, K) losses of rows."""
-        with torch.enable_grad():
-            return losses[:, 0] if self.views == 1 else losses.mean(1)
-
-    def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> Tensor:
-        """Return the (n, K) losses of the records under vmap."""
-        records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
-
-        def one(*rows: Tensor) -> Tensor:
-            run.begin(rows)
-            with run:
-                losses = self.per_example_loss(self.model, *rows)
-            run.returns(losses)
-            losses = model_checks.check_losses(losses, self.views)
-            if run.checkpointed:
-                run.backward_within(losses if self.views == 1 else losses.mean(0, keepdim=True))
-            return losses
-
-        with torch.enable_grad():
-            losses: Tensor = vmap(one, randomness="different")(*records)
-        return losses
-
-
-# Outputs of a model for records that are shown one by one, so that none depends on another.
-
-
 def outputs_alone(
     model: nn.Module, output_of: Callable[[Tensor], Tensor], rows: Iterable[Tensor]
 ) -> Iterator[Tensor]:
     """Yield ``output_of(row)`` (1, ...) for rows (1, ...), each with the same random numbers.
 
     Each record has a pass of its own under vmap, in which no value of a record reaches Python. So a model
-    can keep nothing of one record that another would meet.
-
-    Raises:
-        UnsupportedModel: vmap cannot run the model, it reads a value or a tensor of another record, or it
-            gives another output for the same record in its next call.
+    can keep nothing of one record that another would meet. Refused is a model that vmap cannot run, that
+    reads a value or a tensor of another record, or that gives another output for the same record in its next
+    call.
     """
     devices = devices_of(model.parameters())
 
     def output(row: Tensor) -> Tensor:
         begin_at(0, devices)
-        return _under_vmap(model, output_of, row)
+        run = Pass(model.parameters(), 1, 1, RULES, Kept, FAST)
+
+        def one(record: Tensor) -> Tensor:
+            run.begin((record,))
+            with run:
+                result = output_of(record)
+            run.returns(result)
+            return result
+
+        try:
+            with torch.enable_grad(), refusing_failures(), isolated(run):
+                outputs: Tensor = vmap(one, randomness="different")(row[None])
+        finally:
+            run.clear()
+        refuse_wrapped(model)
+        return outputs[0].detach()
 
     checked = False
     with torch.random.fork_rng(devices=devices), only_torch_draws():
         for row in rows:
             if not checked:
-                zeros = [output(torch.zeros_like(row)) for _ in "12"]
-                if not same(*zeros):
+                zeros = torch.zeros_like(row)
+                if not same(output(zeros), output(zeros)):
                     raise UnsupportedModel(BY_CALLS)
                 checked = True
 
             yield output(row)
-
-
-def _under_vmap(model: nn.Module, output_of: Callable[[Tensor], Tensor], row: Tensor) -> Tensor:
-    run = Pass(model.parameters(), 1, 1, RULES, Kept, FAST)
-
-    def one(record: Tensor) -> Tensor:
-        run.begin((record,))
-        with run:
-            output = output_of(record)
-        run.returns(output)
-        return output
-
-    try:
-        with torch.enable_grad(), isolated(run):
-            outputs: Tensor = vmap(one, randomness="different")(row[None])
-        refuse_wrapped(model)
-        return outputs[0].detach()
-    except TacitError:
-        raise
-    except FAILURES as reason:
-        if of_device(reason):
-            raise
-        raise unsupported(reason) from None
-    finally:
-        run.clear()

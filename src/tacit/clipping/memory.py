@@ -1,11 +1,11 @@
 """Limits on the memory that the fast engine uses to save time. This module does not import torch.
 
 Letters: T positions per record; d inputs and p outputs of a linear map.
-
-The engine needs the norms of per-record gradients first, and their weighted sum afterwards. A layer either
-computes its per-record gradients once and keeps them for both, or computes the norms without them and the sum
-from the activations. The shapes alone decide which is faster, and how much memory it takes.
 """
+
+# The engine needs the norms of per-record gradients first, and their weighted sum afterwards. A layer either
+# computes its per-record gradients once and keeps them for both, or computes the norms without them and the
+# sum from the activations. The shapes alone decide which is faster, and how much memory it takes.
 
 from __future__ import annotations
 

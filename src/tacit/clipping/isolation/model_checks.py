@@ -256,7 +256,6 @@ class Writes:
         self._allowed: Set[int] = set()
 
     def versions(self) -> list[int | None]:
-        """Return torch's counts of writes."""
         return list(map(version_of, self._parameters))
 
     def since(self, versions: list[int | None]) -> set[int]:
@@ -279,9 +278,6 @@ class Writes:
         """Run a step of the ``model``.
 
         With ``keep``, compare values of parameters, and restore them; no write is allowed then.
-
-        Raises:
-            UnsupportedModel: the step wrote to a parameter, which the message names.
         """
         versions = self.versions()
         before = [parameter.detach().clone() for parameter in self._parameters] if keep else []

@@ -1,11 +1,11 @@
 """A check on made-up records, before any data are read: a record's loss must not depend on other records.
 
-Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
-as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
-compared with those of each record alone. If they differ, the model or loss is refused.
-
 Letters: n records; K views; B = n K rows.
 """
+
+# Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
+# as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
+# compared with those of each record alone. If they differ, the model or loss is refused.
 
 from __future__ import annotations
 
@@ -314,7 +314,6 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Return whether the addresses from first to last value of two tensors have any in common."""
     if a.device != b.device:
         return False
     (low_a, high_a), (low_b, high_b) = _span(a), _span(b)

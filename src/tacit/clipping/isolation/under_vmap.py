@@ -1,29 +1,29 @@
 """A pass of records under ``torch.func.vmap``, in one long class: each record is isolated by construction.
 
-The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
-tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another thread,
-NumPy or a hook. So one record's contribution depends on no other.
-
-A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercepts each operation and tracks
-*sources*: parameters, and tensors computed from parameters and constants alone, such as ``W.t()`` or a weight
-by weight norm. An operation on a source and a record reads the source in one of two ways:
-
-* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
-  works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
-* *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
-  record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
-
-A tensor without records that the model made in this pass, such as ``torch.zeros(3)``, is one tensor for all
-records until an operation draws into it in place, or writes a record into it. Then each record gets a copy.
-
 Letters: n records; K views; B = n K rows.
 """
+
+# The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
+# tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another
+# thread, NumPy or a hook. So one record's contribution depends on no other.
+#
+# A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercepts each operation and tracks
+# *sources*: parameters, and tensors computed from parameters and constants alone, such as ``W.t()`` or a
+# weight by weight norm. An operation on a source and a record reads the source in one of two ways:
+#
+# * *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
+#   works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
+# * *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
+#   record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
+#
+# A tensor without records that the model made in this pass, such as ``torch.zeros(3)``, is one tensor for all
+# records until an operation draws into it in place, or writes a record into it. Then each record gets a copy.
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, final
@@ -62,6 +62,7 @@ from tacit.clipping.isolation.reasons import (
     STALE,
     UNSEEN,
     UNSEEN_OPERATION,
+    NoRule,
     NotCarried,
     read_refused,
     refuse_what_sees_all,
@@ -132,8 +133,8 @@ class Pass(TorchFunctionMode):
         n: the number of records.
         views: K, the number of rows per record.
         make_use: makes a use from the gradients of all records, (n, *shape).
-        rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It returns
-            ``NotImplemented`` for arguments that it does not support.
+        rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It raises ``NoRule`` for
+            arguments that it does not support.
         budget: limits on memory.
     """
 
@@ -258,10 +259,9 @@ class Pass(TorchFunctionMode):
         self._check_hooks()
         if maybe_current_level() == self.level:
             self._separate(func, args, kwargs)
-            rule = self._rules.get(func)
-            result = NotImplemented if rule is None else rule(self, *args, **kwargs)
-            if result is not NotImplemented:
-                return result
+            if (rule := self._rules.get(func)) is not None:
+                with suppress(NoRule):
+                    return rule(self, *args, **kwargs)
         if sourced:
             args, kwargs = tree_map(self.lent, (args, kwargs))
         return func(*args, **kwargs)
@@ -371,7 +371,6 @@ class Pass(TorchFunctionMode):
                 raise NotCarried(CHANGED)
 
     def owns(self, tensor: Tensor | None) -> bool:
-        """Return whether a tensor is a source."""
         return id(tensor) in self.sources
 
     def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,52 +2,53 @@
 
 Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
 dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
-
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  For padding modes other than zeros, torch calls
-``F.pad`` before the convolution. A transposed convolution is the adjoint of a convolution in its input, so
-its weight gradient is that of a convolution with x and g exchanged.
-
-**Norms.** The shapes and :class:`~tacit.clipping.memory.MemoryBudget` decide, in this order:
-
-* G is *kept* if P D <= C S + P T, as it then takes no more memory than x and g, which are freed in exchange.
-  If only P D <= slack (C S + P T), it is kept if all G fit into ``small_bytes``, and else formed twice.
-* *Ghost* norms are used if they take less work than the P D T products of forming G, and groups = K = 1.
-* Otherwise G is kept if all G fit into the cache, or without native kernels into ``small_bytes``. Else it is
-  formed *twice*, for the norms and for the sum, a record or a chunk at a time. Both results are bitwise
-  equal, so positions that cancel do no harm, as with kept gradients.
-
-Ghost norms are larger than exact ones, by a bound on rounding. Whether they are used never depends on the
-number of records: else one more record would change how all others are clipped.
-
-After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
-
-**Forming** G, in the order of preference:
-
-* *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
-* *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
-* *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
-
-**Input gradients** are torch's, except with a stride, for which oneDNN is slow. A native kernel computes
-those or, for kernels of size 1, a matrix product whose columns are spread by the stride.
-
-Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
-
-====================  ====  =====  ======  =======  ====  =====  ============
-layer                    B  plain  native  patches  fold  ghost  native ghost
-====================  ====  =====  ======  =======  ====  =====  ============
-1-16 k8 s2, T 196      512    1.7     1.5        7    14      -             -
-16-32 k4 s2, T 25      512    2.4     1.8        5    17     25             3
-3-32 k3, T 1024        256     18       5       14    45      -             -
-32-32 k3, T 1024       256     56      26      141    43      -             -
-32-64 k3, T 256        256     14      13       31    22    120            15
-64-64 k3, T 256        256     26      25      113    37    130            18
-64-128 k3, T 64        256     12      13       42    24     12             3
-128-128 k3, T 64       256     23      25       96   137     13             4
-====================  ====  =====  ======  =======  ====  =====  ============
-
-Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
-3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
 """
+
+# The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  For padding modes other than zeros, torch calls
+# ``F.pad`` before the convolution. A transposed convolution is the adjoint of a convolution in its input, so
+# its weight gradient is that of a convolution with x and g exchanged.
+#
+# **Norms.** The shapes and :class:`~tacit.clipping.memory.MemoryBudget` decide, in this order:
+#
+# * G is *kept* if P D <= C S + P T, as it then takes no more memory than x and g, which are freed in
+#   exchange. If only P D <= slack (C S + P T), it is kept if all G fit into ``small_bytes``, and else formed
+#   twice.
+# * *Ghost* norms are used if they take less work than the P D T products of forming G, and groups = K = 1.
+# * Otherwise G is kept if all G fit into the cache, or without native kernels into ``small_bytes``. Else it
+#   is formed *twice*, for the norms and for the sum, a record or a chunk at a time. Both results are bitwise
+#   equal, so positions that cancel do no harm, as with kept gradients.
+#
+# Ghost norms are larger than exact ones, by a bound on rounding. Whether they are used never depends on the
+# number of records: else one more record would change how all others are clipped.
+#
+# After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
+#
+# **Forming** G, in the order of preference:
+#
+# * *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
+# * *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
+# * *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
+#
+# **Input gradients** are torch's, except with a stride, for which oneDNN is slow. A native kernel computes
+# those or, for kernels of size 1, a matrix product whose columns are spread by the stride.
+#
+# Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
+#
+# ====================  ====  =====  ======  =======  ====  =====  ============
+# layer                    B  plain  native  patches  fold  ghost  native ghost
+# ====================  ====  =====  ======  =======  ====  =====  ============
+# 1-16 k8 s2, T 196      512    1.7     1.5        7    14      -             -
+# 16-32 k4 s2, T 25      512    2.4     1.8        5    17     25             3
+# 3-32 k3, T 1024        256     18       5       14    45      -             -
+# 32-32 k3, T 1024       256     56      26      141    43      -             -
+# 32-64 k3, T 256        256     14      13       31    22    120            15
+# 64-64 k3, T 256        256     26      25      113    37    130            18
+# 64-128 k3, T 64        256     12      13       42    24     12             3
+# 128-128 k3, T 64       256     23      25       96   137     13             4
+# ====================  ====  =====  ======  =======  ====  =====  ============
+#
+# Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
+# 3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
 
 from __future__ import annotations
 
@@ -77,6 +78,7 @@ from tacit.clipping.per_example.use import (
     Handler,
     Kept,
     Recorder,
+    SourceUse,
     Use,
     chunks,
     narrowed,
@@ -114,6 +116,8 @@ class Patched(Use):
             parts = [part.gradients(0, b - a) for a, b, part in self._outers(in_order=False)]
             self._kept = Kept(parts[0] if len(parts) == 1 else torch.cat(parts))
             self._x = self._g = g.new_empty(0)  # so that both can be freed
+        # the Triton kernels do
+        self.skips_zeros = self._kept.skips_zeros if self._kept else takes_16_bits(self._x, self._g)
 
     def _outers(self, *, in_order: bool = True) -> Iterator[tuple[int, int, Outer]]:
         """Yield the records a to b - 1 as a linear map at (b - a, m) positions."""
@@ -147,10 +151,6 @@ class Patched(Use):
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
         return Patched(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
-
-    @property
-    def skips_zeros(self) -> bool:
-        return self._kept.skips_zeros if self._kept is not None else takes_16_bits(self._x, self._g)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         if self._kept is not None:
@@ -206,6 +206,7 @@ class _Convolution(Use):
         self._channels_last = self._native or (geometry.groups == 1 and by_patches)
         keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
         self._ghost = ghost
+        self.sums_what_it_forms = not ghost  # the single sum after ghost norms rounds differently
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
         if keep:
             self._kept = self._formed(0, n)
@@ -226,10 +227,6 @@ class _Convolution(Use):
         if self._kept is not None:
             return self._ordered(self._kept[0].gradients(start, stop), 2)
         return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
-
-    @property
-    def sums_what_it_forms(self) -> bool:
-        return not self._ghost
 
     def of(self, records: Tensor) -> Use:
         if self._kept is not None:
@@ -329,7 +326,6 @@ def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> in
 
 
 def _conv(dimensions: int, operation: Any) -> Handler:
-    """Return the rule for ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
 
     def conv(
         recorder: Recorder,
@@ -354,10 +350,10 @@ def _conv(dimensions: int, operation: Any) -> Handler:
 
         def backward(
             g: Tensor, needed: Sequence[bool], x: Tensor
-        ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+        ) -> tuple[list[Tensor | None], Iterator[SourceUse]]:
             return [_input_gradient(x, g, W, geometry) if needed[0] else None], uses(g, x)
 
-        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        def uses(g: Tensor, x: Tensor) -> Iterator[SourceUse]:
             if recorder.owns(weight):
                 yield weight, _convolution(x, g, geometry, recorder)
             if bias is not None and recorder.owns(bias):
@@ -393,7 +389,7 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
         )  # fmt: skip
         geometry = Geometry(kernel, steps, (0,) * dimensions, apart, groups)
 
-        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        def uses(g: Tensor, x: Tensor) -> Iterator[SourceUse]:
             if recorder.owns(weight):
                 whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
                 yield weight, _convolution(whole, x, geometry, recorder)

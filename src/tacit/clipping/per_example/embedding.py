@@ -2,11 +2,11 @@
 
 Letters: n records; T positions of a record, views included; V rows of the table; d their width; U pairs
 (record, number) that occur.
-
-The gradient of a record is nonzero only in the rows that it looks up: there it is the sum of g over their
-positions. Positions are summed by pair (record, number), so nothing of size V d is formed per record, and
-cancellation is exact.
 """
+
+# The gradient of a record is nonzero only in the rows that it looks up: there it is the sum of g over their
+# positions. Positions are summed by pair (record, number), so nothing of size V d is formed per record, and
+# cancellation is exact.
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.use import Kept, NoRule, Recorder, Use, allowance, widened
+from tacit.clipping.isolation.reasons import NoRule
+from tacit.clipping.per_example.use import Kept, Recorder, SourceUse, Use, allowance, widened
 
 
 @final
@@ -27,6 +28,7 @@ class Lookup(Use):
 
     def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
         self.numbers, self.g, self.V = numbers, widened(g), V
+        self.skips_zeros = g.is_cuda  # where checking the factors would wait for the device
 
     def squared_norms(self) -> Tensor:
         record, _, sums = self._summed
@@ -54,10 +56,6 @@ class Lookup(Use):
     def of(self, records: Tensor) -> Lookup:
         return Lookup(self.numbers[records], self.g[records], self.V)
 
-    @property
-    def skips_zeros(self) -> bool:
-        return self.g.is_cuda
-
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         record, number, sums = self._summed
         weights = factors[record][:, None]
@@ -77,6 +75,7 @@ class SameLookup(Use):
 
     def __init__(self, numbers: Tensor, g: Kept, V: int) -> None:
         self._numbers, self._g, self._V = numbers, g, V
+        self.skips_zeros = g.skips_zeros
 
     @staticmethod
     def of_positions(numbers: Tensor, g: Tensor, V: int) -> SameLookup:
@@ -94,10 +93,6 @@ class SameLookup(Use):
 
     def of(self, records: Tensor) -> SameLookup:
         return SameLookup(self._numbers, self._g.of(records), self._V)
-
-    @property
-    def skips_zeros(self) -> bool:
-        return self._g.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         total = torch.zeros_like(self._g.gradients(0, 1)[0])
@@ -152,7 +147,7 @@ def embedding(
     V = len(weight)
     y = F.embedding(input, recorder.plain(weight))
 
-    def uses(g: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, numbers: Tensor) -> Iterator[SourceUse]:
         if padding_idx is not None:
             g = g.masked_fill((numbers == padding_idx % V)[..., None], 0.0)
         n = recorder.rows // recorder.views

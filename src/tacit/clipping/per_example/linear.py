@@ -2,17 +2,17 @@
 
 Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
 of a chunk; r rows of a block of positions.
-
-The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Its shape alone decides between three forms:
-
-* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and the weighted sum is one product.
-* Kept, if p d <= slack T (p + d), or half of that in 16 bits: G is formed in float32, which takes at most
-  slack times the bytes of x and g, and these are freed. The product is that of an ordinary backward pass.
-  The extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
-  below 1 it would save neither memory nor time.
-* Ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
-  2110.05679), and the weighted sum is one product.
 """
+
+# The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Its shape alone decides between three forms:
+#
+# * T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and the weighted sum is one product.
+# * Kept, if p d <= slack T (p + d), or half of that in 16 bits: G is formed in float32, which takes at most
+#   slack times the bytes of x and g, and these are freed. The product is that of an ordinary backward pass.
+#   The extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
+#   below 1 it would save neither memory nor time.
+# * Ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
+#   2110.05679), and the weighted sum is one product.
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example import triton_outer
 from tacit.clipping.per_example.use import (
     Kept,
-    NoRule,
     Recorder,
     Rows,
+    SourceUse,
     Use,
     allowance,
     cancellation,
@@ -77,7 +78,6 @@ class WeightNorm:
         return rows / self._sizes.to(rows.dtype)[:, None]
 
     def exact_unit(self) -> Tensor:
-        """Return u in double precision."""
         rows = self.directions.detach().flatten(1).double()
         sizes: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         return rows / sizes
@@ -110,7 +110,7 @@ def weight_norm_of(source: Tensor) -> WeightNorm | None:
     return WeightNorm(v, g)
 
 
-_Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
+_Backward: TypeAlias = tuple[tuple[Tensor | None], list[SourceUse]]
 
 GRAM_NUMBERS = 2**20
 """The most entries of T x T matrices computed at once, so that they stay in the cache."""
@@ -144,6 +144,7 @@ class Outer(Use):
 
     def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
         self.left, self.right, self.slack = left, right, slack
+        self.skips_zeros = triton_outer.takes_16_bits(left, right)  # the Triton kernel does
 
     def settled(self) -> Kept | Outer:
         """Return G itself if its size is below the limit, else this use."""
@@ -152,12 +153,6 @@ class Outer(Use):
         made_of = T * (p * self.left.element_size() + d * self.right.element_size())
         keep = T > 1 and size * p * d <= self.slack * made_of
         return Kept(self.gradients(0, len(self.left))) if keep else self
-
-    @property
-    def alike(self) -> object:
-        """The key of this use; uses with equal keys can be stacked."""
-        left, right = self.left, self.right
-        return left.shape, right.shape, left.dtype, right.dtype, left.device, self.slack
 
     def squared_norms(self) -> Tensor:
         left, right = self.left, self.right
@@ -179,12 +174,7 @@ class Outer(Use):
         return Outer(self.left[records], self.right[records], self.slack)
 
     def turned(self) -> Outer:
-        """Return the use with transposed gradients."""
         return Outer(self.right, self.left, self.slack)
-
-    @property
-    def skips_zeros(self) -> bool:
-        return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d), by one product of (p, n T) and (n T, d).
@@ -195,7 +185,7 @@ class Outer(Use):
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
         n = len(factors)
-        if triton_outer.takes_16_bits(self.left, self.right):
+        if self.skips_zeros:
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
             torch._foreach_add_(list(accumulators), list(sums.unbind()))
             return
@@ -213,6 +203,8 @@ class Pair(Use):
     rows, (n, p); None if the forward pass did not compute them.
     """
 
+    sums_what_it_forms = True
+
     def __init__(
         self,
         left: Rows,
@@ -227,10 +219,6 @@ class Pair(Use):
 
     def gradients(self, start: int, stop: int) -> Tensor:
         return self.left.rows[start:stop, :, None] * self.right.rows[start:stop, None]
-
-    @property
-    def sums_what_it_forms(self) -> bool:
-        return True
 
     def of(self, records: Tensor) -> Pair:
         left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
@@ -248,11 +236,9 @@ class Pair(Use):
         accumulator.addmm_(left.T, right)
 
     def turned(self) -> Pair:
-        """Return the use with transposed gradients."""
         return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
-        """Return the same use with a dimension for its one position."""
         return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
@@ -422,7 +408,7 @@ def _map(
         g = g if _positions_last(g) else g.contiguous()
         return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x, dots))
 
-    def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[SourceUse]:
         slack = recorder.budget.linear_slack
         if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
             of_g, of_x = Rows(g), Rows(x)

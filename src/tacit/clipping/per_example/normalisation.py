@@ -1,11 +1,11 @@
 """Parameters that act element by element: scales and biases, alone or after a normalisation.
 
 Letters: n records; B = n K rows; s... the other dimensions of an activation; C channels (dimension 1).
-
-If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that w
-was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer is
-its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
 """
+
+# If y = f(x, w) with w broadcast over x, the gradient of a row is g * df/dw, summed over the dimensions that
+# w was broadcast along.  It has the shape of the parameter, so it is formed and kept.  A normalisation layer
+# is its normalisation without parameters, which autograd differentiates, followed by a scale and a bias.
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.use import Kept, NoRule, Recorder, Use, over_positions, over_views, widened
+from tacit.clipping.isolation.reasons import NoRule
+from tacit.clipping.per_example.use import Kept, Recorder, SourceUse, over_positions, over_views, widened
 
 
 def layer_norm(
@@ -39,13 +40,13 @@ def layer_norm(
 
     def backward(
         g: Tensor, needed: Sequence[bool], x: Tensor, mean: Tensor, rstd: Tensor
-    ) -> tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]:
+    ) -> tuple[tuple[Tensor | None], list[SourceUse]]:
         gradients = torch.ops.aten.native_layer_norm_backward(
             g, x, shape, mean, rstd, scale, shift, [needed[0], False, False]
         )
         return (gradients[0],), list(uses(g, x, mean, rstd))
 
-    def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor) -> Iterator[SourceUse]:
         at = recorder.of.n, -1, *shape  # all positions of a record on one axis
         g, x = g.reshape(at), x.reshape(at)
         mean, rstd = mean.reshape(*at[:2], *[1] * len(shape)), rstd.reshape(*at[:2], *[1] * len(shape))
@@ -96,7 +97,7 @@ def _affine(
     if shift is not None:
         y = y + shift
 
-    def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, x: Tensor) -> Iterator[SourceUse]:
         if weight is not None and scale is not None and recorder.owns(weight):
             yield weight, _kept(recorder, g * x, scale.shape, weight)
         if bias is not None and shift is not None and recorder.owns(bias):
@@ -197,7 +198,7 @@ def _normalised(
 
     def backward(
         g: Tensor, needed: tuple[bool, ...], x: Tensor, mean: Tensor, rstd: Tensor
-    ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+    ) -> tuple[list[Tensor | None], Iterator[SourceUse]]:
         rows = max(1, MOST_GROUPS // groups)
         some = [slice(a, a + rows) for a in range(0, B, rows)]
         parts = [_by_row(g[part], x[part], mean[part], rstd[part], scale, needed[0]) for part in some]
@@ -205,7 +206,7 @@ def _normalised(
         *inputs, scales, shifts = gradients
         return [inputs[0].view_as(x) if inputs else None], uses(scales, shifts)
 
-    def uses(scales: Tensor, shifts: Tensor) -> Iterator[tuple[Tensor, Use]]:
+    def uses(scales: Tensor, shifts: Tensor) -> Iterator[SourceUse]:
         for parameter, per_row in ((weight, scales), (bias, shifts)):
             if parameter is not None and recorder.owns(parameter):
                 yield parameter, Kept(over_views(per_row, recorder.views))
@@ -233,6 +234,5 @@ def _by_row(
 
 @lru_cache(maxsize=16)
 def _result_type(dtype: torch.dtype, device: str, autocast: torch.dtype | None) -> torch.dtype:
-    """Return the type of torch's result, also for narrow types; ``autocast`` is only a key of the cache."""
     del autocast
     return torch.group_norm(torch.zeros(1, 1, 1, dtype=dtype, device=device), 1).dtype

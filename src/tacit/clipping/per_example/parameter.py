@@ -6,15 +6,15 @@ Letters: n records; m records of a chunk.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from tacit.clipping.isolation.reasons import OF_WEIGHT
-from tacit.clipping.memory import MemoryBudget
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import linear
 from tacit.clipping.per_example.embedding import Lookup, looked_up
 from tacit.clipping.per_example.linear import Outer, Pair, settled
@@ -77,6 +77,7 @@ class _Tied(Use):
 
     def __init__(self, head: Outer, table: Lookup) -> None:
         self._head, self._table = head, table
+        self.skips_zeros = head.skips_zeros and table.skips_zeros
 
     def squared_norms(self) -> Tensor:
         left, right, e = (widened(t) for t in (self._head.left, self._head.right, self._table.g))
@@ -94,10 +95,6 @@ class _Tied(Use):
 
     def of(self, records: Tensor) -> _Tied:
         return _Tied(self._head.of(records), self._table.of(records))
-
-    @property
-    def skips_zeros(self) -> bool:
-        return self._head.skips_zeros and self._table.skips_zeros
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         self._head.add_weighted(accumulator, factors)
@@ -141,7 +138,6 @@ class Gradient:
 
     @property
     def used(self) -> bool:
-        """Whether any gradient reaches the parameter."""
         return bool(self._own or self._derived)
 
     @property
@@ -152,7 +148,7 @@ class Gradient:
     @property
     def small(self) -> Kept | None:
         """The formed gradients if they are small and not shared with other uses, else None."""
-        use = self.alone.formed if isinstance(self.alone, Late) else self.alone
+        use = self.alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
@@ -203,30 +199,19 @@ class Gradient:
                 part.add_weighted(accumulator, factors[start:stop])
 
 
-class Recorded(Protocol):
-    """The result of a pass: the ``uses`` of ``sources``, which are parameters or derived from them."""
-
-    sources: dict[int, Tensor]
-    uses: dict[int, list[Use]]
-    waiting: dict[Any, list[Late]]
-    rows: int
-    views: int
-    budget: MemoryBudget
-
-
-def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
+def gradients_of(parameters: Mapping[str, nn.Parameter], run: Pass) -> dict[str, Gradient]:
     """Remove all uses from the recorder, and return the gradients of each parameter, by name."""
-    for late in filter(None, recorder.waiting.values()):
+    for late in filter(None, run.waiting.values()):
         form(late)
-    recorder.waiting.clear()
-    uses = dict(recorder.uses)
-    recorder.uses.clear()
+    run.waiting.clear()
+    uses = {key: [_kept(use) for use in of_source] for key, of_source in run.uses.items()}
+    run.uses.clear()
     derived = [
         (source, [settled(use) for use in uses[key]], _leaves(source))
-        for key, source in recorder.sources.items()
+        for key, source in run.sources.items()
         if key in uses and not source.is_leaf
     ]
-    n, most = recorder.rows // recorder.views, recorder.budget.chunk_bytes
+    n, most = run.n, run.budget.chunk_bytes
     normed = {id(source): normed_weight(source, of_source, n, most) for source, of_source, _ in derived}
     return {
         name: _gradient_of(
@@ -239,6 +224,14 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
         )
         for name, p in parameters.items()
     }
+
+
+def _kept(use: Use | Late) -> Use:
+    """Return a use, with the gradients of one that waited for others."""
+    if not isinstance(use, Late):
+        return use
+    assert use.result is not None
+    return use.result
 
 
 def _gradient_of(
@@ -298,9 +291,7 @@ _VIEWS = frozenset(
 def _leaves(source: Tensor) -> set[int]:
     """Return the ids of the parameters from which a source is derived, according to its graph.
 
-    Raises:
-        UnsupportedModel: a node of the graph is the user's own code, which could compute another gradient for
-            the sum than for the norm. Torch's own nodes compute the same numbers again.
+    A node of the user's own code is refused: it could compute another gradient for the sum than for the norm.
     """
     leaves: set[int] = set()
     visited: set[Node] = set()
@@ -355,29 +346,12 @@ def _gradient(
 # Letters: n records; L layers; P numbers of a parameter.
 
 
-class Several(Protocol):
-    """Gradients of several parameters of one group, with joint norms and sums."""
-
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
-
-    def squared_norms(self) -> Tensor:
-        """Return the sum of their squared norms, (n,)."""
-
-    def of(self, records: Tensor) -> Several:
-        """Return the gradients of some records, (n,) bool."""
-
-    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_i of each parameter to the buffer of its name, in place."""
-
-
-def together(gradients: dict[str, Gradient], names: Sequence[str]) -> list[Several]:
+def batch_layers(gradients: dict[str, Gradient], names: Sequence[str]) -> list[LayerBatch]:
     """Join the gradients of equal or small parameters with these names; remove them from ``gradients``.
 
     For unformed gradients that have no equal, choose the form that they have alone.
     """
-    several: list[Several] = list(_stacks(gradients, names))
+    several: list[LayerBatch] = list(_stacks(gradients, names))
     for name in names:
         if name in gradients:
             gradients[name].settle()
@@ -401,12 +375,13 @@ def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_S
 
 
 def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
-    """Return the linear maps that are their weight's only use, grouped by their key."""
-    groups: dict[Hashable, list[tuple[str, Outer]]] = {}
+    groups: dict[object, list[tuple[str, Outer]]] = {}
     for name in names:
         use = gradients[name].alone if name in gradients else None
         if isinstance(use, Outer):
-            groups.setdefault(use.alike, []).append((name, use))
+            left, right = use.left, use.right
+            key = left.shape, right.shape, left.dtype, right.dtype, left.device, use.slack
+            groups.setdefault(key, []).append((name, use))
     return list(groups.values())
 
 
@@ -416,10 +391,7 @@ class _Stack:
 
     def __init__(self, names: Sequence[str], use: Kept | Outer) -> None:
         self._names, self._use = names, use
-
-    @property
-    def skips_zeros(self) -> bool:
-        return self._use.skips_zeros
+        self.skips_zeros = use.skips_zeros
 
     def squared_norms(self) -> Tensor:
         return self._use.squared_norms().view(len(self._names), -1).sum(0)
@@ -439,10 +411,7 @@ class _Joined:
     def __init__(self, names: Sequence[str], rows: Sequence[Tensor]) -> None:
         self._names, self._sizes = names, [part.shape[1] for part in rows]
         self._kept = Kept(torch.cat(list(rows), 1))
-
-    @property
-    def skips_zeros(self) -> bool:
-        return self._kept.skips_zeros
+        self.skips_zeros = self._kept.skips_zeros
 
     def squared_norms(self) -> Tensor:
         return self._kept.squared_norms()
@@ -467,3 +436,7 @@ def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | N
     for name in small:
         del gradients[name]
     return _Joined(list(small), [use.rows for use in small.values()])
+
+
+LayerBatch: TypeAlias = _Stack | _Joined
+"""Gradients of several parameters of one group, with joint norms and sums."""

@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example.linear import outer
-from tacit.clipping.per_example.use import Handler, Kept, NoRule, Recorder, Use, over_positions, widened
+from tacit.clipping.per_example.use import Handler, Kept, Recorder, SourceUse, over_positions, widened
 
 # RNN, LSTM and GRU over time, forward and backward, with few operations per time step.
 #
@@ -67,26 +68,22 @@ Pull: TypeAlias = Callable[[Tensor, State, Weights, Tensor, Tensor], Pulled]
 
 
 def tanh_cell(a: Tensor, z: Tensor, state: State) -> State:
-    """Return the next state of an RNN."""
     del state
     return ((a + z).tanh(),)
 
 
 def relu_cell(a: Tensor, z: Tensor, state: State) -> State:
-    """Return the next state of an RNN with ReLU."""
     del state
     return ((a + z).relu(),)
 
 
 def lstm_cell(a: Tensor, z: Tensor, state: State) -> State:
-    """Return the next state of an LSTM."""
     i, f, g, o = (a + z).chunk(4, dim=1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
 def gru_cell(a: Tensor, z: Tensor, state: State) -> State:
-    """Return the next state of a GRU."""
     a_r, a_u, a_n = a.chunk(3, dim=1)
     z_r, z_u, z_n = z.chunk(3, dim=1)
     reset, update = (a_r + z_r).sigmoid(), (a_u + z_u).sigmoid()
@@ -104,17 +101,14 @@ def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
 
 
 def run_tanh(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run one layer of an RNN in one direction."""
     return _run(torch.rnn_tanh, tanh_cell, x, first, weights)
 
 
 def run_relu(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run one layer of an RNN with ReLU in one direction."""
     return _run(torch.rnn_relu, relu_cell, x, first, weights)
 
 
 def run_gru(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run one layer of a GRU in one direction."""
     return _run(torch.gru, gru_cell, x, first, weights)
 
 
@@ -127,7 +121,6 @@ def _run(
 
 
 def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
-    """Run one layer of an LSTM in one direction."""
     if not x.is_cpu:
         return _cells(lstm_cell, x, first, weights)
     outputs, _, last = torch.lstm(x, [state[None] for state in first], *_one_layer(weights))
@@ -140,13 +133,11 @@ def _one_layer(weights: Weights) -> tuple[list[Tensor], bool, int, float, bool, 
 
 
 def pull_tanh(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """Return the gradients of an RNN."""
     del x, first
     return _pull_plain(1 - outputs.square(), weights.w_hh, g)
 
 
 def pull_relu(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """Return the gradients of an RNN with ReLU."""
     del x, first
     return _pull_plain((outputs > 0).to(outputs.dtype), weights.w_hh, g)
 
@@ -161,7 +152,6 @@ def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
 
 
 def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """Return the gradients of a GRU."""
     (B, T, H), previous = outputs.shape, previous_of(first[0], outputs)
     a = F.linear(x, weights.w_ih, weights.b_ih).view(B, T, 3, H)
     z = F.linear(previous, weights.w_hh, weights.b_hh).view(B, T, 3, H)
@@ -187,7 +177,6 @@ def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tens
 
 
 def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
-    """Return the gradients of an LSTM."""
     previous = previous_of(first[0], outputs[:, :-1])
     gates = F.linear(x, weights.w_ih, weights.b_ih).add_(F.linear(previous, weights.w_hh, weights.b_hh))
     gates = gates.view(*gates.shape[:2], 4, -1)
@@ -371,7 +360,7 @@ def _direction(
 
     def backward(
         g: Tensor, needed: tuple[bool, ...], hidden: Tensor, x: Tensor, *tensors: Tensor
-    ) -> tuple[list[Tensor | None], list[tuple[Tensor, Use]]]:
+    ) -> tuple[list[Tensor | None], list[SourceUse]]:
         first, cache = tensors[: kind.states], tensors[kind.states :]
         if kind.fused is not None and cache:
             pulled = kind.fused.pull(first, plain, cache, g)
@@ -391,7 +380,7 @@ def _direction(
 
 def _uses(
     recorder: Recorder, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
-) -> Iterator[tuple[Tensor, Use]]:
+) -> Iterator[SourceUse]:
     """Yield the uses of both weights, (G H, d) and (G H, H), and of both biases."""
     of_a = recorder.positions(pulled.a)
     of_z = of_a if pulled.z is pulled.a else recorder.positions(pulled.z)
@@ -405,7 +394,6 @@ def _uses(
 
 
 def _layers(kind: _Kind) -> Handler:
-    """Return the rule for ``torch.lstm`` and the like."""
 
     def layers(
         recorder: Recorder,
@@ -445,7 +433,6 @@ def _layers(kind: _Kind) -> Handler:
 
 
 def _result_type(x: Tensor) -> torch.dtype:
-    """Return the type of torch's result."""
     device = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

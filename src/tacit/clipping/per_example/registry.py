@@ -14,11 +14,11 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from tacit.clipping.isolation.randomness import COMPOSED
-from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.reasons import NoRule, NotCarried
 from tacit.clipping.isolation.synthetic import squeezed
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import attention, convolution, embedding, linear, normalisation, recurrent
-from tacit.clipping.per_example.use import NoRule, Recorder
+from tacit.clipping.per_example.use import Recorder
 
 # Max pooling of images on a CPU in channels-last layout, as torch is slow in the default layout.
 #
@@ -154,14 +154,11 @@ def _any_position(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _combines(of, input, (*args, *kwargs.values())):
-            return NotImplemented
+            raise NoRule
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
             single = maps and x.dim() == 3 and x.shape[1] == 1
-            try:
-                output = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
-            except NoRule:
-                return NotImplemented
+            output = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
             output = output.unsqueeze(1) if single else output
         return of.batched(output)
 
@@ -173,17 +170,14 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _combines(of, input, (*args, *kwargs.values())):
-            return NotImplemented
+            raise NoRule
         one = dimensions and input.dim() == dimensions - 1
         if not one and (input.dim() < 2 or (dimensions and input.dim() != dimensions)):
-            return NotImplemented
+            raise NoRule
         k = 1 if one else input.shape[0]
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
-            try:
-                output = handler(Recorder(of, k), x if one else x.flatten(0, 1), *args, **kwargs)
-            except NoRule:
-                return NotImplemented
+            output = handler(Recorder(of, k), x if one else x.flatten(0, 1), *args, **kwargs)
             output = output if one else output.view(of.n, k, *output.shape[1:])
         return of.batched(output)
 
@@ -193,34 +187,28 @@ def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
 def _addmm(of: Pass, input: Any, mat1: Any, mat2: Any, **kwargs: Any) -> Any:  # noqa: A002
     handler: Any = linear.addmm
     if not of.is_batched(mat1) or not _without_records(of, input, mat2) or not of.owns(mat2):
-        return NotImplemented
+        raise NoRule
     with temporarily_pop_interpreter_stack():
-        try:
-            output = handler(Recorder(of, 1), input, of.physical(mat1), mat2, **kwargs)
-        except NoRule:
-            return NotImplemented
+        output = handler(Recorder(of, 1), input, of.physical(mat1), mat2, **kwargs)
     return of.batched(output)
 
 
 def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
     handler: Any = embedding.embedding
     if not of.is_batched(input) or not of.owns(weight):
-        return NotImplemented
+        raise NoRule
     with temporarily_pop_interpreter_stack():
         numbers = of.physical(input)
-        try:
-            output = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
-        except NoRule:
-            return NotImplemented
+        output = handler(Recorder(of, 1), numbers, weight, *args, **kwargs)
     return of.batched(output)
 
 
 def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None, **kwargs: Any) -> Any:  # noqa: A002
     unlike = any(value is not None for value in (*args, *kwargs.values()))  # a bias or a type
     if unlike or not isinstance(offs, Tensor) or not of.is_batched(input, offs):
-        return NotImplemented
+        raise NoRule
     if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
-        return NotImplemented
+        raise NoRule
     with temporarily_pop_interpreter_stack():
         output = linear.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
     return of.batched(output)
@@ -255,7 +243,7 @@ def _embedding_bag(
 def _squeeze(of: Pass, input: Tensor, *dims: Any, **kwargs: Any) -> Any:  # noqa: A002
     """Run ``x.squeeze()`` but keep a first dimension of one row, as in a batch of several rows."""
     if dims or kwargs or not of.is_batched(input) or input.dim() == 0 or input.shape[0] != 1:
-        return NotImplemented
+        raise NoRule
     with of:
         return squeezed(input)
 
@@ -265,13 +253,13 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
 
     def rule(of: Pass, input: Any, hx: Any, params: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not isinstance(params, list | tuple) or not of.is_batched(input) or input.dim() != 3:
-            return NotImplemented
+            raise NoRule
         first = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         batch_first = args[-1] if len(args) == 6 else kwargs.get("batch_first", False)
         at = 0 if batch_first else 1
         k = input.shape[at]
         if not _without_records(of, *params) or any(s.dim() != 3 for s in first):
-            return NotImplemented
+            raise NoRule
         first = tuple(map(of.lent, first))
 
         def joined(t: Tensor, at: int) -> Tensor:
@@ -282,17 +270,14 @@ def _recurrent(handler: Any, states: int) -> Callable[..., Any]:
 
         with temporarily_pop_interpreter_stack():
             state = [joined(s, 1) for s in first]
-            try:
-                output = handler(
-                    Recorder(of, k),
-                    joined(input, at),
-                    state[0] if states == 1 else tuple(state),
-                    params,
-                    *args,
-                    **kwargs,
-                )
-            except NoRule:
-                return NotImplemented
+            output = handler(
+                Recorder(of, k),
+                joined(input, at),
+                state[0] if states == 1 else tuple(state),
+                params,
+                *args,
+                **kwargs,
+            )
         return (apart(output[0], at), *(apart(s, 1) for s in output[1:]))
 
     return rule
@@ -310,18 +295,20 @@ def _decomposed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _not_nested(of: Pass, *args: Any) -> Any:
     """Tell ``nn.TransformerEncoder`` in evaluation mode to use its padding mask, not nested tensors."""
-    return False if any(isinstance(t, Tensor) and of.is_batched(t) for t in args) else NotImplemented
+    if not any(isinstance(t, Tensor) and of.is_batched(t) for t in args):
+        raise NoRule
+    return False
 
 
 def _pool(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
     """Run max pooling by the fast kernel, on the rows of all records at once."""
     if not of.is_batched(input) or input.dim() != 4:
-        return NotImplemented
+        raise NoRule
     with temporarily_pop_interpreter_stack():
         x = of.physical(input)
         output = FASTER[F.max_pool2d](x.flatten(0, 1), *args, **kwargs)
         if not isinstance(output, Tensor):
-            return NotImplemented
+            raise NoRule
         output = output.view(*x.shape[:2], *output.shape[1:])
     return of.batched(output)
 
@@ -331,7 +318,7 @@ def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., 
 
     def rule(of: Pass, input: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not of.is_batched(input) or input.dim() != dimensions:
-            return NotImplemented
+            raise NoRule
         with temporarily_pop_interpreter_stack():
             x = of.physical(input)
             output = function(x.flatten(0, 1), *args, **kwargs)
@@ -345,7 +332,7 @@ def _scatter(of: Pass, input: Tensor, dim: int, index: Tensor, *args: Any, **kwa
     """Run ``x.scatter_(dim, index, number)`` by ``scatter``, for which vmap has a rule."""
     value = args[0] if len(args) == 1 else kwargs.get("value")
     if not isinstance(value, int | float) or kwargs.keys() - {"value"} or not of.is_batched(input):
-        return NotImplemented
+        raise NoRule
     return input.copy_(input.scatter(dim, index, value))
 
 
@@ -413,7 +400,7 @@ def _ctc_loss(
 ) -> Any:
     """Run ``F.ctc_loss`` of log_probs (T, k, C) and targets (k, S) by torch's kernel, on all records."""
     if reduction != "none" or not of.is_batched(log_probs) or log_probs.dim() != 3 or targets.dim() != 2:
-        return NotImplemented
+        raise NoRule
     lengths = [torch.as_tensor(length) for length in (input_lengths, target_lengths)]
     with temporarily_pop_interpreter_stack():
         of_inputs, of_targets = (of.physical(length).flatten() for length in lengths)

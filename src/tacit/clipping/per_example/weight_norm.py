@@ -1,24 +1,25 @@
 """Weight normalisation, w_o = s_o v_o with s_o = g_o / |v_o|: gradients of v and g from one use of w.
 
-With the unit vectors u_o = v_o / |v_o|, a record whose gradient of w is G (O, N) has::
-
-    dg_o = <G_o, u_o>    dv_o = s_o (G_o - dg_o u_o)    |dv_o|^2 = s_o^2 (|G_o|^2 - dg_o^2)
-
-A linear layer at one position has G_o = left_o right^T. Then <G_o, u_o> = left_o <right, u_o> takes one
-matrix product, and G is not formed. The layer's forward pass already computes that product and keeps it
-(``Pair.normed``). For other uses, G is formed in chunks, once for both v and g.
-
-**Rounding.** |G_o|^2 - dg_o^2 cancels where G is nearly parallel to the weights.
-
-* A dot product of N numbers is off by at most N units of rounding, so N units of |s G|^2 are added to |dv|^2.
-* Errors in single precision vary with the size of the batch, and one more record must not change how the
-  others are clipped. So if |dv|^2 is below :data:`CANCELLED` times |s G|^2, that record's norm is computed in
-  double precision.
-* dg is formed, so that norms and sums use the same numbers. :data:`LEAST` units of |G| are added to its norm,
-  so that no record's dg is mostly rounding errors of G.
-
 Letters: n records; m records of a chunk; O rows of N numbers.
 """
+
+# With the unit vectors u_o = v_o / |v_o|, a record whose gradient of w is G (O, N) has::
+#
+#     dg_o = <G_o, u_o>    dv_o = s_o (G_o - dg_o u_o)    |dv_o|^2 = s_o^2 (|G_o|^2 - dg_o^2)
+#
+# A linear layer at one position has G_o = left_o right^T. Then <G_o, u_o> = left_o <right, u_o> takes one
+# matrix product, and G is not formed. The layer's forward pass already computes that product and keeps it
+# (``Pair.normed``). For other uses, G is formed in chunks, once for both v and g.
+#
+# **Rounding.** |G_o|^2 - dg_o^2 cancels where G is nearly parallel to the weights.
+#
+# * A dot product of N numbers is off by at most N units of rounding, so N units of |s G|^2 are added to
+#   |dv|^2.
+# * Errors in single precision vary with the size of the batch, and one more record must not change how the
+#   others are clipped. So if |dv|^2 is below :data:`CANCELLED` times |s G|^2, that record's norm is computed
+#   in double precision.
+# * dg is formed, so that norms and sums use the same numbers. :data:`LEAST` units of |G| are added to its
+#   norm, so that no record's dg is mostly rounding errors of G.
 
 from __future__ import annotations
 
@@ -165,8 +166,6 @@ class NormedWeight:
 
 
 class _Part(Use):
-    """The gradients of v or of g."""
-
     def __init__(self, weight: NormedWeight) -> None:
         self._weight = weight
 
