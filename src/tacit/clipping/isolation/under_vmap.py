@@ -30,7 +30,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import (  # the internals of torch.func  # type: ignore[attr-defined]
+from torch._C._functorch import (  # type: ignore[attr-defined]  # the internals of torch.func
     _add_batch_dim,
     _set_vmap_fallback_enabled,
     get_unwrapped,
@@ -83,33 +83,6 @@ SHORTCUTS = {
     "transformers.modeling_utils": "is_tracing",
 }
 """By module, the name of a function whose answer True leaves the reads out."""
-
-_WITHIN: ContextVar[bool] = ContextVar("_WITHIN", default=False)
-
-
-@contextmanager
-def without_shortcuts() -> Iterator[None]:
-    """Run a pass of this thread without shortcuts that read values of records."""
-    for name, function in SHORTCUTS.items():
-        module = sys.modules.get(name)
-        if module is not None and not hasattr(getattr(module, function), "of_tacit"):
-            setattr(module, function, _true_within(getattr(module, function)))
-    token = _WITHIN.set(True)
-    try:
-        yield
-    finally:
-        _WITHIN.reset(token)
-
-
-def _true_within(function: Callable[..., bool]) -> Callable[..., bool]:
-    """Return ``function``, whose answer is True within a pass of the calling thread."""
-
-    @wraps(function)
-    def answer(*args: Any, **kwargs: Any) -> bool:
-        return _WITHIN.get() or function(*args, **kwargs)
-
-    answer.of_tacit = True  # type: ignore[attr-defined]
-    return answer
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -491,30 +464,38 @@ _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
 
 @contextmanager
-def functions_carried(of: Pass) -> Iterator[None]:
-    """Run user-defined functions as part of the pass ``of``, without affecting other threads."""
+def isolated(of: Pass) -> Iterator[None]:
+    """Run the pass ``of``: user-defined functions as part of it, and no read of a record's value.
+
+    Other threads are not affected.
+    """
+    for name, function in SHORTCUTS.items():
+        module = sys.modules.get(name)
+        if module is not None and not hasattr(getattr(module, function), "of_tacit"):
+            setattr(module, function, _true_in_passes(getattr(module, function)))
+
     token = _PASS.set(of)
     torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment,method-assign]
+    # torch's fallback for operations without a batching rule is a loop over records, in which the sizes of
+    # results may depend on values
+    _set_vmap_fallback_enabled(False)
     try:
         yield
     finally:
+        _set_vmap_fallback_enabled(True)
         torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
         _PASS.reset(token)
 
 
-@contextmanager
-def isolated(of: Pass) -> Iterator[None]:
-    """Run the pass ``of``: user-defined functions as part of it, and no read of a record's value.
+def _true_in_passes(function: Callable[..., bool]) -> Callable[..., bool]:
+    """Return ``function``, whose answer is True within a pass of the calling thread."""
 
-    Torch's fallback for operations without a batching rule, a loop over records, is off: sizes of its results
-    may depend on values.
-    """
-    _set_vmap_fallback_enabled(False)
-    try:
-        with without_shortcuts(), functions_carried(of):
-            yield
-    finally:
-        _set_vmap_fallback_enabled(True)
+    @wraps(function)
+    def answer(*args: Any, **kwargs: Any) -> bool:
+        return _PASS.get() is not None or function(*args, **kwargs)
+
+    answer.of_tacit = True  # type: ignore[attr-defined]
+    return answer
 
 
 def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
