@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from workloads import Workload
 
 from tacit.clipping import FAST, LEAN, MemoryBudget
-from tacit.clipping.passes import Passes
-from tacit.clipping.per_example.pooling import FASTER
+from tacit.clipping.fast import Microbatches
+from tacit.clipping.per_example.registry import FASTER
 from tacit.plan import Plan
 from tacit.training import PrivateSession
 
@@ -70,7 +70,7 @@ def our_way(load: Workload) -> Step:
     model = load.make()
     optimizer = load.optimizer(model)
     parameter_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    cuts = Passes(FAST.pass_bytes, parameter_bytes, 1, {})
+    cuts = Microbatches(FAST.pass_bytes, parameter_bytes, 1, {})
     parts = cuts.cut((load.inputs, load.targets), lambda rows: load.loss(model, *rows), "")
 
     def step() -> None:

@@ -36,7 +36,7 @@ FACES = {
 INSIDE = "tacit.clipping.per_example."
 # Names that are free by nature, not settings.
 FREE_NAMES = {
-    ("tacit.clipping.per_example.recorder", "derive"),  # an operation and what it is called with
+    ("tacit.clipping.per_example.use", "derive"),  # an operation and what it is called with
     ("tacit.integrations.transformers", "on_train_begin"),  # callbacks, which get more with each version
     ("tacit.integrations.transformers", "on_save"),
     ("tacit.integrations.transformers", "hyperparameter_search"),  # refuses whatever it is given

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, FlatClipping, PerLayerClipping, engine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation import modules
+from tacit.clipping.isolation import model_checks
 from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
@@ -292,7 +292,7 @@ MIXING: dict[str, dict[str, Any]] = {
 def test_a_model_that_mixes_records_is_seen_if_it_is_let_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modules, "check_module", lambda *_: None)
+    monkeypatch.setattr(model_checks, "check_module", lambda *_: None)
     monkeypatch.setattr(engine, "check_records", lambda *_: None)
     monkeypatch.setattr(FastEngine, "_add", planted(lambda G, sizes: clip(finite(G)), rows_of_gradients))
     found = differences(physical=512, the_plan=plan(batch_size=N - 2), **MIXING[name])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tacit.clipping.per_example import embedding, together
+from tacit.clipping.per_example import embedding, parameter
 
 KERNELS, OPERATIONS, BYTES, BYTES_OF_ADAPTERS = 1.3, 1.35, 1.25, 1.1
 MODELS = ("BERT", "GPT-2", "ViT", "Llama", "Llama, LoRA")
@@ -41,7 +41,7 @@ def test_a_private_step_costs_little_more_than_a_plain_one(costs: Any, name: str
 
 
 def test_layers_that_are_not_taken_together_are_found(costs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_stacks", lambda gradients, names: [])
+    monkeypatch.setattr(parameter, "_stacks", lambda gradients, names: [])
     plain, private = costs.of_model("BERT")
     assert private.kernels > KERNELS * plain.kernels
 

@@ -16,7 +16,7 @@ from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.clipping.per_example import together
+from tacit.clipping.per_example import parameter
 from tacit.clipping.per_example.parameter import Gradient
 from tacit.clipping.per_example.use import Use
 from tacit.clipping.reference import ReferenceEngine
@@ -120,11 +120,11 @@ def test_what_a_sum_needs_is_let_go_before_the_next_buffer_is_made(monkeypatch: 
 
 
 def test_small_gradients_that_are_joined_are_let_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = together._Joined
-    alive: list[weakref.ref[together._Joined]] = []
+    joined = parameter._Joined
+    alive: list[weakref.ref[parameter._Joined]] = []
     counts = {}
 
-    def watched(names: Sequence[str], rows: Sequence[Tensor]) -> together._Joined:
+    def watched(names: Sequence[str], rows: Sequence[Tensor]) -> parameter._Joined:
         found = joined(names, rows)
         alive.append(weakref.ref(found))
         return found
@@ -133,7 +133,7 @@ def test_small_gradients_that_are_joined_are_let_go_as_well(monkeypatch: pytest.
         counts[name] = sum(one() is not None for one in alive)
         return torch.zeros_like(engine.parameters[name])
 
-    monkeypatch.setattr(together, "_Joined", watched)
+    monkeypatch.setattr(parameter, "_Joined", watched)
     model = nn.Sequential(nn.Linear(4, 600), nn.Linear(600, 4))
     engine = FastEngine(model, squares, FlatClipping(1.0))
     buffers = OnDemand(make, engine.names)
@@ -170,7 +170,7 @@ def test_copies_of_weights_in_16_bits_end_with_the_backward_pass(monkeypatch: py
     add(engine, buffers, torch.randn(5, 4))
     buffers.made.clear()
     buffers.make = make
-    for file in ("linear", "recorder"):
+    for file in ("linear", "use"):
         monkeypatch.setattr(f"tacit.clipping.per_example.{file}.narrowed", narrowed)
     monkeypatch.setattr(Pass, "record", watched)
     add(engine, buffers, torch.randn(5, 4))

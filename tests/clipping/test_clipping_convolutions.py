@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from tacit import native
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import convolution, convolution_forms, convolution_native, group_norm
+from tacit.clipping.per_example import convolution, convolution_forms, normalisation
+from tacit.clipping.per_example.convolution import Patched
 from tacit.clipping.per_example.convolution_forms import Geometry
-from tacit.clipping.per_example.convolution_patches import Patched
 from tacit.clipping.per_example.use import Use
 
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
@@ -162,9 +162,9 @@ def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, thread
     wanted = setting.oracle(x.double(), g.double(), views).movedim(2, -1)
     factors = torch.tensor([0.5, 0.0, 2.0])
     with running(level, threads):
-        gradients, squares = convolution_native.formed(x, g, setting.geometry, views)
-        again = convolution_native.squared_norms(x, g, setting.geometry, views)
-        total = convolution_native.weighted_sum(x, g, setting.geometry, views, factors)
+        gradients, squares = convolution_forms.native_formed(x, g, setting.geometry, views)
+        again = convolution_forms.native_squared_norms(x, g, setting.geometry, views)
+        total = convolution_forms.native_weighted_sum(x, g, setting.geometry, views, factors)
     torch.testing.assert_close(gradients.double(), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(squares, gradients.flatten(1).square().sum(1), rtol=1e-6, atol=1e-30)
     assert torch.equal(squares, again)
@@ -175,9 +175,9 @@ def test_the_kernel_is_its_twin(setting: Setting, views: int, level: int, thread
 def test_the_kernel_gives_the_same_bits_however_it_is_asked() -> None:
     setting = Setting(33, 17, (150,), Geometry((3,), (1,), (1,), (1,), 1))
     x, g = setting.tensors(7, torch.float32)
-    first, squares = convolution_native.formed(x, g, setting.geometry, 1)
-    one = convolution_native.formed(x[4:5], g[4:5], setting.geometry, 1)
-    alone = convolution_native.weighted_sum(x, g, setting.geometry, 1, torch.eye(7)[4])
+    first, squares = convolution_forms.native_formed(x, g, setting.geometry, 1)
+    one = convolution_forms.native_formed(x[4:5], g[4:5], setting.geometry, 1)
+    alone = convolution_forms.native_weighted_sum(x, g, setting.geometry, 1, torch.eye(7)[4])
     assert torch.equal(first[4:5], one[0])
     assert torch.equal(squares[4:5], one[1])
     assert torch.equal(first[4], alone)
@@ -190,7 +190,7 @@ def test_the_kernel_of_ghost_norms_is_its_twin(setting: Setting, level: int, thr
     x, g = setting.tensors(3, torch.float32)
     wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
     with running(level, threads):
-        found = convolution_native.ghost_squared_norms(x, g, setting.geometry)
+        found = convolution_forms.native_ghost_squared_norms(x, g, setting.geometry)
     twin = convolution_forms.ghost_squared_norms(x, g, setting.geometry)
     largest = math.prod(setting.geometry.kernel) * (x.flatten(1).norm(dim=1) * g.flatten(1).norm(dim=1)) ** 2
     assert ((found - twin).abs() <= 1e-6 * largest).all()  # positions may cancel
@@ -206,7 +206,7 @@ def test_ghost_norms_of_wide_layers_of_real_shapes(level: int) -> None:
         x, g = setting.tensors(3, torch.float32)
         wanted = setting.oracle(x.double(), g.double(), 1).flatten(1).square().sum(1)
         with running(level, 2):
-            found = convolution_native.ghost_squared_norms(x, g.mT.contiguous().mT, setting.geometry)
+            found = convolution_forms.native_ghost_squared_norms(x, g.mT.contiguous().mT, setting.geometry)
         twin = convolution_forms.ghost_squared_norms(x, g, setting.geometry)
         torch.testing.assert_close(found, twin, rtol=1e-5, atol=0.0)
         torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=0.0)
@@ -221,7 +221,7 @@ def test_ghost_norms_of_what_is_not_finite_are_not_finite(value: float) -> None:
     for place in (0, 1):
         tensors = setting.tensors(3, torch.float32)
         tensors[place][1, 0, 2, 3] = value
-        found = convolution_native.ghost_squared_norms(*tensors, setting.geometry)
+        found = convolution_forms.native_ghost_squared_norms(*tensors, setting.geometry)
         assert found.isfinite().tolist() == [True, False, True]
 
 
@@ -240,7 +240,9 @@ def test_the_kernel_of_input_gradients_is_that_of_torch(setting: Setting, level:
     weight = torch.randn(setting.outputs, setting.channels, *setting.geometry.kernel, dtype=torch.float64)
     wanted = input_oracle(setting, x, g, weight)
     with running(level, threads):
-        found = convolution_native.input_gradient(x.float(), g.float(), weight.float(), setting.geometry)
+        found = convolution_forms.native_input_gradient(
+            x.float(), g.float(), weight.float(), setting.geometry
+        )
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -283,7 +285,7 @@ def test_lines_longer_than_a_block_and_inputs_in_any_layout() -> None:
     x, g = setting.tensors(2, torch.float32)
     wanted = setting.oracle(x.double(), g.double(), 1).movedim(2, -1)
     for left, right in product((x, x.to(memory_format=torch.channels_last)), (g, g.mT.contiguous().mT)):
-        found, _ = convolution_native.formed(left, right, setting.geometry, 1)
+        found, _ = convolution_forms.native_formed(left, right, setting.geometry, 1)
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -348,10 +350,8 @@ def test_positions_that_cancel_are_bounded(form: str, kernels: str, monkeypatch:
 
 @pytest.mark.parametrize("kernels", ["0", "1"], ids=["python", "native"])
 def test_ghost_norms_without_their_allowance_are_not(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the allowance for rounding, the test above would fail."""
     monkeypatch.setenv("TACIT_NATIVE", kernels)
-    for module in (convolution_forms, convolution_native):
-        monkeypatch.setattr(module, "cancellation", lambda dtype, length: 0.0)
+    monkeypatch.setattr(convolution_forms, "cancellation", lambda dtype, length: 0.0)
     assert largest_contribution("ghost", 1e7) > 1.1
 
 
@@ -492,7 +492,7 @@ def test_group_norms_of_more_groups_than_a_device_takes_at_once(
     x = torch.randn(5, 4, 3, dtype=torch.float64)
     found = []
     for groups in (most, 65_535):
-        monkeypatch.setattr(group_norm, "MOST_GROUPS", groups)
+        monkeypatch.setattr(normalisation, "MOST_GROUPS", groups)
         engine = FastEngine(model, waves, FlatClipping(0.3))
         found.append(step(engine, x)[0])
         assert engine.route == "fast"

@@ -23,7 +23,6 @@ from tacit.clipping import (
     ClippingRule,
     FlatClipping,
     PerLayerClipping,
-    around,
 )
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
@@ -243,7 +242,7 @@ def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -
 
     ghost = linear.ghost_squared_norms
     monkeypatch.setattr(linear, "ghost_squared_norms", watched)
-    monkeypatch.setattr(around, "_CUDA", True)  # where it is not there, nothing asks for TF32
+    monkeypatch.setattr("tacit.clipping.engine._CUDA", True)  # where it is not there, nothing asks for TF32
     engine = FastEngine(nn.Linear(64, 64), lambda m, x: m(x).square().sum((1, 2)), FlatClipping(1.0))
     torch.set_float32_matmul_precision("high")
     try:

@@ -16,12 +16,12 @@ from torch.utils._pytree import tree_leaves
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import experts, registry
-from tacit.clipping.per_example.experts import Grouped
+from tacit.clipping.per_example import linear, registry
+from tacit.clipping.per_example.linear import Grouped
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import UnsupportedModel
 
-pytestmark = pytest.mark.skipif(experts.OPERATION is None, reason="this version of torch has no grouped_mm")
+pytestmark = pytest.mark.skipif(linear.OPERATION is None, reason="this version of torch has no grouped_mm")
 WIDTH, EXPERTS = 8, 6
 """Rows are of whole 16 bytes, as torch asks for."""
 
@@ -137,7 +137,7 @@ def test_rows_of_no_expert_are_zero_and_add_nothing() -> None:
     """Torch leaves there what was in memory."""
     recorder, weight = Recording(), torch.randn(3, WIDTH, 4)
     x, g, ends = torch.randn(2, 5, WIDTH), torch.randn(2, 5, 4), torch.tensor([[1, 1, 3], [0, 2, 4]])
-    found = experts.grouped_mm(recorder, x, weight, ends.int())  # type: ignore[arg-type]
+    found = linear.grouped_mm(recorder, x, weight, ends.int())  # type: ignore[arg-type]
     (of_x,), ((source, use),) = recorder.backward(g)
     expert = [[0, 2, 2, None, None], [1, 1, 2, 2, None]]
     truth = torch.zeros(2, 3, WIDTH, 4)
@@ -171,7 +171,7 @@ def test_no_gradient_of_all_experts_is_formed_for_each_record(
 
     of_all = len(x) * model.experts.numel()
     assert numbers() < of_all / 4
-    monkeypatch.delitem(registry.RULES, experts.OPERATION)
+    monkeypatch.delitem(registry.RULES, linear.OPERATION)
     with pytest.raises(UnsupportedModel, match="no batching rule for aten::_grouped_mm"):
         numbers()
 

@@ -20,9 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import recurrent_fused, recurrent_scan
-from tacit.clipping.per_example.recurrent_fused import Fused
-from tacit.clipping.per_example.recurrent_scan import Cell, Weights, previous_of
+from tacit.clipping.per_example import recurrent
+from tacit.clipping.per_example.recurrent import Cell, Fused, Weights, previous_of
 from tacit.clipping.reference import ReferenceEngine
 
 Cells = dict[str, Any]
@@ -92,7 +91,7 @@ def twins() -> Iterator[None]:
 
 @pytest.fixture
 def taken(twins: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrent_fused, "takes", lambda x: True)
+    monkeypatch.setattr(recurrent, "takes_fused", lambda x: True)
 
 
 def numbers(*shape: int) -> Tensor:
@@ -111,7 +110,7 @@ def by_cells(cell: Cell, x: Tensor, first: tuple[Tensor, ...], weights: Weights)
 
 @pytest.mark.parametrize(
     ("fused", "cell", "gates", "states"),
-    [(recurrent_fused.lstm, recurrent_scan.lstm, 4, 2), (recurrent_fused.gru, recurrent_scan.gru, 3, 1)],
+    [(recurrent.FUSED_LSTM, recurrent.lstm_cell, 4, 2), (recurrent.FUSED_GRU, recurrent.gru_cell, 3, 1)],
     ids=["lstm", "gru"],
 )
 @given(
@@ -215,15 +214,15 @@ class Counted(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("fused", "forward", "backward"), [(recurrent_fused.lstm, 2, 2), (recurrent_fused.gru, 2, 3)]
+    ("fused", "forward", "backward"), [(recurrent.FUSED_LSTM, 2, 2), (recurrent.FUSED_GRU, 2, 3)]
 )
 def test_a_time_step_takes_two_launches_forward_and_two_or_three_backward(
     twins: None, fused: Fused, forward: int, backward: int
 ) -> None:
-    gates = 4 if fused is recurrent_fused.lstm else 3
+    gates = 4 if fused is recurrent.FUSED_LSTM else 3
     shapes = [(8 * gates, 3), (8 * gates, 8), (8 * gates,), (8 * gates,)]
     weights = Weights(*(torch.randn(*shape) for shape in shapes))
-    first = (torch.zeros(5, 8),) * (2 if fused is recurrent_fused.lstm else 1)
+    first = (torch.zeros(5, 8),) * (2 if fused is recurrent.FUSED_LSTM else 1)
     counts = []
     for steps in (10, 20):
         with Counted() as there:

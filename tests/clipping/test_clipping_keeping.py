@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation import state
-from tacit.clipping.isolation.state import Writes
+from tacit.clipping.isolation import model_checks
+from tacit.clipping.isolation.model_checks import Writes
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
@@ -169,7 +169,7 @@ def test_planted_bug_without_the_scan_a_model_keeps_a_tensor_of_records(
     model = Net(lambda m, x: setattr(m, "seen", x))
     clipped_sum(FastEngine(model, cross_entropy, FlatClipping(1.0)), *batch(), C=1.0)
     with pytest.raises(UnsupportedModel, match="in the model: seen"):
-        state.refuse_wrapped(model)
+        model_checks.refuse_wrapped(model)
 
 
 def test_state_set_from_the_first_batch_is_set_from_zeros() -> None:

@@ -14,7 +14,7 @@ from tacit import native
 from tacit.clipping import LEAN
 from tacit.clipping.engine import ROUNDING, GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import convolution_native
+from tacit.clipping.per_example import convolution_forms
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.use import row_squares
 from tacit.clipping.reference import ReferenceEngine
@@ -131,7 +131,7 @@ def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int
         seen = losing(channels * kernel, lanes).view(kernel, channels).T
         x = torch.zeros(1, channels, (kernel - 1) * dilation + 1)
         x[0, :, ::dilation] = seen
-        square = convolution_native.squared_norms(x, torch.ones(1, 1, 1), geometry, 1)
+        square = convolution_forms.native_squared_norms(x, torch.ones(1, 1, 1), geometry, 1)
         short = 1 - float(square) ** 0.5 / float(seen.double().norm())
         assert short < 0.6 * ROUNDING * EPS
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from oracles import cross_entropy, equal, plan, step
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, passes
-from tacit.clipping.fast import FastEngine
-from tacit.clipping.passes import Passes, forward_bytes, keep_memory
+from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, fast
+from tacit.clipping.fast import FastEngine, Microbatches, forward_bytes, keep_memory
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import PrivacyRefusal
 from tacit.training import PrivateSession
@@ -43,14 +42,14 @@ def data(rows: int) -> tuple[Tensor, Tensor]:
 
 def record_by_record(engine: FastEngine) -> FastEngine:
     """The engine with passes of one record each."""
-    engine._cuts = Passes(1, 0, engine.views, engine.measured)
+    engine._cuts = Microbatches(1, 0, engine.views, engine.measured)
     return engine
 
 
 @given(n=st.integers(1, 40), views=st.integers(1, 3), most=st.integers(1, 400))
 def test_the_cuts_are_even_and_leave_records_whole(n: int, views: int, most: int) -> None:
     batch = (torch.arange(n * views, dtype=torch.int64), torch.zeros(n * views, 2))
-    cuts = Passes(most, 0, views, {})
+    cuts = Microbatches(most, 0, views, {})
     parts = cuts.cut(batch, lambda rows: rows[0] + 1, "")  # 8 bytes a row
     sizes = [len(x) for x, _ in parts]
     assert torch.equal(torch.cat([x for x, _ in parts]), batch[0])
@@ -61,8 +60,8 @@ def test_the_cuts_are_even_and_leave_records_whole(n: int, views: int, most: int
 
 def test_parameters_set_the_least_size_of_a_pass() -> None:
     batch = (torch.zeros(10, dtype=torch.int64),)
-    assert len(Passes(1, 0, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 10
-    assert len(Passes(1, 5, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 2
+    assert len(Microbatches(1, 0, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 10
+    assert len(Microbatches(1, 5, 1, {}).cut(batch, lambda rows: rows[0] + 1, "")) == 2
 
 
 def test_what_an_operation_makes_is_counted_once() -> None:
@@ -89,7 +88,7 @@ def test_passes_give_the_sum_norms_and_losses_of_one(views: int, rule: ClippingR
     reference = ReferenceEngine(model, cross_entropy, rule, views=views)
     fast = record_by_record(FastEngine(model, cross_entropy, rule, views=views))
     (one, of_one), (other, of_other) = step(reference, *batch), step(fast, *batch)
-    assert len(fast._passes(batch)) == 6
+    assert len(fast._microbatches(batch)) == 6
     equal(other, one, rtol=1e-12)
     torch.testing.assert_close(of_other.raw_norms, of_one.raw_norms, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(of_other.raw_losses, of_one.raw_losses, rtol=1e-12, atol=1e-12)
@@ -201,7 +200,7 @@ def test_malloc_keeps_the_largest_size_that_an_engine_requests(
 ) -> None:
     calls: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda *call: calls.append(call))
-    monkeypatch.setattr(passes, "_REQUESTS", set())
+    monkeypatch.setattr(fast, "_REQUESTS", set())
     monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):

@@ -11,7 +11,7 @@ import torch
 from oracles import sums_of
 from torch import Tensor, nn
 
-from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, rules, summing
+from tacit.clipping import AdaptiveClipping, ClippingRule, FlatClipping, MemoryBudget, fast, rules
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import linear
@@ -226,7 +226,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
         broken,
         [(FastEngine, "_add_from", changed_divisor)],
     ),
-    "broken record kept": (broken, [(summing, "_finite", broken_record_kept)]),
+    "broken record kept": (broken, [(fast, "_finite", broken_record_kept)]),
     "views clipped apart": (identical_views_count_once, [(FastEngine, "_add", views_clipped_apart)]),
     "no guard against cancellation": (cancelling, [(linear, "ghost_squared_norms", no_guard)]),
     "threshold moves the wrong way": (quantile, [(rules, "next_threshold", threshold_moves_the_wrong_way)]),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import pooling
+from tacit.clipping.per_example import registry
 from tacit.clipping.reference import ReferenceEngine
 
 
@@ -22,15 +22,15 @@ from tacit.clipping.reference import ReferenceEngine
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Take small inputs too, in parts of a few rows; give the numbers of rows that were pooled."""
     seen: list[int] = []
-    original = pooling._side_by_side
+    original = registry._side_by_side
 
     def counted(x: Tensor, settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         seen.append(len(x))
         return original(x, settings)
 
-    monkeypatch.setattr(pooling, "NUMBERS", 1)
-    monkeypatch.setattr(pooling, "CACHE_BYTES", 12_000)
-    monkeypatch.setattr(pooling, "_side_by_side", counted)
+    monkeypatch.setattr(registry, "NUMBERS", 1)
+    monkeypatch.setattr(registry, "CACHE_BYTES", 12_000)
+    monkeypatch.setattr(registry, "_side_by_side", counted)
     return seen
 
 
@@ -62,7 +62,7 @@ def test_values_and_gradients_are_torchs_own(
 ) -> None:  # fmt: skip
     x = picture(seed, B, C, size, content)
     ours, torchs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    found = pooling.max_pool2d(ours, kernel, stride, padding, dilation, ceil)
+    found = registry.max_pool2d(ours, kernel, stride, padding, dilation, ceil)
     wanted = F.max_pool2d(torchs, kernel, stride, padding, dilation, ceil)
     assert found.shape == wanted.shape
     assert found.is_contiguous()
@@ -73,7 +73,7 @@ def test_values_and_gradients_are_torchs_own(
 
 
 def test_large_inputs_are_pooled_in_parts(in_parts: list[int]) -> None:
-    pooling.max_pool2d(torch.randn(10, 8, 9, 9), 2)
+    registry.max_pool2d(torch.randn(10, 8, 9, 9), 2)
     assert in_parts == [4, 4, 2]
 
 
@@ -91,14 +91,14 @@ def test_large_inputs_are_pooled_in_parts(in_parts: list[int]) -> None:
     ids=["few channels", "no batch", "double", "narrow", "channels last", "strided", "empty"],
 )
 def test_other_inputs_are_left_to_torch(x: Tensor, in_parts: list[int]) -> None:
-    assert torch.equal(pooling.max_pool2d(x, 2), F.max_pool2d(x, 2))
+    assert torch.equal(registry.max_pool2d(x, 2), F.max_pool2d(x, 2))
     assert in_parts == []
 
 
 def test_indices_are_left_to_torch(in_parts: list[int]) -> None:
     x = torch.randn(4, 8, 6, 6)
     for found, wanted in zip(
-        pooling.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x, 2, return_indices=True), strict=True
+        registry.max_pool2d(x, 2, return_indices=True), F.max_pool2d(x, 2, return_indices=True), strict=True
     ):
         assert torch.equal(found, wanted)
     assert in_parts == []
@@ -110,7 +110,7 @@ def test_wrong_arguments_end_as_in_torch() -> None:
         with pytest.raises(RuntimeError) as wanted:
             F.max_pool2d(x, *arguments)
         with pytest.raises(RuntimeError) as found:
-            pooling.max_pool2d(x, *arguments)
+            registry.max_pool2d(x, *arguments)
         assert str(found.value) == str(wanted.value)
 
 
@@ -118,7 +118,7 @@ def test_the_gradient_has_a_gradient() -> None:
     x = torch.randn(3, 8, 5, 5, requires_grad=True)
     weights = torch.randn(3, 8, 2, 2, requires_grad=True)
     rows = []
-    for pool in (pooling.max_pool2d, F.max_pool2d):
+    for pool in (registry.max_pool2d, F.max_pool2d):
         (g,) = torch.autograd.grad((pool(x, 2) * weights).sum(), x, create_graph=True)
         rows.append(torch.autograd.grad(g.square().sum(), weights)[0])
     assert torch.equal(*rows)
@@ -127,7 +127,7 @@ def test_the_gradient_has_a_gradient() -> None:
 def test_under_vmap_it_is_torchs() -> None:
     x = torch.randn(3, 2, 8, 6, 6)
     assert torch.equal(
-        torch.func.vmap(lambda one: pooling.max_pool2d(one, 2))(x),
+        torch.func.vmap(lambda one: registry.max_pool2d(one, 2))(x),
         torch.func.vmap(lambda one: F.max_pool2d(one, 2))(x),
     )
 

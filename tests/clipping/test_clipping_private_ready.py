@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.clipping.isolation.modules import check_model
+from tacit.clipping.isolation.model_checks import check_model
 from tacit.errors import UnsupportedModel
 from tacit.models.private_ready import make_private_ready, replacements
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.shortcuts import SHORTCUTS
+from tacit.clipping.isolation.under_vmap import SHORTCUTS
 from tacit.errors import UnsupportedModel
 from tacit.training import PrivateSession
 

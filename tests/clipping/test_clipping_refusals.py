@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.isolation.modules import check_losses, check_model
+from tacit.clipping.isolation.model_checks import check_losses, check_model
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, UnsupportedModel
 

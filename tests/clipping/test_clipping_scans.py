@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tacit.clipping import LEAN, FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import recurrent_scan
-from tacit.clipping.per_example.recurrent_scan import Cell, Pull, Run, Weights, previous_of
+from tacit.clipping.per_example import recurrent
+from tacit.clipping.per_example.recurrent import Cell, Pull, Run, Weights, previous_of
 from tacit.clipping.reference import ReferenceEngine
 
 
@@ -28,10 +28,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "tanh": Kind(1, 1, recurrent_scan.tanh, recurrent_scan.run_tanh, recurrent_scan.pull_tanh),
-    "relu": Kind(1, 1, recurrent_scan.relu, recurrent_scan.run_relu, recurrent_scan.pull_relu),
-    "gru": Kind(3, 1, recurrent_scan.gru, recurrent_scan.run_gru, recurrent_scan.pull_gru),
-    "lstm": Kind(4, 2, recurrent_scan.lstm, recurrent_scan.run_lstm, recurrent_scan.pull_lstm),
+    "tanh": Kind(1, 1, recurrent.tanh_cell, recurrent.run_tanh, recurrent.pull_tanh),
+    "relu": Kind(1, 1, recurrent.relu_cell, recurrent.run_relu, recurrent.pull_relu),
+    "gru": Kind(3, 1, recurrent.gru_cell, recurrent.run_gru, recurrent.pull_gru),
+    "lstm": Kind(4, 2, recurrent.lstm_cell, recurrent.run_lstm, recurrent.pull_lstm),
 }
 
 
@@ -66,7 +66,7 @@ def test_all_gradients_are_those_of_autograd(
     wanted = by_cells(kind, x, first, weights)
     with torch.no_grad():
         found = kind.run(x, first, weights)
-        stepwise = recurrent_scan._cells(kind.cell, x, first, weights)
+        stepwise = recurrent._cells(kind.cell, x, first, weights)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
     assert torch.allclose(stepwise, wanted, rtol=1e-9, atol=1e-12)
 

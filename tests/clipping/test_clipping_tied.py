@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import tied
+from tacit.clipping.per_example import parameter
 
 V, d = 40, 24  # so large that no gradient of this size is kept at a few positions
 
@@ -59,7 +59,7 @@ def test_the_sum_is_that_of_the_loop(
     ids = torch.randint(0, V, (n * views, T))
     ids[0, 0] = 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tied, "PRODUCTS", products)
+        patch.setattr(parameter, "PRODUCTS", products)
         engine = FastEngine(model, losses, FlatClipping(1.0), views=views)
         found = sums_of(engine, ids)
     assert engine.route == "fast"
@@ -83,7 +83,7 @@ def test_without_the_cross_term_the_bound_is_broken(monkeypatch: pytest.MonkeyPa
         return float(sums_of(FastEngine(model, alike, FlatClipping(1.0)), ids)["table.weight"].norm())
 
     assert factor() == pytest.approx(1.0, rel=1e-5)
-    monkeypatch.setattr(tied, "_cross", lambda left, right, numbers, e: torch.zeros(len(left)))
+    monkeypatch.setattr(parameter, "_cross", lambda left, right, numbers, e: torch.zeros(len(left)))
     assert factor() == pytest.approx(math.sqrt(2), rel=1e-5)
 
 
@@ -118,5 +118,5 @@ def test_uses_that_cancel_in_float32_stay_within_the_bound(size: float) -> None:
 
 
 def test_without_the_allowance_uses_that_cancel_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tied, "row_squares", lambda x: x.new_zeros(x.shape[:-1]))
+    monkeypatch.setattr(parameter, "row_squares", lambda x: x.new_zeros(x.shape[:-1]))
     assert largest_of_cancelling_uses(1e6) > 1.1

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping, PerLayerClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import linear, together, use
+from tacit.clipping.per_example import linear, parameter, use
 from tacit.clipping.per_example.linear import Outer
-from tacit.clipping.per_example.recorder import Recorder
-from tacit.clipping.per_example.use import Kept, Late
+from tacit.clipping.per_example.use import Kept, Late, Recorder
 from tacit.errors import UnsupportedModel
 
 C = 0.5
@@ -53,13 +52,13 @@ def model() -> Blocks:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the number of layers of each stack."""
     found: list[int] = []
-    real = together._Stack.__init__
+    real = parameter._Stack.__init__
 
     def noted(stack: Any, names: Sequence[str], of: Kept | Outer) -> None:
         found.append(len(names))
         real(stack, names, of)
 
-    monkeypatch.setattr(together._Stack, "__init__", noted)
+    monkeypatch.setattr(parameter._Stack, "__init__", noted)
     return found
 
 
@@ -179,13 +178,13 @@ def test_no_form_depends_on_whether_layers_may_be_stacked(monkeypatch: pytest.Mo
 
 
 def _layers_turned(patch: pytest.MonkeyPatch) -> None:
-    real = together._Stack.add_weighted
+    real = parameter._Stack.add_weighted
 
     def turned(stack: Any, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
         stack._names = stack._names[::-1]
         real(stack, buffer, factors)
 
-    patch.setattr(together._Stack, "add_weighted", turned)
+    patch.setattr(parameter._Stack, "add_weighted", turned)
 
 
 def _norms_of_the_first(patch: pytest.MonkeyPatch) -> None:
@@ -193,7 +192,7 @@ def _norms_of_the_first(patch: pytest.MonkeyPatch) -> None:
         norms: Tensor = stack._use.squared_norms().view(len(stack._names), -1)[0]
         return norms
 
-    patch.setattr(together._Stack, "squared_norms", first)
+    patch.setattr(parameter._Stack, "squared_norms", first)
 
 
 def _records_turned(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +202,7 @@ def _records_turned(patch: pytest.MonkeyPatch) -> None:
         for late, own in zip(uses, rows.chunk(len(uses)), strict=True):
             late.result = Kept(own)
 
-    for file in ("recorder", "parameter"):
+    for file in ("use", "parameter"):
         patch.setattr(f"tacit.clipping.per_example.{file}.form", form)
 
 
@@ -274,7 +273,7 @@ def test_what_several_layers_read_is_cast_once(monkeypatch: pytest.MonkeyPatch) 
         cast.append(x.shape)
         return real(x)
 
-    monkeypatch.setattr("tacit.clipping.per_example.recorder.narrowed", noted)
+    monkeypatch.setattr("tacit.clipping.per_example.use.narrowed", noted)
     torch.manual_seed(0)
     model, x = Blocks(depth=2), records(5).float()
     engine = FastEngine(model, lambda m, x: under_autocast(m, x).mean(1), FlatClipping(C))

@@ -18,13 +18,11 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FAST, LEAN, FlatClipping
-from tacit.clipping.fast import FastEngine
-from tacit.clipping.passes import Passes
-from tacit.clipping.per_example import normed_weight, parameter, weight_norm
-from tacit.clipping.per_example.linear import Pair
-from tacit.clipping.per_example.normed_weight import NormedWeight
+from tacit.clipping.fast import FastEngine, Microbatches
+from tacit.clipping.per_example import linear, parameter, weight_norm
+from tacit.clipping.per_example.linear import Pair, WeightNorm
 from tacit.clipping.per_example.use import Kept, Rows, Use
-from tacit.clipping.per_example.weight_norm import WeightNorm
+from tacit.clipping.per_example.weight_norm import NormedWeight
 from tacit.errors import LossWarning
 
 normed = parametrizations.weight_norm
@@ -142,7 +140,7 @@ def test_weights_that_the_rule_does_not_fit_are_right_as_well(name: str) -> None
 
 
 def _of_the_first_use(source: Tensor, uses: list[Use], n: int, most: int) -> NormedWeight | None:
-    made_of = weight_norm.weight_norm_of(source)
+    made_of = linear.weight_norm_of(source)
     return None if made_of is None else NormedWeight(uses[0], made_of, n, most)
 
 
@@ -151,8 +149,8 @@ def _of_the_first_use(source: Tensor, uses: list[Use], n: int, most: int) -> Nor
     [
         (WeightNorm, "scale", property(lambda self: self.magnitudes.detach().flatten()), "rows"),
         (WeightNorm, "unit", property(lambda self: self.directions.detach().flatten(1)), "positions"),
-        (normed_weight._Directions, "_across", lambda self, G: G, "rows"),
-        (normed_weight, "_ordered", lambda rows, shape, order: rows.flip(0), "convolution"),
+        (weight_norm._Directions, "_across", lambda self, G: G, "rows"),
+        (weight_norm, "_ordered", lambda rows, shape, order: rows.flip(0), "convolution"),
         (parameter, "normed_weight", _of_the_first_use, "twice"),
     ],
     ids=["scale", "unit", "no projection", "order", "uses"],
@@ -187,8 +185,8 @@ def checked(use: Use, left: Tensor, right: Tensor, v: Tensor, g: Tensor) -> None
     """
     weight = NormedWeight(use, WeightNorm(v, g), len(left), 2**12)
     of_v, of_g = exact_norms(left.double().transpose(1, 2) @ right.double(), v, g)
-    found_v = normed_weight._Directions(weight).squared_norms().double()
-    found_g = normed_weight._Magnitudes(weight).squared_norms().double().sqrt()
+    found_v = weight_norm._Directions(weight).squared_norms().double()
+    found_g = weight_norm._Magnitudes(weight).squared_norms().double().sqrt()
     whole = (left.double().norm(dim=2) * right.double().norm(dim=2)).sum(1)
     eps, N = torch.finfo(v.dtype).eps, v.shape[1]
     scale = float(weight.scale.abs().max())
@@ -226,8 +224,8 @@ def test_lost_digits_of_products_are_allowed_for(planted: bool, monkeypatch: pyt
     They are of the other sign, so that the dot product comes out too large, and what is left of G too small.
     """
     if planted:
-        monkeypatch.setattr(normed_weight, "CANCELLED", 0.0)
-        monkeypatch.setattr(normed_weight, "UNITS", -1e4)
+        monkeypatch.setattr(weight_norm, "CANCELLED", 0.0)
+        monkeypatch.setattr(weight_norm, "UNITS", -1e4)
     v = torch.full((1, 2000), -3e-3)
     v[0, 0] = 1.0
     right = torch.full((3, 2000), 0.15)
@@ -265,7 +263,7 @@ def test_the_weight_does_not_count_as_activations() -> None:
     """It is as large for two records as for all; taken for theirs, it had the batch cut in parts."""
     model = normed(nn.Linear(784, 512))
     measured: dict[str, int] = {}
-    passes = Passes(FAST.pass_bytes, 4 * 512 * 785, 1, measured)
+    passes = Microbatches(FAST.pass_bytes, 4 * 512 * 785, 1, measured)
     batch = (torch.zeros(512, 784),)
     assert len(passes.cut(batch, lambda rows: model(*rows), "")) == 1
     assert list(measured.values()) == [4 * 512]

@@ -15,7 +15,7 @@ from made import a_plan, a_session
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from tacit.clipping.summing import SummingEngine
+from tacit.clipping.fast import FastEngine
 from tacit.noise import on_device
 from tacit.training import PrivateSession
 from tacit.training.parts.released import GuardedOptimizer
@@ -87,14 +87,14 @@ def test_planted_bug_all_buffers_at_once(by_device: pytest.MonkeyPatch) -> None:
 
 
 def test_planted_bug_what_was_kept_stays(by_device: pytest.MonkeyPatch) -> None:
-    real = SummingEngine._add_each
+    real = FastEngine._add_each
 
     def holding(self: Any, gradients: dict[str, Any], *rest: Any) -> None:
         held = [*gradients.values()]
         real(self, gradients, *rest)
         held.clear()
 
-    by_device.setattr(SummingEngine, "_add_each", holding)
+    by_device.setattr(FastEngine, "_add_each", holding)
     assert peak_of_step() > KEPT + PARAMETERS - LAYER
 
 

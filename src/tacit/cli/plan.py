@@ -60,7 +60,7 @@ def command(
     false_positive_rate: Annotated[float | None, option("with this share of false positives.")] = None,
     delta: Delta = None,
     adjacency: Adjacency = None,
-    epochs: Annotated[float | None, option("Passes over the records.")] = None,
+    epochs: Annotated[float | None, option("Microbatches over the records.")] = None,
     compute: Annotated[float | None, option("Or: per-record gradients, in all.")] = None,
     steps: Annotated[float | None, option("Or: steps, of any batch.")] = None,
     physical_batch: Annotated[float | None, option("Records that fit into memory at once.")] = None,

@@ -1,34 +1,34 @@
 """The interface of the gradient engines, and the checks that they share before and around a step.
 
-An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
-privacy. It enters a batch as K rows, its augmented views. Its gradient is the gradient of the mean of its K
-losses, and is clipped once (De et al., 2204.13650, section 3.2).
-
 Letters: n records; K views; B = n K rows; G groups of parameters, each with a threshold.
 """
 
+# An engine adds the sum of the clipped per-record gradients of a batch to buffers. A *record* is the unit of
+# privacy. It enters a batch as K rows, its augmented views. Its gradient is the gradient of the mean of its K
+# losses, and is clipped once (De et al., 2204.13650, section 3.2).
+
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from tacit.clipping.around import (
-    naming_checkpoints,
-    refuse_modes,
-    refuse_reentrant,
-    unchanged,
-    uncompiled,
-    untouched,
-)
-from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.held import HeldRecords
-from tacit.clipping.isolation.made_up import (
+from tacit.clipping.isolation import model_checks
+from tacit.clipping.isolation.model_checks import Survey, Writes, same, version_of
+from tacit.clipping.isolation.randomness import devices_of
+from tacit.clipping.isolation.reasons import GRADUALLY, MODE, OTHERS_TRAINABLE, warn_of_losses
+from tacit.clipping.isolation.synthetic import (
+    HeldRecords,
     check_records,
     each_alone,
     made_up,
@@ -36,13 +36,154 @@ from tacit.clipping.isolation.made_up import (
     refuse_constant,
     refuse_zeros,
 )
-from tacit.clipping.isolation.modules import Survey
-from tacit.clipping.isolation.randomness import devices_of
-from tacit.clipping.isolation.reasons import GRADUALLY, OTHERS_TRAINABLE, warn_of_losses
-from tacit.clipping.isolation.state import Writes
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.rules import ClippingRule
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel, check_integer, of_device
+
+# Guards around a step, which keep model and batch unchanged and compute products in full precision.
+
+
+_CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute float32 products in float32: with TF32 or bfloat16, norms would not match the sum."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
+    if matmul != "highest":
+        torch.set_float32_matmul_precision("highest")
+    if cudnn:
+        torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        if matmul != "highest":
+            torch.set_float32_matmul_precision(matmul)
+        if cudnn:
+            torch.backends.cudnn.allow_tf32 = True
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Run compiled models eagerly, as the recorder cannot see how compiled code reads parameters."""
+    compiled = "torch._dynamo" in sys.modules  # importing it takes seconds; without it nothing is compiled
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
+@contextmanager
+def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
+    """Refuse a step that changes the batch in place; this refusal replaces any other one."""
+    versions = [tensor._version for tensor in batch]
+    refusal: UnsupportedModel | None = None
+    try:
+        yield
+    except UnsupportedModel as error:
+        refusal = error
+    if versions != [tensor._version for tensor in batch]:
+        raise UnsupportedModel(
+            "the model or the loss changes the batch in place, but not in the first pass. "
+            "Write x = x * 2 instead of x *= 2, or begin with x = x.clone()."
+        ) from refusal
+    if refusal is not None:
+        raise refusal
+
+
+def refuse_modes() -> None:
+    """Refuse a step under a mode of torch: it would see the operations on the tensors of all records.
+
+    A default device is such a mode too, but it looks at no tensor.
+    """
+    functions: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [*functions, *_get_current_dispatch_mode_stack()]
+    foreign = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
+    if foreign:
+        raise UnsupportedModel(MODE.format(foreign[0]))
+
+
+_BUFFERS = (
+    "the forward pass changes the buffers {}: they would carry raw data of the records into the released "
+    "model. Use layers without running statistics (tacit.models.private_ready.make_private_ready)."
+)
+_VECTORS = (
+    "the forward pass changes the buffers {}, the vectors of spectral_norm. They contain no data of "
+    "records, but the weights would depend on the number of passes in a step. After each "
+    "model.train(), call module.parametrizations.weight.eval(), or module.eval() for the old "
+    "torch.nn.utils.spectral_norm. To renew the vectors between steps, at no privacy cost: p.train(); "
+    "module.weight; p.eval() under torch.no_grad(), with p = module.parametrizations.weight."
+)
+
+
+@contextmanager
+def untouched(model: nn.Module, survey: Survey, *, by_value: bool) -> Iterator[None]:
+    """Delete gradients after the step. If the step changed buffers, restore them and refuse the step.
+
+    Args:
+        model: the module whose buffers the refusal names.
+        survey: its parameters and buffers.
+        by_value: whether Python may read values of records. It could write them into buffers unseen, so the
+            buffers' values are compared, which waits for the device. Otherwise torch's version counters
+            suffice: under vmap, no value of a record can enter a buffer, not even through ``.data``.
+    """
+    buffers = [buffer for _, _, buffer in survey.buffers]
+    copies, versions = [torch.empty_like(buffer) for buffer in buffers], list(map(version_of, buffers))
+    if buffers:
+        torch._foreach_copy_(copies, buffers)
+    changed: list[Tensor] = []
+    refusal: UnsupportedModel | None = None
+    try:
+        yield
+    except UnsupportedModel as error:  # the names of changed buffers say more than this refusal
+        refusal = error
+    finally:
+        for parameter in survey.parameters:
+            if parameter.requires_grad:
+                parameter.grad = None
+        for (module, name, buffer), copy, before in zip(survey.buffers, copies, versions, strict=True):
+            may_differ = by_value or before is None or before != version_of(buffer)
+            if module._buffers.get(name) is not buffer or (may_differ and not same(buffer, copy)):
+                changed.append(buffer)
+                module._buffers[name] = buffer
+                with torch.no_grad():
+                    buffer.copy_(copy)
+    if changed:
+        names = [name for name, buffer in model.named_buffers() if any(buffer is c for c in changed)]
+        vectors = all(name.endswith(("_u", "_v")) for name in names)
+        raise UnsupportedModel(_VECTORS.format(names) if vectors else _BUFFERS.format(names)) from refusal
+    if refusal is not None:
+        raise refusal
+
+
+_REENTRANT = (
+    "the model has checkpoints with use_reentrant=True: their backward pass is separate from the "
+    "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
+)
+
+
+@contextmanager
+def naming_checkpoints() -> Iterator[None]:
+    """Explain torch's error about reentrant checkpoints, whose gradients cannot be assigned to records."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "use_reentrant=True" not in str(error):
+            raise
+        raise UnsupportedModel(_REENTRANT) from error
+
+
+def refuse_reentrant(losses: Tensor) -> None:
+    """Refuse reentrant checkpoints that raise no error in torch.
+
+    They are nodes in the graph of the losses. The parameters inside such a checkpoint would not be trained.
+    """
+    ahead, visited = [losses.grad_fn], set[object]()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in visited:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise UnsupportedModel(_REENTRANT)
+        visited.add(node)
+        ahead += [before for before, _ in node.next_functions]
+
 
 PerExampleLoss: TypeAlias = Callable[..., Tensor]
 """A function ``(model, *batch)`` that returns (B,) losses, one per row of the batch, without reduction."""
@@ -100,10 +241,13 @@ class GradientEngine(ABC):
     kind = "ReferenceEngine"
     """The engine's name. A resumed run compares it, as engines round and draw differently."""
 
+    route = "reference"
+    """The engine's route: ``"reference"``, one record at a time, or ``"fast"``, one pass for all."""
+
     def __init__(
         self, model: nn.Module, per_example_loss: PerExampleLoss, rule: ClippingRule, *, views: int = 1
     ) -> None:
-        modules.check_model(model)
+        model_checks.check_model(model)
         self.model = model
         self.per_example_loss = per_example_loss
         self.rule = rule
@@ -112,7 +256,9 @@ class GradientEngine(ABC):
         self.names = list(self.parameters)
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
-        self._judged = [(name, module) for name, module in model.named_modules() if modules.can_mix(module)]
+        self._judged = [
+            (name, module) for name, module in model.named_modules() if model_checks.can_mix(module)
+        ]
         self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.expected: int | None = None
@@ -142,7 +288,9 @@ class GradientEngine(ABC):
         """
         refuse_modes()
         n = self._check_call(accumulator, batch, mask, thresholds)
-        thresholds = thresholds.to(next(iter(self.parameters.values())).device, self._norm_dtype())
+        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
+        device = next(iter(self.parameters.values())).device
+        thresholds = thresholds.to(device, torch.float64 if wide else torch.float32)
         present = None if mask is None or mask.all() else mask.to(thresholds.device)
         if mask is not None and present is not None:  # left out, not multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
@@ -152,11 +300,11 @@ class GradientEngine(ABC):
         with torch.no_grad(), uncompiled(), unchanged(batch), naming_checkpoints(), quiet:
             self._try_zeros(batch)
             with self._writes.refused(self.model, keep=self.by_value):
-                for part in self._passes(batch):
+                for part in self._microbatches(batch):
                     if len(part[0]) > 0:
                         pairs.append(self._add(accumulator, part, thresholds, scale))
-                    else:
-                        self._idle(part)
+                    else:  # runs on zeros: it adds nothing, but is as public as all others
+                        self._losses_alone(tuple(t.new_zeros(self.views, *t.shape[1:]) for t in part))
         norms = _joined([of_part for of_part, _ in pairs], thresholds, len(self.groups))
         losses = _joined([of_part.to(thresholds) for _, of_part in pairs], thresholds)
         if present is not None:
@@ -164,11 +312,6 @@ class GradientEngine(ABC):
                 part.new_zeros(n, *part.shape[1:]).index_put_((present,), part) for part in (norms, losses)
             )
         return RawStatistics(norms, losses, thresholds, present)
-
-    @property
-    def route(self) -> str:
-        """The engine's route: ``"reference"``, one record at a time."""
-        return "reference"
 
     def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
         """Run model and loss on synthetic records, once for each combination of training flags.
@@ -194,13 +337,15 @@ class GradientEngine(ABC):
                 if isinstance(reason, (TacitError, Warning, MemoryError)) or of_device(reason):
                     raise
                 refuse_zeros(self.model, self.per_example_loss, made_up(like, self.views), reason)
-        losses = modules.check_losses(losses, len(zeros[0]))
+        losses = model_checks.check_losses(losses, len(zeros[0]))
         refuse_constant(losses)
         refuse_reentrant(losses)
         if wrong:
             warn_of_losses()
         if versions != [t._version for t in zeros]:
-            self._give_copies()
+            # from now on the loss gets copies of the batch, as it changes its arguments in place
+            loss = self.per_example_loss
+            self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
         versions_before = self._writes.versions()
         check_records(self.model, self.per_example_loss, like, self.views, self._losses_alone)
         self._writes.allow(self.model, first, self._writes.since(versions_before))
@@ -214,16 +359,7 @@ class GradientEngine(ABC):
         """Return (B,) losses, each computed from its record alone."""
         return each_alone(self.model, self.per_example_loss, self.views, rows)
 
-    def _idle(self, part: tuple[Tensor, ...]) -> None:
-        """Run a pass without records on zeros; it adds nothing, but is as public as all others."""
-        self._losses_alone(tuple(t.new_zeros(self.views, *t.shape[1:]) for t in part))
-
-    def _give_copies(self) -> None:
-        """Give the loss copies of the batch from now on, as it changes its arguments in place."""
-        loss = self.per_example_loss
-        self.per_example_loss = lambda model, *batch: loss(model, *(t.clone() for t in batch))
-
-    def _passes(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    def _microbatches(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """Split the batch into parts that take one pass each."""
         return [batch]
 
@@ -245,10 +381,6 @@ class GradientEngine(ABC):
         types = frozenset([parameter.dtype for parameter in self.parameters.values()])
         return self.rule.factors(norms * _enlargement(types), thresholds) * scale
 
-    def _norm_dtype(self) -> torch.dtype:
-        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
-        return torch.float64 if wide else torch.float32
-
     def _check_call(
         self,
         accumulator: Mapping[str, Tensor],
@@ -259,7 +391,13 @@ class GradientEngine(ABC):
         """Refuse a call that does not fit the model or the batch; return n."""
         if mask is not None and (mask.dim() != 1 or mask.dtype != torch.bool):
             raise InvalidInput(f"mask must be a (n,) bool tensor; got {mask.dtype}, {tuple(mask.shape)}.")
-        self._refuse_autocast()
+        kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
+        if any(map(torch.is_autocast_enabled, kinds)):
+            raise PrivacyRefusal(
+                "torch.autocast is on around the private step: it would also round norms and sums, and a "
+                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
+                "function, around model(...), where it affects only forward and backward pass."
+            )
         lengths = {t.shape[0] if t.dim() else -1 for t in batch}
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
         if lengths != {n * self.views}:
@@ -273,17 +411,13 @@ class GradientEngine(ABC):
                 f"got {tuple(thresholds.shape)}."
             )
         self._check_model()
-        self._check_accumulator(accumulator)
+        missing = sorted(set(self.names) - set(accumulator))
+        if missing:
+            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
+        if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
+            for name in self.names:
+                self._buffer(accumulator, name)
         return n
-
-    def _refuse_autocast(self) -> None:
-        kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
-        if any(map(torch.is_autocast_enabled, kinds)):
-            raise PrivacyRefusal(
-                "torch.autocast is on around the private step: it would also round norms and sums, and a "
-                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
-                "function, around model(...), where it affects only forward and backward pass."
-            )
 
     def _check_model(self) -> None:
         """Check the model again if it changed since the last call; refuse parameters that have gradients."""
@@ -291,12 +425,12 @@ class GradientEngine(ABC):
         if survey != self._survey:
             if not trainable_parameters(self.model):  # frozen since: this error is more specific
                 self._check_parameters()
-            modules.check_model(self.model)
+            model_checks.check_model(self.model)
             self._check_parameters()
-            self._judged = [(name, m) for name, m in self.model.named_modules() if modules.can_mix(m)]
+            self._judged = [(name, m) for name, m in self.model.named_modules() if model_checks.can_mix(m)]
         self._survey = survey
         for name, module in self._judged:
-            modules.check_module(name, module)
+            model_checks.check_module(name, module)
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise PrivacyRefusal(
@@ -320,15 +454,6 @@ class GradientEngine(ABC):
         summary = "; ".join(f"{change}: {', '.join(names)}" for change, names in changes.items() if names)
         if summary:
             raise UnsupportedModel(f"{OTHERS_TRAINABLE} ({summary}). {GRADUALLY}")
-
-    def _check_accumulator(self, accumulator: Mapping[str, Tensor]) -> None:
-        """Refuse a mapping that lacks a name, and existing buffers of a wrong shape or type."""
-        missing = sorted(set(self.names) - set(accumulator))
-        if missing:
-            raise InvalidInput(f"accumulator has no buffers for {missing}; each of them needs one.")
-        if isinstance(accumulator, dict):  # other mappings may create and keep a buffer at this look-up
-            for name in self.names:
-                self._buffer(accumulator, name)
 
     def _buffer(self, accumulator: Mapping[str, Tensor], name: str) -> Tensor:
         """Return the buffer of a parameter; refuse one of another shape or of a type below float32."""

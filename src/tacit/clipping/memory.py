@@ -1,11 +1,11 @@
 """Limits on the memory that the fast engine uses to save time. This module does not import torch.
 
 Letters: T positions per record; d inputs and p outputs of a linear map.
-
-The engine needs the norms of per-record gradients first, and their weighted sum afterwards. A layer either
-computes its per-record gradients once and keeps them for both, or computes the norms without them and the sum
-from the activations. The shapes alone decide which is faster, and how much memory it takes.
 """
+
+# The engine needs the norms of per-record gradients first, and their weighted sum afterwards. A layer either
+# computes its per-record gradients once and keeps them for both, or computes the norms without them and the
+# sum from the activations. The shapes alone decide which is faster, and how much memory it takes.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemoryBudget:
             computing them twice is slow and ghost norms are not faster.
         pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.
             A larger batch takes several passes, which also saves time. The C library is asked to keep this
-            much freed memory (:func:`tacit.clipping.passes.keep_memory`). On a CUDA device, the most bytes
+            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the most bytes
             of a convolution's patches at any one time.
         chunk_bytes: the most bytes of per-record gradients computed together if they are not kept.
 

@@ -11,11 +11,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from tacit.clipping.around import full_precision
-from tacit.clipping.engine import GradientEngine
-from tacit.clipping.isolation import modules
-from tacit.clipping.isolation.alone import OneRow
+from tacit.clipping.engine import GradientEngine, full_precision
+from tacit.clipping.isolation import model_checks
 from tacit.clipping.isolation.randomness import only_torch_draws
+from tacit.clipping.isolation.synthetic import OneRow
 from tacit.clipping.per_example.use import row_squares, widened
 
 
@@ -48,7 +47,7 @@ class ReferenceEngine(GradientEngine):
         with only_torch_draws(), torch.enable_grad():
             with OneRow(rows):
                 losses = self.per_example_loss(self.model, *rows)
-            losses = modules.check_losses(losses, self.views)
+            losses = model_checks.check_losses(losses, self.views)
             grads = torch.autograd.grad(
                 losses.mean(), list(self.parameters.values()), allow_unused=True, materialize_grads=True
             )

@@ -25,7 +25,7 @@ def make_private_ready(model: nn.Module) -> nn.Module:
 
     **Guarantee**
 
-    * The normalisation layers of the returned model pass ``isolation.modules.check_model``.
+    * The normalisation layers of the returned model pass ``isolation.model_checks.check_model``.
     * The original is not changed, and shares no tensor with the copy.
 
     >>> make_private_ready(nn.BatchNorm2d(48)).num_groups

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit.clipping.isolation.made_up import made_up
+from tacit.clipping.isolation.synthetic import made_up
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.files import write_atomically
 from tacit.pretrained.model import Pretrained

@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from tacit.clipping.isolation.functions import isolated
-from tacit.clipping.isolation.made_up import made_up
 from tacit.clipping.isolation.randomness import only_torch_draws
 from tacit.clipping.isolation.reasons import NotCarried
-from tacit.clipping.isolation.under_vmap import Pass
+from tacit.clipping.isolation.synthetic import made_up
+from tacit.clipping.isolation.under_vmap import Pass, isolated
 from tacit.clipping.memory import FAST
 from tacit.clipping.per_example.use import Kept
 from tacit.errors import InvalidInput, UnsupportedModel, check_integer, of_device

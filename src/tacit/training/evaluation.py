@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tacit.clipping.alone import outputs_alone
+from tacit.clipping.fast import outputs_alone
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
 from tacit.training.data.tensors import cast_numbers, floating_type, tensor_of
@@ -305,7 +305,7 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     * A record's score depends on no other record.  The model gets one record at a time, because in a batch
       the rounding of its outputs depends on the number of records, which can change the predicted class.
       Each record meets the model in the same state, isolated as in training
-      (:func:`tacit.clipping.alone.outputs_alone`).
+      (:func:`tacit.clipping.fast.outputs_alone`).
     * It is in [0, 1], and 0 for outputs that are no numbers.
     """
     inputs, targets = _pair(model, inputs, targets)

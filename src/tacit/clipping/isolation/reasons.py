@@ -10,13 +10,14 @@ import re
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._ops import OpOverload, OpOverloadPacket
 
-from tacit.errors import LossWarning, UnsupportedModel
+from tacit.errors import LossWarning, TacitError, UnsupportedModel, of_device
 
 OWN_SEED = (
     "model or loss sets a seed or uses a separate generator: a record's random numbers would depend on the "
@@ -50,6 +51,10 @@ GRADUALLY = (
     'group["lr"] = 0 until the stage begins. Or make a new session for each stage, with its own plan; the '
     "costs of the plans add up."
 )
+
+
+class NoRule(Exception):
+    """A rule does not support these arguments, so sources are lent to the operation instead."""
 
 
 class NotCarried(Exception):
@@ -124,6 +129,19 @@ def unsupported(reason: BaseException) -> UnsupportedModel:
         f"torch.func.vmap cannot run this model on each record alone: {cause}. docs/engine-refusals.md lists "
         f"what it supports. {BY_REFERENCE}"
     )
+
+
+@contextmanager
+def refusing_failures() -> Iterator[None]:
+    """Refuse a model that vmap cannot run, or whose code fails on synthetic records."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except FAILURES as reason:
+        if of_device(reason):
+            raise
+        raise unsupported(reason) from None
 
 
 BY_REFERENCE = (

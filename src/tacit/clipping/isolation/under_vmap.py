@@ -1,34 +1,38 @@
 """A pass of records under ``torch.func.vmap``, in one long class: each record is isolated by construction.
 
-The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
-tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another thread,
-NumPy or a hook. So one record's contribution depends on no other.
-
-A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercepts each operation and tracks
-*sources*: parameters, and tensors computed from parameters and constants alone, such as ``W.t()`` or a weight
-by weight norm. An operation on a source and a record reads the source in one of two ways:
-
-* *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
-  works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
-* *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
-  record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
-
-A tensor without records that the model made in this pass, such as ``torch.zeros(3)``, is one tensor for all
-records until an operation draws into it in place, or writes a record into it. Then each record gets a copy.
-
 Letters: n records; K views; B = n K rows.
 """
 
+# The loss is called once and sees one record. The record's rows (K, ...) are *batched* tensors; the physical
+# tensors (n, K, ...) behind them hold all records. No value of a batched tensor reaches Python, another
+# thread, NumPy or a hook. So one record's contribution depends on no other.
+#
+# A :class:`Pass` is a scoped ``TorchFunctionMode`` around that call. It intercepts each operation and tracks
+# *sources*: parameters, and tensors computed from parameters and constants alone, such as ``W.t()`` or a
+# weight by weight norm. An operation on a source and a record reads the source in one of two ways:
+#
+# * *By rule* (``RULES``): linear maps, convolutions, embeddings and other layers with large weights. The rule
+#   works on physical tensors, and keeps those that norms and sums need, such as inputs and output gradients.
+# * *Lent*: as one copy for each record, which takes no memory. Autograd then computes the gradient of each
+#   record, (n, \\*shape), for any operation: biases, scales, tied and shared weights need no rule.
+#
+# A tensor without records that the model made in this pass, such as ``torch.zeros(3)``, is one tensor for all
+# records until an operation draws into it in place, or writes a record into it. Then each record gets a copy.
+
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from functools import wraps
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import (  # the internals of torch.func
+from torch._C._functorch import (  # type: ignore[attr-defined]  # the internals of torch.func
     _add_batch_dim,
+    _set_vmap_fallback_enabled,
     get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
@@ -39,30 +43,47 @@ from torch._C._functorch import (  # the internals of torch.func
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import _StopRecomputationError
 
+from tacit.clipping.isolation.model_checks import version_of
 from tacit.clipping.isolation.randomness import ATTENTION, COMPOSED, DRAWS, DROPOUTS, SLOPES, in_place
 from tacit.clipping.isolation.reasons import (
     CHANGED,
     FROM_OUTSIDE,
     KEPT_TENSOR,
     MODE,
+    OF_NO_RECORD,
     OF_WEIGHT,
     OWN_SEED,
     SHARED,
     STALE,
     UNSEEN,
     UNSEEN_OPERATION,
+    NoRule,
     NotCarried,
     read_refused,
     refuse_what_sees_all,
 )
-from tacit.clipping.isolation.state import version_of
 from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
+
+# Functions of libraries that read values of a record only to take a shortcut or to warn.
+#
+# They skip this while a model is traced, so within a pass they are told that it is. A model that reads values
+# otherwise is refused.
+
+
+SHORTCUTS = {
+    # skips a mask if no token is padded
+    "transformers.masking_utils": "is_tracing",
+    # warns of padded tokens without a mask
+    "transformers.modeling_utils": "is_tracing",
+}
+"""By module, the name of a function whose answer True leaves the reads out."""
+
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _READS = frozenset(
@@ -85,8 +106,8 @@ class Pass(TorchFunctionMode):
         n: the number of records.
         views: K, the number of rows per record.
         make_use: makes a use from the gradients of all records, (n, *shape).
-        rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It returns
-            ``NotImplemented`` for arguments that it does not support.
+        rules: a ``rule(pass, *args, **kwargs)`` for each operation that has one. It raises ``NoRule`` for
+            arguments that it does not support.
         budget: limits on memory.
     """
 
@@ -213,10 +234,9 @@ class Pass(TorchFunctionMode):
         self._check_hooks()
         if maybe_current_level() == self.level:
             self._separate(func, args, kwargs)
-            rule = self._rules.get(func)
-            result = NotImplemented if rule is None else rule(self, *args, **kwargs)
-            if result is not NotImplemented:
-                return result
+            if (rule := self._rules.get(func)) is not None:
+                with suppress(NoRule):
+                    return rule(self, *args, **kwargs)
         if sourced:
             args, kwargs = tree_map(self.lent, (args, kwargs))
         return func(*args, **kwargs)
@@ -326,7 +346,6 @@ class Pass(TorchFunctionMode):
                 raise NotCarried(CHANGED)
 
     def owns(self, tensor: Tensor | None) -> bool:
-        """Return whether a tensor is a source."""
         return id(tensor) in self.sources
 
     def derive(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -433,3 +452,150 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 _VIEWS: tuple[Any, ...] = (Tensor.T, Tensor.mT, Tensor.H, Tensor.mH, Tensor.real, Tensor.imag)
 """Properties that are views of the same values."""
+
+
+# User-defined ``torch.autograd.Function`` classes with ``forward(ctx, ...)``, run under vmap.
+#
+# Torch refuses such a function within ``vmap``, as it cannot see what ``forward`` leaves in ``ctx``. Here
+# ``forward`` and ``backward`` each run in a vmap, and so see one record. Between these two calls, the content
+# of ``ctx`` is kept for all records.
+
+
+_PASS: ContextVar[Pass | None] = ContextVar("_PASS", default=None)
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+
+
+@contextmanager
+def isolated(of: Pass) -> Iterator[None]:
+    """Run the pass ``of``: user-defined functions as part of it, and no read of a record's value.
+
+    Other threads are not affected.
+    """
+    for name, function in SHORTCUTS.items():
+        module = sys.modules.get(name)
+        if module is not None and not hasattr(getattr(module, function), "of_tacit"):
+            setattr(module, function, _true_in_passes(getattr(module, function)))
+
+    token = _PASS.set(of)
+    torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment,method-assign]
+    # torch's fallback for operations without a batching rule is a loop over records, in which the sizes of
+    # results may depend on values
+    _set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        _set_vmap_fallback_enabled(True)
+        torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
+        _PASS.reset(token)
+
+
+def _true_in_passes(function: Callable[..., bool]) -> Callable[..., bool]:
+    """Return ``function``, whose answer is True within a pass of the calling thread."""
+
+    @wraps(function)
+    def answer(*args: Any, **kwargs: Any) -> bool:
+        return _PASS.get() is not None or function(*args, **kwargs)
+
+    answer.of_tacit = True  # type: ignore[attr-defined]
+    return answer
+
+
+def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+    of, own = _PASS.get(), torch.autograd.Function.setup_context
+    by_torch = of is None or kwargs or function.setup_context is not own or maybe_current_level() != of.level
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    batched = any(map(is_batchedtensor, tensors))
+    if of is not None and not batched and any(map(of.owns, tensors)):
+        raise UnsupportedModel(OF_WEIGHT)
+    if of is None or by_torch:
+        return _APPLY.__func__(function, *args, **kwargs)
+    if not batched:
+        raise NotCarried(OF_NO_RECORD.format(function.__name__))
+    return _carried(of, function, tree_map(of.lent, args))
+
+
+class _Context:
+    """The ``ctx`` of a function: values that ``forward`` leaves for ``backward``."""
+
+    saved_tensors: tuple[Tensor | None, ...] = ()
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        raise NotCarried("a torch.autograd.Function changes its input in place")
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        raise NotCarried("a torch.autograd.Function has an output without a gradient")
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Do nothing: gradients are always materialized."""
+
+
+def _carried(of: Pass, function: Any, args: Sequence[Any]) -> Any:
+    places = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and of.is_batched(arg)]
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        inputs = [of.physical(args[i]) for i in places]
+    needs = dict(zip(places, (t.requires_grad for t in inputs), strict=True))
+    ctx = _Context(tuple(needs.get(i, False) for i in range(len(args))))
+    with torch.no_grad():
+        output = function.forward(ctx, *args)
+    outputs, form = tree_flatten(output)
+    if not all(isinstance(t, Tensor) and of.is_batched(t) for t in outputs):
+        raise NotCarried("a torch.autograd.Function has an output that is not a tensor of a record")
+    state, form_of_state = tree_flatten(vars(ctx))
+    flags = [isinstance(value, Tensor) and is_batchedtensor(value) for value in state]
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        batched_state = [
+            of.physical(value).detach() for value, is_batched in zip(state, flags, strict=True) if is_batched
+        ]
+        values = [of.physical(t).detach() for t in outputs]
+
+    def backward(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            of.mark(tensors)
+            own = iter(tensors[len(gradients) :])
+            again = _Context(())
+            vars(again).update(
+                tree_unflatten(
+                    [
+                        next(own) if is_batched else value
+                        for value, is_batched in zip(state, flags, strict=True)
+                    ],
+                    form_of_state,
+                )
+            )
+            is_active = of in _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # while a checkpoint is recomputed
+            with nullcontext() if is_active else of, torch.no_grad():
+                grads = function.backward(again, *tensors[: len(gradients)])
+                grads = grads if isinstance(grads, tuple) else (grads,)
+                return tuple(t.new_zeros(t.shape[1:]) if grads[i] is None else grads[i] for i, t in pairs)
+
+        with temporarily_pop_interpreter_stack() if maybe_current_level() else nullcontext():
+            result: tuple[Tensor, ...] = vmap(one, randomness="different")(*gradients, *batched_state)
+            return result
+
+    pairs = list(zip(places, inputs, strict=True))
+    with torch._C.DisableTorchFunction(), temporarily_pop_interpreter_stack():
+        carried: Any = _Carried.apply(values, backward, *inputs)  # type: ignore[no-untyped-call]
+        output = [of.batched(t) for t in carried]
+    return of.mark(tree_unflatten(output, form))
+
+
+class _Carried(torch.autograd.Function):
+    """An operation that returns given outputs, and computes gradients with a given function."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Sequence[Tensor], backward: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        del inputs
+        ctx.backward_of_all = backward
+        return tuple(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *ctx.backward_of_all(gradients))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-from tacit.clipping.isolation.reasons import NotCarried
+from tacit.clipping.isolation.reasons import NoRule, NotCarried
 from tacit.clipping.isolation.under_vmap import Pass
 
 
@@ -34,9 +34,9 @@ def attend(
         return of.derive(F.scaled_dot_product_attention, (*tensors, 0.0, is_causal), options)
     query, key, value, attn_mask = map(of.lent, tensors)
     if not (query.dim() == key.dim() == value.dim() >= 3):
-        return NotImplemented
+        raise NoRule
     if attn_mask is not None and attn_mask.dim() > query.dim():
-        return NotImplemented
+        raise NoRule
     own = attn_mask is not None and of.is_batched(attn_mask)
     with temporarily_pop_interpreter_stack():
         q, k, v = (of.physical(t) for t in (query, key, value))

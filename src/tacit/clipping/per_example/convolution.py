@@ -2,52 +2,53 @@
 
 Letters: n records; B = n K rows; C input channels; P outputs; c = C / groups; k kernel positions (all
 dimensions); D = c k; T output positions; S input positions; s... the spatial dimensions.
-
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  For padding modes other than zeros, torch calls
-``F.pad`` before the convolution. A transposed convolution is the adjoint of a convolution in its input, so
-its weight gradient is that of a convolution with x and g exchanged.
-
-**Norms.** The shapes and :class:`~tacit.clipping.memory.MemoryBudget` decide, in this order:
-
-* G is *kept* if P D <= C S + P T, as it then takes no more memory than x and g, which are freed in exchange.
-  If only P D <= slack (C S + P T), it is kept if all G fit into ``small_bytes``, and else formed twice.
-* *Ghost* norms are used if they take less work than the P D T products of forming G, and groups = K = 1.
-* Otherwise G is kept if all G fit into the cache, or without native kernels into ``small_bytes``. Else it is
-  formed *twice*, for the norms and for the sum, a record or a chunk at a time. Both results are bitwise
-  equal, so positions that cancel do no harm, as with kept gradients.
-
-Ghost norms are larger than exact ones, by a bound on rounding. Whether they are used never depends on the
-number of records: else one more record would change how all others are clipped.
-
-After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
-
-**Forming** G, in the order of preference:
-
-* *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
-* *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
-* *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
-
-**Input gradients** are torch's, except with a stride, for which oneDNN is slow. A native kernel computes
-those or, for kernels of size 1, a matrix product whose columns are spread by the stride.
-
-Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
-
-====================  ====  =====  ======  =======  ====  =====  ============
-layer                    B  plain  native  patches  fold  ghost  native ghost
-====================  ====  =====  ======  =======  ====  =====  ============
-1-16 k8 s2, T 196      512    1.7     1.5        7    14      -             -
-16-32 k4 s2, T 25      512    2.4     1.8        5    17     25             3
-3-32 k3, T 1024        256     18       5       14    45      -             -
-32-32 k3, T 1024       256     56      26      141    43      -             -
-32-64 k3, T 256        256     14      13       31    22    120            15
-64-64 k3, T 256        256     26      25      113    37    130            18
-64-128 k3, T 64        256     12      13       42    24     12             3
-128-128 k3, T 64       256     23      25       96   137     13             4
-====================  ====  =====  ======  =======  ====  =====  ============
-
-Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
-3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
 """
+
+# The gradient of a row is G = sum_t g_t patch_t^T, (P, D).  For padding modes other than zeros, torch calls
+# ``F.pad`` before the convolution. A transposed convolution is the adjoint of a convolution in its input, so
+# its weight gradient is that of a convolution with x and g exchanged.
+#
+# **Norms.** The shapes and :class:`~tacit.clipping.memory.MemoryBudget` decide, in this order:
+#
+# * G is *kept* if P D <= C S + P T, as it then takes no more memory than x and g, which are freed in
+#   exchange. If only P D <= slack (C S + P T), it is kept if all G fit into ``small_bytes``, and else formed
+#   twice.
+# * *Ghost* norms are used if they take less work than the P D T products of forming G, and groups = K = 1.
+# * Otherwise G is kept if all G fit into the cache, or without native kernels into ``small_bytes``. Else it
+#   is formed *twice*, for the norms and for the sum, a record or a chunk at a time. Both results are bitwise
+#   equal, so positions that cancel do no harm, as with kept gradients.
+#
+# Ghost norms are larger than exact ones, by a bound on rounding. Whether they are used never depends on the
+# number of records: else one more record would change how all others are clipped.
+#
+# After ghost norms the sum is one weight gradient of the whole batch, with x or g scaled by the factors.
+#
+# **Forming** G, in the order of preference:
+#
+# * *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
+# * *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
+# * *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
+#
+# **Input gradients** are torch's, except with a stride, for which oneDNN is slow. A native kernel computes
+# those or, for kernels of size 1, a matrix product whose columns are spread by the stride.
+#
+# Measured, in ms on two cores of an AMD EPYC 9004 (plain training of the whole batch, then each form):
+#
+# ====================  ====  =====  ======  =======  ====  =====  ============
+# layer                    B  plain  native  patches  fold  ghost  native ghost
+# ====================  ====  =====  ======  =======  ====  =====  ============
+# 1-16 k8 s2, T 196      512    1.7     1.5        7    14      -             -
+# 16-32 k4 s2, T 25      512    2.4     1.8        5    17     25             3
+# 3-32 k3, T 1024        256     18       5       14    45      -             -
+# 32-32 k3, T 1024       256     56      26      141    43      -             -
+# 32-64 k3, T 256        256     14      13       31    22    120            15
+# 64-64 k3, T 256        256     26      25      113    37    130            18
+# 64-128 k3, T 64        256     12      13       42    24     12             3
+# 128-128 k3, T 64       256     23      25       96   137     13             4
+# ====================  ====  =====  ======  =======  ====  =====  ============
+#
+# Input gradients of 512 and 64 rows (oneDNN, native): 16-32 k4 s2 3.3, 1.7; 32-64 k3 s2 5.7, 4.3; 32-64 k1 s2
+# 3.5, 1.5; 64-128 k1 s2 1.5, 0.6; of 3x3 kernels without a stride oneDNN is faster.
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.memory import MemoryBudget
-from tacit.clipping.per_example import convolution_native
+from tacit.clipping.per_example import convolution_forms
 from tacit.clipping.per_example.convolution_forms import (
     CACHE_BYTES,
     Geometry,
@@ -71,9 +72,117 @@ from tacit.clipping.per_example.convolution_forms import (
     thinned_input_gradient,
     weight_gradient,
 )
-from tacit.clipping.per_example.convolution_patches import Patched
-from tacit.clipping.per_example.recorder import Handler, Recorder
-from tacit.clipping.per_example.use import Kept, Use, chunks, narrowed, over_views, widened
+from tacit.clipping.per_example.linear import Outer
+from tacit.clipping.per_example.triton_outer import takes_16_bits
+from tacit.clipping.per_example.use import (
+    Handler,
+    Kept,
+    Recorder,
+    SourceUse,
+    Use,
+    chunks,
+    narrowed,
+    over_views,
+    widened,
+    widened_type,
+)
+
+# Per-record weight gradients of convolutions on CUDA devices, computed as those of a linear map on patches.
+#
+# Letters: n records of K views; B = n K rows; C input channels; P outputs; k kernel positions (all
+# dimensions); D = C k; T output positions per row and m = K T per record; s... the spatial dimensions.
+#
+# A device multiplies matrices much faster than it runs a convolution for each record. The gradient of a
+# record is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t.
+# ``linear.Outer`` computes it, and its norms on tensor cores, with a bound on their rounding.
+#
+# G is kept if it takes at most ``MemoryBudget.convolution_slack`` times the memory of x and g, which are
+# freed in exchange. Patches are formed for as many records at once as fit in ``MemoryBudget.pass_bytes``.
+
+
+@final
+class Patched(Use):
+    """Per-record weight gradients from inputs x (B, C, s...) and output gradients g (B, P, s...)."""
+
+    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry, views: int, budget: MemoryBudget) -> None:
+        self._x, self._g, self._geometry, self._views = x.to(g.dtype), g, geometry, views
+        self._budget = budget
+        self._kept: Kept | None = None
+        P, D, T = g.shape[1], x.shape[1] * prod(geometry.kernel), prod(g.shape[2:])
+        self._shape = (P, x.shape[1], *geometry.kernel)
+        self._chunks = chunks(len(x) // views, views * T * D * g.element_size(), budget.pass_bytes)
+        replaced = views * (prod(x.shape[1:]) + P * T) * g.element_size()
+        if P * D * widened_type(g.dtype).itemsize <= budget.convolution_slack * replaced:
+            parts = [part.gradients(0, b - a) for a, b, part in self._outers(in_order=False)]
+            self._kept = Kept(parts[0] if len(parts) == 1 else torch.cat(parts))
+            self._x = self._g = g.new_empty(0)  # so that both can be freed
+        # the Triton kernels do
+        self.skips_zeros = self._kept.skips_zeros if self._kept else takes_16_bits(self._x, self._g)
+
+    def _outers(self, *, in_order: bool = True) -> Iterator[tuple[int, int, Outer]]:
+        """Yield the records a to b - 1 as a linear map at (b - a, m) positions."""
+        for a, b in self._chunks:
+            yield a, b, self._outer(a, b, in_order=in_order)
+
+    def _outer(self, start: int, stop: int, *, in_order: bool) -> Outer:
+        """Return the linear map of some records; with ``in_order``, positions are contiguous in memory.
+
+        The Triton kernels read that layout faster, and the products that form G the other one.
+        """
+        rows = slice(start * self._views, stop * self._views)
+        patches = _patches(self._x[rows], self._g.shape[2:], self._geometry, in_order=in_order)
+        g = _positions(self._g[rows].flatten(2).transpose(1, 2), self._views)
+        return Outer(g.contiguous() if in_order else g, _positions(patches, self._views), 0.0)
+
+    def squared_norms(self) -> Tensor:
+        if self._kept is not None:
+            return self._kept.squared_norms()
+        return torch.cat([part.squared_norms() for _, _, part in self._outers()])
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        if self._kept is not None:
+            rows = self._kept.gradients(start, stop)
+        else:
+            rows = self._outer(start, stop, in_order=False).gradients(0, stop - start)
+        return rows.reshape(-1, *self._shape)
+
+    def of(self, records: Tensor) -> Use:
+        if self._kept is not None:
+            return Kept(self.gradients(0, len(records))[records])
+        rows = records.repeat_interleave(self._views)
+        return Patched(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        if self._kept is not None:
+            self._kept.add_weighted(accumulator, factors)
+            return
+        in_order = accumulator.is_contiguous()  # false for a weight with its channels last
+        total = accumulator if in_order else accumulator.new_zeros(self._shape)
+        for a, b, part in self._outers():
+            part.add_weighted(total.view(len(total), -1), factors[a:b])
+        if not in_order:
+            accumulator.add_(total)
+
+
+def _positions(x: Tensor, views: int) -> Tensor:
+    """Return (B, T, width) as (n, m, width): all positions of a record on one axis."""
+    return x if views == 1 else x.reshape(len(x) // views, -1, x.shape[2])
+
+
+def _patches(x: Tensor, places: torch.Size, geometry: Geometry, *, in_order: bool) -> Tensor:
+    """Return the patch of each output position, (B, T, D), with D numbers in the order of the weight's."""
+    pads = [p for size in reversed(geometry.padding) for p in (size, size)]
+    x = (F.pad(x, pads) if any(pads) else x).contiguous()
+    row, channel, *steps = x.stride()
+    apart = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
+    along = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
+    B, C = x.shape[:2]
+    if in_order:
+        windows = x.as_strided((B, *places, C, *geometry.kernel), (row, *along, channel, *apart))
+        return windows.reshape(B, prod(places), -1)
+    windows = x.as_strided((B, C, *geometry.kernel, *places), (row, channel, *apart, *along))
+    return windows.reshape(B, -1, prod(places)).transpose(1, 2)
+
 
 FEW_CHANNELS = 4
 FOLD_FROM = 100
@@ -92,48 +201,40 @@ class _Convolution(Use):
         n, size = len(x) // views, g.shape[1] * x.shape[1] // geometry.groups * prod(geometry.kernel)
         self._budget = budget
         self._chunks = chunks(n, size * self._g.element_size() * views, budget.chunk_bytes)
-        self._native = convolution_native.available(self._x, self._g, geometry)
+        self._native = convolution_forms.native_available(self._x, self._g, geometry)
         by_patches = x.shape[1] <= FEW_CHANNELS or prod(g.shape[2:]) < FOLD_FROM
         self._channels_last = self._native or (geometry.groups == 1 and by_patches)
         keep, ghost = _choice(self._x, self._g, geometry, views, budget, fast_twice=self._native)
         self._ghost = ghost
+        self.sums_what_it_forms = not ghost  # the single sum after ghost norms rounds differently
         self._kept: tuple[Kept, Tensor] | None = None  # with the squared norms
         if keep:
             self._kept = self._formed(0, n)
             self._x = self._g = self._g.new_empty(0)  # so that both can be freed
 
     def squared_norms(self) -> Tensor:
-        """Return |G_i|^2, (n,)."""
         if self._kept is not None:
             return self._kept[1]
         if self._ghost:
             native = self._native and self._x.dim() <= 4
-            norms = convolution_native.ghost_squared_norms if native else ghost_squared_norms
+            norms = convolution_forms.native_ghost_squared_norms if native else ghost_squared_norms
             return norms(self._x, self._g, self._geometry)
         if self._native:
-            return convolution_native.squared_norms(self._x, self._g, self._geometry, self._views)
+            return convolution_forms.native_squared_norms(self._x, self._g, self._geometry, self._views)
         return torch.cat([self._formed(a, b)[1] for a, b in self._chunks])
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return G_i summed over the views of each record, (m, P, c, k...)."""
         if self._kept is not None:
             return self._ordered(self._kept[0].gradients(start, stop), 2)
         return self._ordered(self._formed(start, stop)[0].gradients(0, stop - start), 2)
 
-    @property
-    def sums_what_it_forms(self) -> bool:
-        """Whether G is kept or formed twice; the single sum after ghost norms rounds differently."""
-        return not self._ghost
-
     def of(self, records: Tensor) -> Use:
-        """Return the use of those records alone."""
         if self._kept is not None:
             return Kept(self.gradients(0, len(records))[records])
         rows = records.repeat_interleave(self._views)
         return _Convolution(self._x[rows], self._g[rows], self._geometry, self._views, self._budget)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, from kept or formed G, or as one weight gradient of the batch."""
         if self._ghost:
             accumulator.add_(self._contracted(factors.to(self._g.dtype), tuple(accumulator.shape)))
         elif self._channels_last:
@@ -147,7 +248,9 @@ class _Convolution(Use):
         if self._kept is not None:
             self._kept[0].add_weighted(total, factors)
         elif self._native:
-            total += convolution_native.weighted_sum(self._x, self._g, self._geometry, self._views, factors)
+            total += convolution_forms.native_weighted_sum(
+                self._x, self._g, self._geometry, self._views, factors
+            )
         else:
             for a, b in self._chunks:
                 self._formed(a, b)[0].add_weighted(total, factors[a:b])
@@ -158,7 +261,7 @@ class _Convolution(Use):
         rows = slice(start * self._views, stop * self._views)
         x, g = self._x[rows], self._g[rows]
         if self._native:
-            gradients, squares = convolution_native.formed(x, g, self._geometry, self._views)
+            gradients, squares = convolution_forms.native_formed(x, g, self._geometry, self._views)
             return Kept(gradients), squares
         form = from_patches if self._channels_last else fold
         use = Kept(over_views(form(x, g, self._geometry), self._views))
@@ -198,14 +301,14 @@ def _strides(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry)
     """Return whether to compute the input gradient here: with a stride, it takes half of oneDNN's time."""
     fits = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and x.dtype == weight.dtype
     fixed = not weight.requires_grad and (bias is None or not bias.requires_grad)
-    ours = convolution_native.available(x, weight, geometry) or is_thinned(geometry)
+    ours = convolution_forms.native_available(x, weight, geometry) or is_thinned(geometry)
     return fits and fixed and ours and max(geometry.stride) > 1
 
 
 def _input_gradient(x: Tensor, g: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient of x (B, C, s...) if :func:`_strides` is true."""
-    if convolution_native.available(x, g, geometry):
-        return convolution_native.input_gradient(x, g, weight, geometry)
+    if convolution_forms.native_available(x, g, geometry):
+        return convolution_forms.native_input_gradient(x, g, weight, geometry)
     return thinned_input_gradient(x, g, weight, geometry)
 
 
@@ -223,7 +326,6 @@ def _ghost_work(x: Tensor, g: Tensor, geometry: Geometry, *, native: bool) -> in
 
 
 def _conv(dimensions: int, operation: Any) -> Handler:
-    """Return the rule for ``F.conv1d``, ``F.conv2d`` or ``F.conv3d``."""
 
     def conv(
         recorder: Recorder,
@@ -248,10 +350,10 @@ def _conv(dimensions: int, operation: Any) -> Handler:
 
         def backward(
             g: Tensor, needed: Sequence[bool], x: Tensor
-        ) -> tuple[list[Tensor | None], Iterator[tuple[Tensor, Use]]]:
+        ) -> tuple[list[Tensor | None], Iterator[SourceUse]]:
             return [_input_gradient(x, g, W, geometry) if needed[0] else None], uses(g, x)
 
-        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        def uses(g: Tensor, x: Tensor) -> Iterator[SourceUse]:
             if recorder.owns(weight):
                 yield weight, _convolution(x, g, geometry, recorder)
             if bias is not None and recorder.owns(bias):
@@ -287,7 +389,7 @@ def _conv_transpose(dimensions: int, operation: Any) -> Handler:
         )  # fmt: skip
         geometry = Geometry(kernel, steps, (0,) * dimensions, apart, groups)
 
-        def uses(g: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Use]]:
+        def uses(g: Tensor, x: Tensor) -> Iterator[SourceUse]:
             if recorder.owns(weight):
                 whole = _uncut(g, tuple(x.shape[2:]), geometry, cut)
                 yield weight, _convolution(whole, x, geometry, recorder)

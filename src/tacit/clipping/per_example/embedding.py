@@ -2,11 +2,11 @@
 
 Letters: n records; T positions of a record, views included; V rows of the table; d their width; U pairs
 (record, number) that occur.
-
-The gradient of a record is nonzero only in the rows that it looks up: there it is the sum of g over their
-positions. Positions are summed by pair (record, number), so nothing of size V d is formed per record, and
-cancellation is exact.
 """
+
+# The gradient of a record is nonzero only in the rows that it looks up: there it is the sum of g over their
+# positions. Positions are summed by pair (record, number), so nothing of size V d is formed per record, and
+# cancellation is exact.
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example.recorder import NoRule, Recorder
-from tacit.clipping.per_example.use import Kept, Use, allowance, widened
+from tacit.clipping.isolation.reasons import NoRule
+from tacit.clipping.per_example.use import Kept, Recorder, SourceUse, Use, allowance, widened
 
 
 @final
@@ -28,9 +28,9 @@ class Lookup(Use):
 
     def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
         self.numbers, self.g, self.V = numbers, widened(g), V
+        self.skips_zeros = g.is_cuda  # where checking the factors would wait for the device
 
     def squared_norms(self) -> Tensor:
-        """Return the squares summed over the pairs of each record, (n,)."""
         record, _, sums = self._summed
         squares = sums.square().sum(1, dtype=torch.float64)  # float64, as thousands may be added one by one
         least = self.numbers.shape[1] * allowance(sums)  # for squares that underflow
@@ -48,23 +48,15 @@ class Lookup(Use):
         return record, number, sums.index_add_(0, place, self.g.flatten(0, 1))
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return whole gradients, (m, V, d)."""
         record, number, sums = self._summed
         here = (start <= record) & (record < stop)
         tables = self.g.new_zeros(stop - start, self.V, self.g.shape[2])
         return tables.index_put_((record[here] - start, number[here]), sums[here], accumulate=True)
 
     def of(self, records: Tensor) -> Lookup:
-        """Return the use of those records alone."""
         return Lookup(self.numbers[records], self.g[records], self.V)
 
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether zero factors are skipped: on CUDA, where checking the factors would wait for the device."""
-        return self.g.is_cuda
-
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the sum of each pair, scaled by its record's factor, to its row of the table."""
         record, number, sums = self._summed
         weights = factors[record][:, None]
         scaled = sums * weights
@@ -83,6 +75,7 @@ class SameLookup(Use):
 
     def __init__(self, numbers: Tensor, g: Kept, V: int) -> None:
         self._numbers, self._g, self._V = numbers, g, V
+        self.skips_zeros = g.skips_zeros
 
     @staticmethod
     def of_positions(numbers: Tensor, g: Tensor, V: int) -> SameLookup:
@@ -92,25 +85,16 @@ class SameLookup(Use):
         return SameLookup(rows, Kept(torch.zeros_like(g).index_add_(1, place, g)), V)
 
     def squared_norms(self) -> Tensor:
-        """Return |g_i|^2, (n,)."""
         return self._g.squared_norms()
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return whole gradients, (m, V, d)."""
         g = self._g.gradients(start, stop)
         return g.new_zeros(len(g), self._V, g.shape[2]).index_add_(1, self._numbers, g)
 
     def of(self, records: Tensor) -> SameLookup:
-        """Return the use of some records."""
         return SameLookup(self._numbers, self._g.of(records), self._V)
 
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether zero factors are skipped in the weighted sum of g."""
-        return self._g.skips_zeros
-
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records to the rows that they read."""
         total = torch.zeros_like(self._g.gradients(0, 1)[0])
         self._g.add_weighted(total, factors)
         accumulator.index_add_(0, self._numbers, total.to(accumulator.dtype))
@@ -163,7 +147,7 @@ def embedding(
     V = len(weight)
     y = F.embedding(input, recorder.plain(weight))
 
-    def uses(g: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, numbers: Tensor) -> Iterator[SourceUse]:
         if padding_idx is not None:
             g = g.masked_fill((numbers == padding_idx % V)[..., None], 0.0)
         n = recorder.rows // recorder.views

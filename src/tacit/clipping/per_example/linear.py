@@ -2,35 +2,38 @@
 
 Letters: n records; T positions of a record, views included; d inputs; p outputs; g = d loss / d y; m records
 of a chunk; r rows of a block of positions.
-
-The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Its shape alone decides between three forms:
-
-* T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and the weighted sum is one product.
-* Kept, if p d <= slack T (p + d), or half of that in 16 bits: G is formed in float32, which takes at most
-  slack times the bytes of x and g, and these are freed. The product is that of an ordinary backward pass.
-  The extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
-  below 1 it would save neither memory nor time.
-* Ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
-  2110.05679), and the weighted sum is one product.
 """
+
+# The gradient of a record is G = sum_t g_t x_t^T, (p, d).  Its shape alone decides between three forms:
+#
+# * T = 1: |G|^2 = |g|^2 |x|^2 (Goodfellow, 1510.01799), and the weighted sum is one product.
+# * Kept, if p d <= slack T (p + d), or half of that in 16 bits: G is formed in float32, which takes at most
+#   slack times the bytes of x and g, and these are freed. The product is that of an ordinary backward pass.
+#   The extra cost is a norm and a weighted sum, which read G. ``MemoryBudget.linear_slack`` is the slack;
+#   below 1 it would save neither memory nor time.
+# * Ghost, otherwise: |G|^2 = sum_{t,u} (x_t . x_u)(g_t . g_u), from two symmetric T x T matrices (Li et al.,
+#   2110.05679), and the weighted sum is one product.
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example import triton_outer
-from tacit.clipping.per_example.recorder import NoRule, Recorder
 from tacit.clipping.per_example.use import (
     Kept,
+    Recorder,
     Rows,
+    SourceUse,
     Use,
     allowance,
     cancellation,
@@ -42,9 +45,72 @@ from tacit.clipping.per_example.use import (
     widened,
     widened_type,
 )
-from tacit.clipping.per_example.weight_norm import WeightNorm, weight_norm_of
 
-_Backward: TypeAlias = tuple[tuple[Tensor | None], list[tuple[Tensor, Use]]]
+# Weights computed by weight norm: w_o = s_o v_o with s_o = g_o / |v_o|, for each row o of a weight (O, ...).
+#
+# Both torch functions named ``weight_norm`` compute w with the same operation. Its node in autograd's graph
+# refers to v and g.
+
+
+@final
+@dataclass(frozen=True)
+class WeightNorm:
+    """The two tensors from which weight norm computes a weight.
+
+    Attributes:
+        directions: v (O, ...).
+        magnitudes: g (O, 1, ...).
+    """
+
+    directions: Tensor
+    magnitudes: Tensor
+
+    @cached_property
+    def _sizes(self) -> Tensor:
+        rows = self.directions.detach().flatten(1)
+        sizes: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        return sizes
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """The unit rows u = v / |v|, (O, N)."""
+        rows = self.directions.detach().flatten(1)
+        return rows / self._sizes.to(rows.dtype)[:, None]
+
+    def exact_unit(self) -> Tensor:
+        rows = self.directions.detach().flatten(1).double()
+        sizes: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        return rows / sizes
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """The scales s = g / |v|, (O,)."""
+        return (self.magnitudes.detach().flatten() / self._sizes).to(self.directions.dtype)
+
+    def scaled(self, dots: Tensor, bias: Tensor | None) -> Tensor:
+        """Return x W^T + b from ``dots``, which is x U^T, (n, O)."""
+        magnitudes = self.magnitudes.detach().view(1, -1)
+        return dots * magnitudes if bias is None else torch.addcmul(bias, dots, magnitudes)
+
+
+def weight_norm_of(source: Tensor) -> WeightNorm | None:
+    """Return v and g of a weight, if weight norm computed it from two parameters; one may be frozen."""
+    node: Any = source.grad_fn
+    if type(node).__name__ != "WeightNormInterfaceBackward0" or source._backward_hooks:
+        return None
+    before = [node_before for node_before, _ in node.next_functions]  # None for a frozen one
+    leaves = [getattr(one, "variable", None) for one in before]
+    direct = all(one is None or leaf is not None for one, leaf in zip(before, leaves, strict=True))
+    if not direct or leaves[0] is leaves[1] or node._saved_dim != 0 or source.dim() < 2 or not source.is_cpu:
+        return None
+    v, g = (
+        value if leaf is None else leaf
+        for value, leaf in zip((node._saved_v, node._saved_g), leaves, strict=True)
+    )
+    return WeightNorm(v, g)
+
+
+_Backward: TypeAlias = tuple[tuple[Tensor | None], list[SourceUse]]
 
 GRAM_NUMBERS = 2**20
 """The most entries of T x T matrices computed at once, so that they stay in the cache."""
@@ -78,6 +144,7 @@ class Outer(Use):
 
     def __init__(self, left: Tensor, right: Tensor, slack: float) -> None:
         self.left, self.right, self.slack = left, right, slack
+        self.skips_zeros = triton_outer.takes_16_bits(left, right)  # the Triton kernel does
 
     def settled(self) -> Kept | Outer:
         """Return G itself if its size is below the limit, else this use."""
@@ -87,14 +154,7 @@ class Outer(Use):
         keep = T > 1 and size * p * d <= self.slack * made_of
         return Kept(self.gradients(0, len(self.left))) if keep else self
 
-    @property
-    def alike(self) -> object:
-        """The key of this use; uses with equal keys can be stacked."""
-        left, right = self.left, self.right
-        return left.shape, right.shape, left.dtype, right.dtype, left.device, self.slack
-
     def squared_norms(self) -> Tensor:
-        """Return |G_i|^2, (n,)."""
         left, right = self.left, self.right
         if left.shape[1] == 1:
             return squared_product(
@@ -105,24 +165,16 @@ class Outer(Use):
         return ghost_squared_norms(widened(left), widened(right))
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return G_i, (m, p, d)."""
         left, right = self.left[start:stop], self.right[start:stop]
         if triton_outer.takes_16_bits(left, right):
             return triton_outer.gradients(left, right)
         return widened(left).transpose(1, 2) @ widened(right)
 
     def of(self, records: Tensor) -> Outer:
-        """Return the use of those records alone."""
         return Outer(self.left[records], self.right[records], self.slack)
 
     def turned(self) -> Outer:
-        """Return the use with transposed gradients."""
         return Outer(self.right, self.left, self.slack)
-
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether the Triton kernel, which skips zero factors, computes the sum."""
-        return triton_outer.takes_16_bits(self.left, self.right)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
         """Add sum_i factors_i G_i, (p, d), by one product of (p, n T) and (n T, d).
@@ -132,9 +184,8 @@ class Outer(Use):
         self.add_weighted_each([accumulator], factors)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i G_(l n + i) to accumulator l for each of L layers, from L n gradients."""
         n = len(factors)
-        if triton_outer.takes_16_bits(self.left, self.right):
+        if self.skips_zeros:
             sums = triton_outer.weighted_sums(self.left, self.right, factors, len(accumulators))
             torch._foreach_add_(list(accumulators), list(sums.unbind()))
             return
@@ -152,6 +203,8 @@ class Pair(Use):
     rows, (n, p); None if the forward pass did not compute them.
     """
 
+    sums_what_it_forms = True
+
     def __init__(
         self,
         left: Rows,
@@ -162,26 +215,17 @@ class Pair(Use):
         self.left, self.right, self._slack, self.normed = left, right, slack, normed
 
     def squared_norms(self) -> Tensor:
-        """Return |G_i|^2, (n,)."""
         return squared_product(self.left.squares, self.right.squares)
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return G_i, (m, p, d)."""
         return self.left.rows[start:stop, :, None] * self.right.rows[start:stop, None]
 
-    @property
-    def sums_what_it_forms(self) -> bool:
-        """Whether the sum adds the same numbers: always, as each is a single product."""
-        return True
-
     def of(self, records: Tensor) -> Pair:
-        """Return the use of those records alone."""
         left, right = Rows(self.left.rows[records]), Rows(self.right.rows[records])
         normed = None if self.normed is None else (self.normed[0], self.normed[1][records])
         return Pair(left, right, self._slack, normed)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add sum_i factors_i G_i, (p, d), by one product; the factors scale its narrower side."""
         left, right = self.left.rows, self.right.rows
         if left.dtype != accumulator.dtype or right.dtype != accumulator.dtype:
             left, right = left.to(accumulator.dtype), right.to(accumulator.dtype)
@@ -192,11 +236,9 @@ class Pair(Use):
         accumulator.addmm_(left.T, right)
 
     def turned(self) -> Pair:
-        """Return the use with transposed gradients."""
         return Pair(self.right, self.left, self._slack)
 
     def at_positions(self) -> Outer:
-        """Return the same use with a dimension for its one position."""
         return Outer(self.left.rows[:, None], self.right.rows[:, None], self._slack)
 
 
@@ -366,7 +408,7 @@ def _map(
         g = g if _positions_last(g) else g.contiguous()
         return (_input_gradient(g, W) if needed[0] else None,), list(uses(g, x, dots))
 
-    def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[tuple[Tensor, Use]]:
+    def uses(g: Tensor, x: Tensor, dots: Tensor | None) -> Iterator[SourceUse]:
         slack = recorder.budget.linear_slack
         if g.dim() == 2 and recorder.views == 1 and widened(g) is g:
             of_g, of_x = Rows(g), Rows(x)
@@ -450,3 +492,75 @@ def _is_intel() -> bool:
     """Return whether the processor is Intel's, where MKL is faster."""
     linux = Path("/proc/cpuinfo")
     return "GenuineIntel" in (linux.read_text() if linux.exists() else platform.processor())
+
+
+# ``grouped_mm`` for mixtures of experts: rows sorted by expert, each times its expert's matrix.
+#
+# Letters: n records; S rows per record; E experts; d inputs; p outputs.
+#
+# G_e = sum_s x_s g_s^T over the rows of expert e, so |G|^2 = sum_{s,u} (x_s . x_u)(g_s . g_u) over pairs of
+# rows of the same expert. For products the rows of all records are sorted by expert.
+
+
+OPERATION: Any = getattr(torch, "_grouped_mm", None)
+"""The operation behind ``F.grouped_mm``, or None if this version of torch lacks it."""
+
+
+@final
+class Grouped(Use):
+    """Gradients (E, d, p) from x (n, S, d), g (n, S, p) and each row's expert (n, S), where E means none."""
+
+    def __init__(self, x: Tensor, g: Tensor, expert: Tensor, experts: int) -> None:
+        self._x, self._g, self._expert, self._experts = x, g, expert, experts
+
+    def squared_norms(self) -> Tensor:
+        m = max(1, GRAM_NUMBERS // max(1, self._x.shape[1] ** 2))
+        squares, kappa = [], cancellation(torch.float32, max(self._x.shape[2], self._g.shape[2]))
+        for start in range(0, len(self._x), m):
+            x, g, expert = (t[start : start + m] for t in (self._x, self._g, self._expert))
+            x, g = widened(x), widened(g)
+            of_x, of_g = _gram(x, x), _gram(g, g)
+            S = _spread(of_x, of_g, x, g)
+            pairs = of_x.mul_(of_g).mul_(expert[:, :, None] == expert[:, None])
+            squares.append(pairs.sum((1, 2)).clamp_(min=0.0).addcmul_(S, S, value=kappa))
+        return torch.cat(squares)
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        x, g, expert = (t[start:stop] for t in (self._x, self._g, self._expert))
+        one_hot = widened(F.one_hot(expert, self._experts + 1)[:, :, :-1].to(x.dtype))
+        return torch.einsum("mse,msd,msp->medp", one_hot, widened(x), widened(g))
+
+    def of(self, records: Tensor) -> Grouped:
+        return Grouped(self._x[records], self._g[records], self._expert[records], self._experts)
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        order, ends = _by_expert(self._expert, self._experts)
+        x, g = widened(self._x), widened(self._g) * factors[:, None, None]
+        accumulator.add_(OPERATION(x.flatten(0, 1)[order].T, g.flatten(0, 1)[order].to(x), offs=ends))
+
+
+def _by_expert(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """Return an order of all rows by expert, and the end of each expert's rows in it."""
+    inorder, order = expert.flatten().sort(stable=True)
+    ends = torch.searchsorted(inorder, torch.arange(experts, device=inorder.device), right=True)
+    return order, ends.to(torch.int32)
+
+
+def grouped_mm(recorder: Recorder, x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """Return (n, S, p) from x (n, S, d), a private weight (E, d, p), and the ends of experts' rows (n, E)."""
+    W, E, S = recorder.plain(weight), len(weight), x.shape[1]
+    places = torch.arange(S, dtype=offs.dtype, device=offs.device).expand(len(x), S)
+    expert = torch.searchsorted(offs.contiguous(), places.contiguous(), right=True)
+    order, ends = _by_expert(expert, E)
+
+    def product(rows: Tensor, matrices: Tensor) -> Tensor:
+        output = OPERATION(rows.flatten(0, 1)[order], matrices, offs=ends)
+        back = torch.empty_like(output).index_copy_(0, order, output)
+        return back.view(*rows.shape[:2], -1).masked_fill_((expert == E)[:, :, None], 0.0)
+
+    def backward(g: Tensor, needed: Sequence[bool], x: Tensor) -> Any:
+        g = g.masked_fill((expert == E)[:, :, None], 0.0)
+        of_x = product(g, W.transpose(1, 2)) if needed[0] else None
+        return (of_x,), [(weight, Grouped(x, g, expert, E))]
+
+    return recorder.function(lambda x: (product(x, W), (x,)), backward, inputs=(x,), sources=(weight,))

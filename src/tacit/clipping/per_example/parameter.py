@@ -6,21 +6,106 @@ Letters: n records; m records of a chunk.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from tacit.clipping.isolation.reasons import OF_WEIGHT
-from tacit.clipping.memory import MemoryBudget
-from tacit.clipping.per_example import tied
-from tacit.clipping.per_example.embedding import looked_up
+from tacit.clipping.isolation.under_vmap import Pass
+from tacit.clipping.per_example import linear
+from tacit.clipping.per_example.embedding import Lookup, looked_up
 from tacit.clipping.per_example.linear import Outer, Pair, settled
-from tacit.clipping.per_example.normed_weight import NormedWeight, normed_weight
-from tacit.clipping.per_example.use import Kept, Late, Rearranged, Use, chunks, form, widened
+from tacit.clipping.per_example.use import (
+    Kept,
+    Late,
+    Rearranged,
+    Use,
+    cancellation,
+    chunks,
+    form,
+    row_squares,
+    stackable,
+    widened,
+)
+from tacit.clipping.per_example.weight_norm import NormedWeight, normed_weight
 from tacit.errors import UnsupportedModel
+
+# Merging several uses of one parameter, such as a layer applied twice or an embedding tied to the head.
+#
+# Letters: n records; V rows of the table; d their width; T positions that are looked up, with gradients
+# e_t; U positions of the head, with inputs h_u and gradients l_u of its V outputs; i_t the number looked up
+# at t.
+#
+# The gradient of a record is H + E, with H = sum_u l_u h_u^T of the head and E = sum_t 1_{i_t} e_t^T of the
+# table, both (V, d). The norm of the sum needs their inner product too::
+#
+#     |H + E|^2 = |H|^2 + |E|^2 + 2 sum_{t,u} l_u[i_t] (e_t . h_u)
+#
+# This needs no tensor of size V d per record.
+
+
+PRODUCTS = 2**20
+"""The most entries of (T, U) products computed at once, so that they stay in the cache."""
+
+
+def as_one_use(uses: Sequence[Use]) -> Use | None:
+    """Return the uses of one parameter as one use, if there is a rule for the norm of its gradients."""
+    if len(uses) == 1:
+        return uses[0]
+    lookups = [use for use in uses if isinstance(use, Lookup)]
+    rest = [use for use in uses if not isinstance(use, Lookup)]
+    if not lookups:
+        return linear.merged(rest)
+    table = Lookup(
+        torch.cat([use.numbers for use in lookups], dim=1),
+        torch.cat([use.g for use in lookups], dim=1),
+        lookups[0].V,
+    )
+    if not rest:
+        return table
+    head = linear.merged(rest)
+    head = head.at_positions() if isinstance(head, linear.Pair) else head
+    return _Tied(head, table) if isinstance(head, Outer) else None
+
+
+@final
+class _Tied(Use):
+    """The gradient H + E of a tied embedding."""
+
+    def __init__(self, head: Outer, table: Lookup) -> None:
+        self._head, self._table = head, table
+        self.skips_zeros = head.skips_zeros and table.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        left, right, e = (widened(t) for t in (self._head.left, self._head.right, self._table.g))
+        n, U = left.shape[:2]
+        m = max(1, PRODUCTS // max(1, U * e.shape[1]))
+        parts = [slice(start, start + m) for start in range(0, n, m)]
+        cross = torch.cat([_cross(left[i], right[i], self._table.numbers[i], e[i]) for i in parts])
+        squares = self._head.squared_norms() + self._table.squared_norms() + 2 * cross
+        spread = (row_squares(left) * row_squares(right)).sqrt().sum(1) + row_squares(e).sqrt().sum(1)
+        kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
+        return squares.clamp(min=0.0) + kappa * spread.square()
+
+    def gradients(self, start: int, stop: int) -> Tensor:
+        return self._head.gradients(start, stop) + self._table.gradients(start, stop)
+
+    def of(self, records: Tensor) -> _Tied:
+        return _Tied(self._head.of(records), self._table.of(records))
+
+    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
+        self._head.add_weighted(accumulator, factors)
+        self._table.add_weighted(accumulator, factors)
+
+
+def _cross(left: Tensor, right: Tensor, numbers: Tensor, e: Tensor) -> Tensor:
+    """Return sum_{t,u} l_u[i_t] (h_u . e_t), (m,), from (m, U, V), (m, U, d), (m, T) and (m, T, d)."""
+    at_numbers = left.gather(2, numbers[:, None, :].expand(-1, left.shape[1], -1))  # (m, U, T)
+    return (at_numbers * (right @ e.transpose(1, 2))).sum((1, 2))
+
 
 SMALL = {"cpu": 2**11, "cuda": 2**16}
 """By device type, the most values of a parameter whose gradients are joined with those of others.
@@ -47,13 +132,12 @@ class Gradient:
         self._parameter, self._most = parameter, most
         if len(own) > 1 or derived:
             own = [settled(use) for use in own]
-        one = tied.merged(own)
+        one = as_one_use(own)
         self._own = own if one is None else [one]
         self._derived = derived
 
     @property
     def used(self) -> bool:
-        """Whether any gradient reaches the parameter."""
         return bool(self._own or self._derived)
 
     @property
@@ -64,7 +148,7 @@ class Gradient:
     @property
     def small(self) -> Kept | None:
         """The formed gradients if they are small and not shared with other uses, else None."""
-        use = self.alone.formed if isinstance(self.alone, Late) else self.alone
+        use = self.alone
         if not isinstance(use, Kept) or use.shared or use.rows.dtype != torch.float32:
             return None
         return use if self._parameter.numel() <= SMALL.get(self._parameter.device.type, 0) else None
@@ -115,30 +199,19 @@ class Gradient:
                 part.add_weighted(accumulator, factors[start:stop])
 
 
-class Recorded(Protocol):
-    """The result of a pass: the ``uses`` of ``sources``, which are parameters or derived from them."""
-
-    sources: dict[int, Tensor]
-    uses: dict[int, list[Use]]
-    waiting: dict[Any, list[Late]]
-    rows: int
-    views: int
-    budget: MemoryBudget
-
-
-def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> dict[str, Gradient]:
+def gradients_of(parameters: Mapping[str, nn.Parameter], run: Pass) -> dict[str, Gradient]:
     """Remove all uses from the recorder, and return the gradients of each parameter, by name."""
-    for late in filter(None, recorder.waiting.values()):
+    for late in filter(None, run.waiting.values()):
         form(late)
-    recorder.waiting.clear()
-    uses = dict(recorder.uses)
-    recorder.uses.clear()
+    run.waiting.clear()
+    uses = {key: [_kept(use) for use in of_source] for key, of_source in run.uses.items()}
+    run.uses.clear()
     derived = [
         (source, [settled(use) for use in uses[key]], _leaves(source))
-        for key, source in recorder.sources.items()
+        for key, source in run.sources.items()
         if key in uses and not source.is_leaf
     ]
-    n, most = recorder.rows // recorder.views, recorder.budget.chunk_bytes
+    n, most = run.n, run.budget.chunk_bytes
     normed = {id(source): normed_weight(source, of_source, n, most) for source, of_source, _ in derived}
     return {
         name: _gradient_of(
@@ -153,6 +226,14 @@ def gradients_of(parameters: Mapping[str, nn.Parameter], recorder: Recorded) -> 
     }
 
 
+def _kept(use: Use | Late) -> Use:
+    """Return a use, with the gradients of one that waited for others."""
+    if not isinstance(use, Late):
+        return use
+    assert use.result is not None
+    return use.result
+
+
 def _gradient_of(
     parameter: nn.Parameter,
     own: list[Use],
@@ -165,7 +246,7 @@ def _gradient_of(
     indirect: list[tuple[Tensor, list[Use]]] = []
     for source, uses in derived:
         if _is_view_of(source, parameter):
-            one = tied.merged(uses)
+            one = as_one_use(uses)
             own = own + [_rearranged(use, source, parameter) for use in (uses if one is None else [one])]
         elif (rows := looked_up(source, parameter, uses, n)) is not None:
             own = [*own, rows]
@@ -210,9 +291,7 @@ _VIEWS = frozenset(
 def _leaves(source: Tensor) -> set[int]:
     """Return the ids of the parameters from which a source is derived, according to its graph.
 
-    Raises:
-        UnsupportedModel: a node of the graph is the user's own code, which could compute another gradient for
-            the sum than for the norm. Torch's own nodes compute the same numbers again.
+    A node of the user's own code is refused: it could compute another gradient for the sum than for the norm.
     """
     leaves: set[int] = set()
     visited: set[Node] = set()
@@ -256,3 +335,108 @@ def _gradient(
         return gradients[0]
     leading = parts[0].shape[:1] if batched else ()
     return parameter.new_zeros(*leading, *parameter.shape)  # the sources do not depend on it after all
+
+
+# Joining of equal layers, so that one call computes norms or sums of several parameters' gradients.
+#
+# In a model with many small layers, calls take more time than the arithmetic. So tensors of uses with equal
+# shapes are stacked, and each call serves all of them. Large tensors stay separate, as copying them takes
+# more time than it saves (:func:`tacit.clipping.per_example.use.stackable`).
+#
+# Letters: n records; L layers; P numbers of a parameter.
+
+
+def batch_layers(gradients: dict[str, Gradient], names: Sequence[str]) -> list[LayerBatch]:
+    """Join the gradients of equal or small parameters with these names; remove them from ``gradients``.
+
+    For unformed gradients that have no equal, choose the form that they have alone.
+    """
+    several: list[LayerBatch] = list(_stacks(gradients, names))
+    for name in names:
+        if name in gradients:
+            gradients[name].settle()
+    small = _joined(gradients, names)
+    return several if small is None else [*several, small]
+
+
+def _stacks(gradients: dict[str, Gradient], names: Sequence[str]) -> Iterator[_Stack]:
+    """Stack equal linear maps, a limited number at a time, and free the tensors that a stack copies."""
+    for alike in _alike(gradients, names):
+        most = stackable(alike[0][1].left, alike[0][1].right)
+        while min(most, len(alike)) > 1:
+            of, uses = zip(*alike[:most], strict=True)
+            del alike[:most]
+            left, right = torch.cat([use.left for use in uses]), torch.cat([use.right for use in uses])
+            stack = Outer(left, right, uses[0].slack)
+            for name in of:
+                del gradients[name]
+            del uses
+            yield _Stack(of, stack.settled())
+
+
+def _alike(gradients: Mapping[str, Gradient], names: Sequence[str]) -> list[list[tuple[str, Outer]]]:
+    groups: dict[object, list[tuple[str, Outer]]] = {}
+    for name in names:
+        use = gradients[name].alone if name in gradients else None
+        if isinstance(use, Outer):
+            left, right = use.left, use.right
+            key = left.shape, right.shape, left.dtype, right.dtype, left.device, use.slack
+            groups.setdefault(key, []).append((name, use))
+    return list(groups.values())
+
+
+@final
+class _Stack:
+    """Gradients of L parameters of one shape, as a use of L n records."""
+
+    def __init__(self, names: Sequence[str], use: Kept | Outer) -> None:
+        self._names, self._use = names, use
+        self.skips_zeros = use.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._use.squared_norms().view(len(self._names), -1).sum(0)
+
+    def of(self, records: Tensor) -> _Stack:
+        return _Stack(self._names, self._use.of(records.repeat(len(self._names))))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        buffers = [buffer(name) for name in self._names]
+        self._use.add_weighted_each(buffers, factors.to(buffers[0].dtype))
+
+
+@final
+class _Joined:
+    """Small gradients of several parameters side by side, (n, P)."""
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Tensor]) -> None:
+        self._names, self._sizes = names, [part.shape[1] for part in rows]
+        self._kept = Kept(torch.cat(list(rows), 1))
+        self.skips_zeros = self._kept.skips_zeros
+
+    def squared_norms(self) -> Tensor:
+        return self._kept.squared_norms()
+
+    def of(self, records: Tensor) -> _Joined:
+        return _Joined(self._names, self._kept.rows[records].split_with_sizes(self._sizes, 1))
+
+    def add_weighted(self, buffer: Callable[[str], Tensor], factors: Tensor) -> None:
+        """Join the buffers, which contain noise, add the sum, and copy back."""
+        buffers = [buffer(name) for name in self._names]
+        total = torch.cat([b.reshape(-1) for b in buffers])
+        self._kept.add_weighted(total, factors.to(total.dtype))
+        parts = zip(total.split_with_sizes(self._sizes), buffers, strict=True)
+        torch._foreach_copy_(buffers, [part if b.dim() == 1 else part.view_as(b) for part, b in parts])
+
+
+def _joined(gradients: dict[str, Gradient], names: Sequence[str]) -> _Joined | None:
+    """Join the small gradients of those names if there are two or more; remove them from ``gradients``."""
+    small = {name: use for name in names if name in gradients and (use := gradients[name].small) is not None}
+    if len(small) < 2:
+        return None
+    for name in small:
+        del gradients[name]
+    return _Joined(list(small), [use.rows for use in small.values()])
+
+
+LayerBatch: TypeAlias = _Stack | _Joined
+"""Gradients of several parameters of one group, with joint norms and sums."""

@@ -8,20 +8,326 @@ steps. Given these, W_ih and W_hh are treated like weights of linear layers at T
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tacit.clipping.per_example import recurrent_fused, recurrent_scan
+from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example.linear import outer
-from tacit.clipping.per_example.recorder import Handler, NoRule, Recorder
-from tacit.clipping.per_example.recurrent_fused import Fused
-from tacit.clipping.per_example.recurrent_scan import Pull, Pulled, Run, State, Weights, previous_of
-from tacit.clipping.per_example.use import Kept, Use, over_positions, widened
+from tacit.clipping.per_example.use import Handler, Kept, Recorder, SourceUse, over_positions, widened
+
+# RNN, LSTM and GRU over time, forward and backward, with few operations per time step.
+#
+# Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
+#
+# A step computes the next state from a_t = W_ih x_t + b_ih and z_t = W_hh h_{t-1} + b_hh, both (B, G H).
+# Autograd would record and differentiate each operation of each step. But torch runs the forward pass in
+# one call, and afterwards all h_t are known. So two products give a_t and z_t for all steps, and the gates
+# and their derivatives are computed for all steps at once. Only these gradients are computed step by step,
+# from the last step to the first::
+#
+#     gradient of z_t = factor_t * gradient of h_t          (of c_t too, in an LSTM)
+#     gradient of h_{t-1} = W_hh^T gradient of z_t + ...
+#
+# Rows are the first dimension, so that the results of a record are contiguous.
+
+
+aten = torch.ops.aten
+
+State: TypeAlias = tuple[Tensor, ...]
+"""(h,) or, for LSTM, (h, c), each (B, H)."""
+Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
+"""A function of a, z (B, G H) and the state that returns the next state."""
+
+
+class Weights(NamedTuple):
+    """The weights of one layer in one direction: (G H, d), (G H, H) and biases (G H,)."""
+
+    w_ih: Tensor
+    w_hh: Tensor
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+
+
+class Pulled(NamedTuple):
+    """The gradients of all a_t and z_t, (B, T, G H), and of the first state."""
+
+    a: Tensor
+    z: Tensor
+    state: State
+
+
+Run: TypeAlias = Callable[[Tensor, State, Weights], Tensor]
+"""Maps x (B, T, d) and the first state to h_1 ... h_T, (B, T, H); for LSTM, c_T follows at T + 1."""
+Pull: TypeAlias = Callable[[Tensor, State, Weights, Tensor, Tensor], Pulled]
+"""Computes the gradients of a ``Run``, from its arguments, its result and the result's gradient."""
+
+
+def tanh_cell(a: Tensor, z: Tensor, state: State) -> State:
+    del state
+    return ((a + z).tanh(),)
+
+
+def relu_cell(a: Tensor, z: Tensor, state: State) -> State:
+    del state
+    return ((a + z).relu(),)
+
+
+def lstm_cell(a: Tensor, z: Tensor, state: State) -> State:
+    i, f, g, o = (a + z).chunk(4, dim=1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_cell(a: Tensor, z: Tensor, state: State) -> State:
+    a_r, a_u, a_n = a.chunk(3, dim=1)
+    z_r, z_u, z_n = z.chunk(3, dim=1)
+    reset, update = (a_r + z_r).sigmoid(), (a_u + z_u).sigmoid()
+    new = (a_n + reset * z_n).tanh()
+    return ((1 - update) * new + update * state[0],)
+
+
+def _cells(cell: Cell, x: Tensor, first: State, weights: Weights) -> Tensor:
+    """Run step by step, for devices whose fused layers need the weights of all layers in one block."""
+    outputs, state = [], first
+    for a in F.linear(x, weights.w_ih, weights.b_ih).unbind(1):
+        state = cell(a, F.linear(state[0], weights.w_hh, weights.b_hh), state)
+        outputs.append(state[0])
+    return torch.stack([*outputs, *state[1:]], dim=1)
+
+
+def run_tanh(x: Tensor, first: State, weights: Weights) -> Tensor:
+    return _run(torch.rnn_tanh, tanh_cell, x, first, weights)
+
+
+def run_relu(x: Tensor, first: State, weights: Weights) -> Tensor:
+    return _run(torch.rnn_relu, relu_cell, x, first, weights)
+
+
+def run_gru(x: Tensor, first: State, weights: Weights) -> Tensor:
+    return _run(torch.gru, gru_cell, x, first, weights)
+
+
+def _run(
+    fused: Callable[..., tuple[Tensor, Tensor]], cell: Cell, x: Tensor, first: State, weights: Weights
+) -> Tensor:
+    if not x.is_cpu:
+        return _cells(cell, x, first, weights)
+    return fused(x, first[0][None], *_one_layer(weights))[0]
+
+
+def run_lstm(x: Tensor, first: State, weights: Weights) -> Tensor:
+    if not x.is_cpu:
+        return _cells(lstm_cell, x, first, weights)
+    outputs, _, last = torch.lstm(x, [state[None] for state in first], *_one_layer(weights))
+    return torch.cat([outputs, last.transpose(0, 1)], dim=1)
+
+
+def _one_layer(weights: Weights) -> tuple[list[Tensor], bool, int, float, bool, bool, bool]:
+    """Return the arguments weights, has_biases, num_layers, dropout, train, bidirectional, batch_first."""
+    return [w for w in weights if w is not None], weights.b_ih is not None, 1, 0.0, False, False, True
+
+
+def pull_tanh(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    del x, first
+    return _pull_plain(1 - outputs.square(), weights.w_hh, g)
+
+
+def pull_relu(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    del x, first
+    return _pull_plain((outputs > 0).to(outputs.dtype), weights.w_hh, g)
+
+
+def _pull_plain(factors: Tensor, w_hh: Tensor, g: Tensor) -> Pulled:
+    """Return gradients; compute them in place in ``factors``, the derivatives of the activation."""
+    before, of_z = _steps_before(g), factors.unbind(1)
+    dh = g[:, -1]
+    for t in reversed(range(len(of_z))):
+        dh = _back(before[t], _without_traces(of_z[t].mul_(dh)), w_hh)
+    return Pulled(factors, factors, (dh,))
+
+
+def pull_gru(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    (B, T, H), previous = outputs.shape, previous_of(first[0], outputs)
+    a = F.linear(x, weights.w_ih, weights.b_ih).view(B, T, 3, H)
+    z = F.linear(previous, weights.w_hh, weights.b_hh).view(B, T, 3, H)
+    r, u = a[:, :, :2].add_(z[:, :, :2]).sigmoid_().unbind(2)
+    n = a[:, :, 2].addcmul_(r, z[:, :, 2]).tanh_()
+    to_n = aten.tanh_backward(1 - u, n)  # from h_t to a_n
+    factors = torch.empty_like(a)
+    aten.sigmoid_backward.grad_input(to_n * z[:, :, 2], r, grad_input=factors[:, :, 0])
+    aten.sigmoid_backward.grad_input(previous - n, u, grad_input=factors[:, :, 1])
+    torch.mul(to_n, r, out=factors[:, :, 2])
+    of_z, flat = factors.unbind(1), factors.flatten(2).unbind(1)
+    before, keeps, reached = _steps_before(g), u.unbind(1), torch.empty_like(to_n)
+    dh = g[:, -1]
+    for t, here in reversed(list(enumerate(reached.unbind(1)))):
+        here.copy_(dh)
+        of_z[t].mul_(dh[:, None])
+        dh = _back(before[t], _without_traces(flat[t]), weights.w_hh).addcmul_(
+            _without_traces(here), keeps[t]
+        )
+    of_a = factors.clone()
+    torch.mul(to_n, reached, out=of_a[:, :, 2])
+    return Pulled(of_a.flatten(2), factors.flatten(2), (dh,))
+
+
+def pull_lstm(x: Tensor, first: State, weights: Weights, outputs: Tensor, g: Tensor) -> Pulled:
+    previous = previous_of(first[0], outputs[:, :-1])
+    gates = F.linear(x, weights.w_ih, weights.b_ih).add_(F.linear(previous, weights.w_hh, weights.b_hh))
+    gates = gates.view(*gates.shape[:2], 4, -1)
+    i, f, n, o = gates.unbind(2)
+    gates[:, :, :2].sigmoid_()
+    n.tanh_()
+    o.sigmoid_()
+    c = _carried(i * n, f, first[1])
+    squashed = c[:, 1:].tanh()
+    through = aten.tanh_backward(o, squashed)  # from h_t to c_t
+    factors = torch.empty_like(gates)
+    of_i, of_f, of_n, of_o = factors.unbind(2)
+    aten.sigmoid_backward.grad_input(n, i, grad_input=of_i)
+    aten.sigmoid_backward.grad_input(c[:, :-1], f, grad_input=of_f)
+    aten.tanh_backward.grad_input(i, n, grad_input=of_n)
+    aten.sigmoid_backward.grad_input(squashed, o, grad_input=of_o)
+    from_c, from_h, flat = factors[:, :, :3].unbind(1), of_o.unbind(1), factors.flatten(2).unbind(1)
+    before, throughs, keeps = _steps_before(g[:, :-1]), through.unbind(1), f.unbind(1)
+    dh, dc = g[:, -2], g[:, -1].clone()
+    for t in reversed(range(len(flat))):
+        _without_traces(dc.addcmul_(dh, throughs[t]))
+        from_c[t].mul_(dc[:, None])
+        from_h[t].mul_(dh)
+        dc.mul_(keeps[t])
+        dh = _back(before[t], _without_traces(flat[t]), weights.w_hh)
+    gradients = factors.flatten(2)
+    return Pulled(gradients, gradients, (dh, dc))
+
+
+def _carried(new: Tensor, keep: Tensor, first: Tensor) -> Tensor:
+    """Return c_0 ... c_T, (B, T + 1, H), where c_t = keep_t c_{t-1} + new_t."""
+    cells = torch.cat([first[:, None], new], dim=1)
+    c = cells.unbind(1)
+    for t, share in enumerate(keep.unbind(1)):
+        c[t + 1].addcmul_(share, c[t])
+    return cells
+
+
+def previous_of(first: Tensor, outputs: Tensor) -> Tensor:
+    """Return h_0 ... h_{T-1}, (B, T, H)."""
+    return torch.cat([first[:, None], outputs[:, :-1]], dim=1)
+
+
+def _steps_before(g: Tensor) -> list[Tensor | None]:
+    """Return for each t the gradient of the layer's output h_{t-1}; None for h_0, which is no output."""
+    return [None, *g[:, :-1].unbind(1)]
+
+
+def _back(g: Tensor | None, of_z: Tensor, w_hh: Tensor) -> Tensor:
+    """Return the gradient of h_{t-1}: its gradient g as an output, plus the gradient through z_t."""
+    return of_z @ w_hh if g is None else torch.addmm(g, of_z, w_hh)
+
+
+def _without_traces(gradient: Tensor) -> Tensor:
+    """Set values to 0, in place, if their squares would underflow; norms allow for that.
+
+    Over many steps gradients shrink to subnormal numbers, whose products take up to ten times as long on a
+    CPU.
+    """
+    if not gradient.is_cpu:
+        return gradient
+    least = float(torch.finfo(gradient.dtype).tiny) ** 0.5
+    result: Tensor = aten.hardshrink.out(gradient, least, out=gradient)
+    return result
+
+
+# LSTM and GRU on CUDA devices, with two kernel launches per time step forward and two or three backward.
+#
+# Letters: B rows; T time steps; d inputs; H hidden units; G gates (3 or 4).
+#
+# A step is too small to keep a device busy, so launches dominate its time. One is the product with W_hh.
+# The other is torch's cell kernel, which takes both products and both biases, and returns the gates that
+# its backward kernel reads. W_ih multiplies the inputs of all time steps at once, and the gradients of both
+# weights are computed for all steps at once too. Time is the first dimension, so that each launch reads
+# contiguous memory.
+
+
+Cache: TypeAlias = tuple[Tensor, ...]
+"""The tensors of each time step that the backward pass reads."""
+
+
+@final
+@dataclass(frozen=True)
+class Fused:
+    """A fused ``Run`` that also returns tensors for the backward pass, and a ``Pull`` that reads them."""
+
+    run: Callable[[Tensor, State, Weights], tuple[Tensor, Cache]]
+    pull: Callable[[State, Weights, Cache, Tensor], Pulled]
+
+
+def takes_fused(x: Tensor) -> bool:
+    """Return whether torch has the kernels on the device of x."""
+    return x.is_cuda
+
+
+def _run_fused_lstm(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
+    cell, to_gates, (h, c) = torch.ops.aten._thnn_fused_lstm_cell, weights.w_hh.T, first
+    outputs: list[Tensor] = []
+    cache: list[Tensor] = []
+    for a in _of_inputs(x, weights):
+        h, c, gates = cell(a, h @ to_gates, c, weights.b_ih, weights.b_hh)
+        outputs.append(h)
+        cache += (gates, c)
+    return torch.stack([*outputs, c], dim=1), tuple(cache)
+
+
+def _pull_fused_lstm(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled:
+    back, cells = torch.ops.aten._thnn_fused_lstm_cell_backward_impl, (first[1], *cache[1::2])
+    *before, dh, dc = g.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind(0)
+    steps: list[Tensor] = []
+    for t, gates in reversed(list(enumerate(cache[::2]))):
+        of_gates, dc, _ = back(dh, dc, cells[t], cells[t + 1], gates, False)
+        steps.append(of_gates)
+        dh = before[t - 1].addmm_(of_gates, weights.w_hh) if t else of_gates @ weights.w_hh
+    gradients = torch.stack(steps[::-1], dim=1)
+    return Pulled(gradients, gradients, (dh, dc))
+
+
+def _run_fused_gru(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
+    cell, to_gates, (h,) = torch.ops.aten._thnn_fused_gru_cell, weights.w_hh.T, first
+    outputs: list[Tensor] = []
+    cache: list[Tensor] = []
+    for a in _of_inputs(x, weights):
+        h, gates = cell(a, h @ to_gates, h, weights.b_ih, weights.b_hh)
+        outputs.append(h)
+        cache.append(gates)
+    return torch.stack(outputs, dim=1), tuple(cache)
+
+
+def _pull_fused_gru(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled:
+    del first
+    back = torch.ops.aten._thnn_fused_gru_cell_backward
+    *before, dh = g.unbind(1)
+    steps: list[tuple[Tensor, Tensor]] = []
+    for t, gates in reversed(list(enumerate(cache))):
+        of_a, of_z, dh, *_ = back(dh, gates, False)
+        steps.append((of_a, of_z))
+        dh.addmm_(of_z, weights.w_hh)
+        if t:
+            dh.add_(before[t - 1])
+    of_a, of_z = (torch.stack(side, dim=1) for side in zip(*steps[::-1], strict=True))
+    return Pulled(of_a, of_z, (dh,))
+
+
+def _of_inputs(x: Tensor, weights: Weights) -> tuple[Tensor, ...]:
+    """Return W_ih x_t for all time steps, each (B, G H)."""
+    return F.linear(x.transpose(0, 1).contiguous(), weights.w_ih).unbind(0)
+
+
+FUSED_LSTM = Fused(_run_fused_lstm, _pull_fused_lstm)
+FUSED_GRU = Fused(_run_fused_gru, _pull_fused_gru)
 
 
 @final
@@ -46,7 +352,7 @@ def _direction(
         x, *first_ = map(widened, (x, *first))
         cache: tuple[Tensor, ...] = ()
         with torch.autocast(x.device.type, enabled=False):
-            if kind.fused is not None and recurrent_fused.takes(x):
+            if kind.fused is not None and takes_fused(x):
                 hidden, cache = kind.fused.run(x, tuple(first_), plain)
             else:
                 hidden = kind.run(x, tuple(first_), plain)
@@ -54,7 +360,7 @@ def _direction(
 
     def backward(
         g: Tensor, needed: tuple[bool, ...], hidden: Tensor, x: Tensor, *tensors: Tensor
-    ) -> tuple[list[Tensor | None], list[tuple[Tensor, Use]]]:
+    ) -> tuple[list[Tensor | None], list[SourceUse]]:
         first, cache = tensors[: kind.states], tensors[kind.states :]
         if kind.fused is not None and cache:
             pulled = kind.fused.pull(first, plain, cache, g)
@@ -74,7 +380,7 @@ def _direction(
 
 def _uses(
     recorder: Recorder, sources: Sequence[Tensor | None], pulled: Pulled, x: Tensor, previous: Tensor
-) -> Iterator[tuple[Tensor, Use]]:
+) -> Iterator[SourceUse]:
     """Yield the uses of both weights, (G H, d) and (G H, H), and of both biases."""
     of_a = recorder.positions(pulled.a)
     of_z = of_a if pulled.z is pulled.a else recorder.positions(pulled.z)
@@ -88,7 +394,6 @@ def _uses(
 
 
 def _layers(kind: _Kind) -> Handler:
-    """Return the rule for ``torch.lstm`` and the like."""
 
     def layers(
         recorder: Recorder,
@@ -128,14 +433,13 @@ def _layers(kind: _Kind) -> Handler:
 
 
 def _result_type(x: Tensor) -> torch.dtype:
-    """Return the type of torch's result."""
     device = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return x.dtype
 
 
-lstm = _layers(_Kind(recurrent_scan.run_lstm, recurrent_scan.pull_lstm, 2, recurrent_fused.lstm))
-gru = _layers(_Kind(recurrent_scan.run_gru, recurrent_scan.pull_gru, fused=recurrent_fused.gru))
-rnn_tanh = _layers(_Kind(recurrent_scan.run_tanh, recurrent_scan.pull_tanh))
-rnn_relu = _layers(_Kind(recurrent_scan.run_relu, recurrent_scan.pull_relu))
+lstm = _layers(_Kind(run_lstm, pull_lstm, 2, FUSED_LSTM))
+gru = _layers(_Kind(run_gru, pull_gru, fused=FUSED_GRU))
+rnn_tanh = _layers(_Kind(run_tanh, pull_tanh))
+rnn_relu = _layers(_Kind(run_relu, pull_relu))

@@ -1,12 +1,11 @@
-"""The Triton kernels of ``triton_outer``, with its letters and its bound on rounding.
+"""The Triton kernels of ``triton_outer``, with its letters and its bound on rounding."""
 
-Importing this module imports Triton if it is installed.  Each chain of 16-bit products starts from zero:
-``max_num_imprecise_acc=1`` keeps Triton from adding products to earlier sums one by one.
-
-Triton compiles a kernel again, which takes seconds, if an integer argument becomes 1 or a multiple of 16.
-``n``, the number of records, changes with each step, and the kernels gain nothing from its divisibility. So
-they are not specialised to it.
-"""
+# Importing this module imports Triton if it is installed.  Each chain of 16-bit products starts from zero:
+# ``max_num_imprecise_acc=1`` keeps Triton from adding products to earlier sums one by one.
+#
+# Triton compiles a kernel again, which takes seconds, if an integer argument becomes 1 or a multiple of 16.
+# ``n``, the number of records, changes with each step, and the kernels gain nothing from its divisibility. So
+# they are not specialised to it.
 
 from __future__ import annotations
 

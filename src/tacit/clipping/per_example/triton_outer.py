@@ -1,34 +1,34 @@
 """Per-record gradients G = sum_t left_t right_t^T on CUDA devices: their norms, and their weighted sum.
 
 Letters: n records; T positions of a record; p, d widths of left and right; S = sum_t |left_t| |right_t|.
-
-There are three kernels. Each program of a kernel computes one tile in registers and stores only the result:
-
-* ``ghost``: |G|^2 = sum_{t,u} (left_t . left_u)(right_t . right_u), T^2 (p + d) operations (Li et al.,
-  2110.05679).  The T x T matrices are never in memory. As they are symmetric, tiles below the diagonal count
-  twice and those above are skipped.
-* ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; used if these are fewer.
-* ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores. Factors multiply the sums in float32,
-  not the inputs, which would have to be rounded to 16 bits again.
-
-**Rounding.** Positions may cancel: |G| may be far below S, and rounding errors are proportional to S. A
-proven bound on these errors is added to each norm, so that none is below the true one.  Let u = 2^-24.
-Errors are relative to the sum of the terms' absolute values:
-
-* float32 numbers are multiplied and added in IEEE arithmetic, never in TF32. The error is u per term.
-* Products of 16-bit numbers are exact. A tensor core aligns k of them and the sum so far to the largest. It
-  truncates the others below 2^-23 of the largest, and then the result too (Fasi et al., "Numerical
-  behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more bits). The error is
-  at most (k + 1) 2 u for k terms, or 2.5 u per term.
-* For norms, no such chain has more than ``DEPTH`` terms. Each starts from zero and is added in float32, with
-  an error of u per chain. ``max_num_imprecise_acc`` keeps Triton from merging them into one chain of
-  thousands.
-* From there on, products and squares for norms, and their sums, are in float64.
-* The weighted sum adds the T positions of a record in one chain, which is faster. The bound on its error,
-  :func:`_chained` (T) S, is added to the norm: 1.5e-4 S at T = 1,024.
-
-So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the product of norms.
 """
+
+# There are three kernels. Each program of a kernel computes one tile in registers and stores only the result:
+#
+# * ``ghost``: |G|^2 = sum_{t,u} (left_t . left_u)(right_t . right_u), T^2 (p + d) operations (Li et al.,
+#   2110.05679).  The T x T matrices are never in memory. As they are symmetric, tiles below the diagonal
+#   count twice and those above are skipped.
+# * ``direct``: |G|^2 is the sum of the squares of tiles of G, 2 T p d operations; used if these are fewer.
+# * ``contract``: sum_i f_i G_i from 16-bit numbers by tensor cores. Factors multiply the sums in float32,
+#   not the inputs, which would have to be rounded to 16 bits again.
+#
+# **Rounding.** Positions may cancel: |G| may be far below S, and rounding errors are proportional to S. A
+# proven bound on these errors is added to each norm, so that none is below the true one.  Let u = 2^-24.
+# Errors are relative to the sum of the terms' absolute values:
+#
+# * float32 numbers are multiplied and added in IEEE arithmetic, never in TF32. The error is u per term.
+# * Products of 16-bit numbers are exact. A tensor core aligns k of them and the sum so far to the largest. It
+#   truncates the others below 2^-23 of the largest, and then the result too (Fasi et al., "Numerical
+#   behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021: k >= 4; later cores keep more bits). The error is
+#   at most (k + 1) 2 u for k terms, or 2.5 u per term.
+# * For norms, no such chain has more than ``DEPTH`` terms. Each starts from zero and is added in float32,
+#   with an error of u per chain. ``max_num_imprecise_acc`` keeps Triton from merging them into one chain of
+#   thousands.
+# * From there on, products and squares for norms, and their sums, are in float64.
+# * The weighted sum adds the T positions of a record in one chain, which is faster. The bound on its error,
+#   :func:`_chained` (T) S, is added to the norm: 1.5e-4 S at T = 1,024.
+#
+# So an inner product of rows of width w is off by less than :func:`_rounding` (w) times the product of norms.
 
 from __future__ import annotations
 
@@ -146,7 +146,6 @@ def _contracted(left: Tensor, right: Tensor, factors: Tensor, parts: int) -> Ten
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in one dtype."""
     return (left, right) if left.dtype == right.dtype else (left.float(), right.float())
 
 

@@ -1,22 +1,23 @@
 """One use of one parameter in a batch, from which its per-record gradients can be computed.
 
-To *form* gradients means to compute and store them in full. Most uses give norms and sums without forming
-them.
-
 Letters: n records; m records of a chunk; P numbers of the parameter; T positions per record; d numbers per
 position.
 """
 
+# To *form* gradients means to compute and store them in full. Most uses give norms and sums without forming
+# them.
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
-from typing import final
+from typing import Any, TypeAlias, final, overload
 
 import torch
 from torch import Tensor
 
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import triton_outer
 
 PARTS = 8
@@ -50,15 +51,10 @@ class Use(ABC):
     def of(self, records: Tensor) -> Use:
         """Return the same use of the selected ``records`` alone; ``records``: (n,) bool."""
 
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
-        return False
-
-    @property
-    def sums_what_it_forms(self) -> bool:
-        """Whether the weighted sum adds the same numbers that :meth:`gradients` returns."""
-        return False
+    skips_zeros = False
+    """Whether a record whose factor is 0 adds nothing, even if its gradient is infinite or NaN."""
+    sums_what_it_forms = False
+    """Whether the weighted sum adds the same numbers that :meth:`gradients` returns."""
 
 
 @final
@@ -78,8 +74,11 @@ class Rows:
 class Kept(Use):
     """Per-record gradients (n, *shape) that are formed and kept."""
 
+    sums_what_it_forms = True
+
     def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
+        self.skips_zeros = triton_outer.takes_rows(gradients)  # the Triton kernel does
         self.shared = rows is not None
         self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
 
@@ -89,29 +88,15 @@ class Kept(Use):
         return self._rows.rows
 
     def squared_norms(self) -> Tensor:
-        """Return the sums of squares, (n,)."""
         return self._rows.squares
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return the gradients of the records start to stop - 1, (m, *shape)."""
         return self._gradients[start:stop]
 
     def of(self, records: Tensor) -> Kept:
-        """Return the gradients of those records alone."""
         return Kept(self._gradients[records])
 
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether the Triton kernel, which skips zero factors, computes the sum."""
-        return triton_outer.takes_rows(self._gradients)
-
-    @property
-    def sums_what_it_forms(self) -> bool:
-        """Whether the sum adds the formed numbers: always, as they are formed once."""
-        return True
-
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records."""
         gradients = self._gradients.reshape(self._gradients.shape[0], -1)
         if self.skips_zeros:
             triton_outer.add_weighted_rows(accumulator, gradients, factors)
@@ -127,14 +112,13 @@ class Kept(Use):
             accumulator.view(1, -1).addmm_(factors[None], gradients)
 
     def add_weighted_each(self, accumulators: Sequence[Tensor], factors: Tensor) -> None:
-        """Add sum_i factors_i g_(l n + i) to accumulator l for each of L layers, from L n gradients."""
         for accumulator, rows in zip(accumulators, torch.split(self._gradients, len(factors)), strict=True):
             Kept(rows).add_weighted(accumulator, factors)
 
 
 @final
-class Late(Use):
-    """Small gradients ``make(*parts)`` that are formed later, in one call for several equal layers.
+class Late:
+    """The promise of small gradients ``make(*parts)``, formed in one call for several equal layers.
 
     ``make`` maps parts (n, ...) to gradients (n, *shape), each record independently.
     """
@@ -142,44 +126,6 @@ class Late(Use):
     def __init__(self, make: Callable[..., Tensor], *parts: Tensor) -> None:
         self.make, self.parts = make, parts
         self.result: Kept | None = None
-
-    @property
-    def alike(self) -> object:
-        """The key of this use; uses with equal keys are formed in one call."""
-        return self.make, *((t.shape, t.dtype, t.device) for t in self.parts)
-
-    @property
-    def formed(self) -> Kept:
-        """The gradients, which are formed now if they were not formed before."""
-        if self.result is None:
-            self.result, self.parts = Kept(self.make(*self.parts)), ()
-        return self.result
-
-    def squared_norms(self) -> Tensor:
-        """Return the sums of squares, (n,)."""
-        return self.formed.squared_norms()
-
-    def gradients(self, start: int, stop: int) -> Tensor:
-        """Return the gradients of the records start to stop - 1, (m, *shape)."""
-        return self.formed.gradients(start, stop)
-
-    def of(self, records: Tensor) -> Kept:
-        """Return the gradients of those records alone."""
-        return self.formed.of(records)
-
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether the formed gradients skip zero factors."""
-        return self.formed.skips_zeros
-
-    @property
-    def sums_what_it_forms(self) -> bool:
-        """Whether the sum adds the formed numbers: always, as they are formed once."""
-        return True
-
-    def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records."""
-        self.formed.add_weighted(accumulator, factors)
 
 
 @final
@@ -191,13 +137,12 @@ class Rearranged(Use):
 
     def __init__(self, use: Use, source: Tensor, parameter: Tensor) -> None:
         self._use, self._source, self._parameter = use, source, parameter
+        self.skips_zeros = use.skips_zeros
 
     def squared_norms(self) -> Tensor:
-        """Return |g_i|^2, (n,)."""
         return self._use.squared_norms()
 
     def gradients(self, start: int, stop: int) -> Tensor:
-        """Return the gradients of the records start to stop - 1, (m, *shape)."""
         rows = self._use.gradients(start, stop)
         size = self._parameter.numel()
         rearranged = rows.new_empty(len(rows), *self._parameter.shape)
@@ -205,16 +150,9 @@ class Rearranged(Use):
         return rearranged
 
     def of(self, records: Tensor) -> Rearranged:
-        """Return the use of some records."""
         return Rearranged(self._use.of(records), self._source, self._parameter)
 
-    @property
-    def skips_zeros(self) -> bool:
-        """Whether the use of the view skips zero factors."""
-        return self._use.skips_zeros
-
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        """Add the weighted sum over records, in place where possible."""
         if not accumulator.is_contiguous():
             total = accumulator.contiguous()
             self.add_weighted(total, factors)
@@ -261,7 +199,6 @@ def stackable(*parts: Tensor) -> int:
 
 
 def form(uses: Sequence[Late]) -> None:
-    """Form the gradients of equal uses in one call."""
     make, parts = uses[0].make, zip(*(use.parts for use in uses), strict=True)
     rows = make(*(torch.cat(tensors) for tensors in parts))
     for use, of_use in zip(uses, rows.chunk(len(uses)), strict=True):
@@ -347,3 +284,149 @@ def narrowed(x: Tensor) -> Tensor:
 def widened_type(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which gradients of parameters of this type are computed: float32 or wider."""
     return torch.promote_types(dtype, torch.float32)
+
+
+# The interface between a pass and a layer's rule, which records the uses of sources.
+#
+# Letters: n records; k rows of one record in this operation; B = n k.
+
+
+SourceUse: TypeAlias = tuple[Tensor, Use | Late]
+"""A source, and one use of it."""
+Uses: TypeAlias = Callable[..., Iterable[SourceUse]]
+"""A function ``(g, *saved) -> (source, use) ...``; the backward pass calls it with the output's gradient g.
+"""
+Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+"""A function ``(*inputs) -> output, saved`` that is called outside of autograd."""
+Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[SourceUse]]]
+"""A function ``(g, needed, *saved) -> input gradients, uses``; ``needed`` has a bool for each input."""
+Handler: TypeAlias = Callable[..., Any]
+"""A rule ``rule(recorder, *args, **kwargs)``, with the operation's arguments after the recorder."""
+
+
+@final
+class Recorder:
+    """Records the uses of sources for a rule, which gets ``views`` rows of each record."""
+
+    def __init__(self, of: Pass, views: int) -> None:
+        self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
+        self.owns = of.owns
+        self.record = of.record
+
+    @overload
+    def plain(self, tensor: Tensor) -> Tensor: ...
+    @overload
+    def plain(self, tensor: Tensor | None) -> Tensor | None: ...
+    def plain(self, tensor: Tensor | None) -> Tensor | None:
+        """Return a source detached, so that autograd does not differentiate it, and others unchanged."""
+        return tensor.detach() if tensor is not None and self.owns(tensor) else tensor
+
+    def narrowed(self, x: Tensor) -> Tensor:
+        """Return ``narrowed(x)``, cached for consecutive layers that read the same x, as in attention."""
+        of, version = self.of, None if x.is_inference() else x._version
+        if of.cast is None or of.cast[1] != version or not _same(x, of.cast[0]):
+            of.cast = x, version, narrowed(x)
+        return of.cast[2]
+
+    def late(self, make: Callable[..., Tensor], *parts: Tensor) -> Kept | Late:
+        """Return the use with gradients ``make(*parts)``; small ones wait for those of equal layers."""
+        most = stackable(*parts) // 2  # waiting parts take memory in the backward pass
+        if most < 2:
+            return Kept(make(*parts))
+        use = Late(make, *parts)
+        alike = make, *((t.shape, t.dtype, t.device) for t in parts)
+        waiting = self.of.waiting.setdefault(alike, [])
+        waiting.append(use)
+        if len(waiting) >= most:
+            form(waiting)
+            waiting.clear()
+        return use
+
+    def positions(self, tensor: Tensor) -> Tensor:
+        """Return (B, ..., d) as (n, k ..., d): all positions of a record on one axis."""
+        return tensor.reshape(self.of.n, -1, tensor.shape[-1])
+
+    def tap(
+        self,
+        output: Tensor,
+        uses: Uses,
+        *,
+        saved: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+    ) -> Tensor:
+        """Return ``output``; the backward pass calls ``uses(g, *saved)`` and gives sources no gradient."""
+        if not any(self.owns(source) for source in sources):
+            return output
+        result: Tensor = Tap.apply(output, self, uses, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
+        return result
+
+    def function(
+        self,
+        forward: Forward,
+        backward: Backward,
+        *,
+        inputs: tuple[Tensor, ...],
+        sources: tuple[Tensor | None, ...],
+    ) -> Tensor:
+        """Return an output whose backward pass computes input gradients and uses together.
+
+        Autograd differentiates with respect to ``inputs``; values of sources reach ``forward`` by closure.
+        """
+        anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
+        result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
+        return result
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors share their memory and have the same layout."""
+    return x.data_ptr() == y.data_ptr() and (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
+
+
+class Tap(torch.autograd.Function):
+    """The identity; its backward pass records uses, and gives the sources no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, recorder: Recorder, uses: Uses, anchor: Tensor, *saved: Tensor
+    ) -> Tensor:
+        del anchor
+        ctx.recorder, ctx.uses = recorder, uses
+        ctx.save_for_backward(*saved)
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors  # may recompute a checkpointed layer, which the pass must see
+        uses, ctx.uses = ctx.uses, None  # may hold tensors, and the node lives as long as the graph
+        with torch._C.DisableTorchFunction():
+            ctx.recorder.record(uses(g, *tensors))
+        return (g, None, None, None, *([None] * len(tensors)))
+
+
+class Function(torch.autograd.Function):
+    """An operation whose backward pass returns the gradients of its inputs, and records uses."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recorder: Recorder,
+        forward: Forward,
+        backward: Backward,
+        anchor: Tensor | None,
+        *inputs: Tensor,
+    ) -> Tensor:
+        del anchor
+        output, tensors = forward(*inputs)
+        ctx.recorder, ctx.backward = recorder, backward
+        ctx.save_for_backward(*tensors)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        backward, ctx.backward = ctx.backward, None  # holds a copy of the weight in a narrow type
+        with torch._C.DisableTorchFunction():
+            gradients, uses = backward(g, ctx.needs_input_grad[4:], *tensors)
+            ctx.recorder.record(uses)
+        return (None, None, None, None, *gradients)

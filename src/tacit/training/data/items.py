@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from tacit.clipping.isolation.state import same
+from tacit.clipping.isolation.model_checks import same
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.sampling.base import Indices
 from tacit.training.data.records import Collate, DatasetRecords

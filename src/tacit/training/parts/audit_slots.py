@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
-from tacit.clipping.isolation import modules
+from tacit.clipping.isolation import model_checks
 from tacit.clipping.per_example.use import widened_type
 from tacit.clipping.reference import ReferenceEngine
 from tacit.clipping.rules import PerLayerClipping
@@ -187,7 +187,7 @@ class _ModelWithSlots(nn.Module):
 
     def __init__(self, model: nn.Module, count: int) -> None:
         super().__init__()
-        modules.check_model(model)
+        model_checks.check_model(model)
         like = next(p for p in model.parameters() if p.requires_grad)
         self.model = model
         self.slots = nn.Embedding(count, 1, dtype=like.dtype, device=like.device)

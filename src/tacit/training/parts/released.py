@@ -47,7 +47,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tacit.clipping.around import full_precision
+from tacit.clipping.engine import full_precision
 from tacit.errors import Diverged, InvalidInput, LossWarning, PrivacyRefusal, check_real
 from tacit.noise.generator import Generator
 from tacit.plan import Plan

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.utils._pytree import tree_map
 
-from tacit.clipping.isolation.modules import sharding_hooks
+from tacit.clipping.isolation.model_checks import sharding_hooks
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.files import write_atomically
 from tacit.noise.gaussian import StepNoise

@@ -1,29 +1,67 @@
 """A check on made-up records, before any data are read: a record's loss must not depend on other records.
 
-Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
-as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
-compared with those of each record alone. If they differ, the model or loss is refused.
-
 Letters: n records; K views; B = n K rows.
 """
+
+# Under vmap no record can reach another, whatever the model does. A model that mixes records would be trained
+# as if each record were alone. That is private, but not what its user intends. So the losses of a batch are
+# compared with those of each record alone. If they differ, the model or loss is refused.
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from tacit.clipping.isolation.alone import OneRow
-from tacit.clipping.isolation.modules import check_losses
+from tacit.clipping.isolation.model_checks import check_losses
 from tacit.clipping.isolation.randomness import WithoutDraws, begin_at, devices_of, only_torch_draws
 from tacit.clipping.isolation.reasons import KEPT_TENSOR
-from tacit.errors import InvalidInput, TacitError, UnsupportedModel
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
+
+# One record as a batch of one row, for loops over records.
+
+
+def squeezed(rows: Tensor) -> Tensor:
+    """Return ``rows.squeeze()``, but keep the first dimension, as in a batch of several rows.
+
+    >>> squeezed(torch.zeros(1, 1, 3)).shape
+    torch.Size([1, 3])
+    """
+    return rows.squeeze([dim for dim in range(1, rows.dim()) if rows.shape[dim] == 1])
+
+
+@final
+class OneRow(TorchFunctionMode):
+    """Lets ``x.squeeze()`` keep the first dimension of what is computed from the rows of a record."""
+
+    def __init__(self, rows: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._of_record = {id(t): t for t in rows}  # with the tensors, so that no other gets their ids
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        of_record = any(id(value) in self._of_record for value in tree_leaves((args, kwargs)))
+        whole = func in (torch.squeeze, Tensor.squeeze) and len(args) == 1 and not kwargs
+        if whole and of_record and args[0].dim() > 0 and args[0].shape[0] == 1:
+            result = squeezed(args[0])
+        else:
+            result = func(*args, **(kwargs or {}))
+        if of_record:
+            self._of_record |= {id(t): t for t in tree_leaves(result) if isinstance(t, Tensor)}
+        return result
+
 
 Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
@@ -214,3 +252,82 @@ def _same(a: Tensor, b: Tensor, most: float) -> bool:
 def _scale(a: Tensor) -> float:
     finite = a[a.isfinite()].abs()
     return float(finite.max()) if len(finite) else 1.0
+
+
+# The records themselves, held by loss or model: a loss of one record must not read the others.
+#
+# Under vmap a record reaches no other, but a loss may also read a tensor of all records from outside:
+# features of a whole graph, stored neighbours, a mean over the data. Then each record's gradient depends on
+# all records, and clipping bounds nothing. So the first pass, on records of zeros, looks at each tensor
+# that enters an operation.
+
+
+@final
+class HeldRecords(TorchFunctionMode):
+    """Refuses operations on tensors that share memory with ``sources``, or that are copies of one of them.
+
+    ``sources`` are the tensors (N, ...) in which the session holds its records.
+    """
+
+    def __init__(self, sources: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._sources = [source for source in sources if source.numel() > 0]
+        self._seen: set[tuple[int, torch.Size]] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.__name__ == "__get__" and not isinstance(result, Tensor):
+            return result  # a shape or a device shows no value
+        with torch._C.DisableTorchFunction():
+            for value in tree_leaves((args, kwargs)):
+                if isinstance(value, Tensor) and _has_memory(value):
+                    self._check(value)
+        return result
+
+    def _check(self, tensor: Tensor) -> None:
+        key = tensor.data_ptr(), tensor.shape
+        if key in self._seen or tensor.numel() == 0:
+            return
+        self._seen.add(key)
+        if any(_overlap(tensor, source) or _is_copy(tensor, source) for source in self._sources):
+            raise PrivacyRefusal(
+                "the loss or the model reads the session's records besides its arguments: a tensor of shape "
+                f"{tuple(tensor.shape)}. Each record's gradient then depends on other records, and "
+                "clipping does not bound what one record changes. Read only the loss's arguments; take a "
+                "public figure in place of a mean, and public examples as neighbours. Of graphs, make each "
+                "whole graph a record (docs/graphs.md)."
+            )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not (
+        tensor.is_nested or tensor.is_meta or is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    if a.device != b.device:
+        return False
+    (low_a, high_a), (low_b, high_b) = _span(a), _span(b)
+    return low_a < high_b and low_b < high_a
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
+
+
+def _is_copy(tensor: Tensor, source: Tensor) -> bool:
+    """Return whether a tensor has the values of the source, which are not all the same."""
+    if tensor.shape != source.shape or tensor.is_complex() or source.is_complex():
+        return False
+    values = source.to(tensor.device, tensor.dtype)
+    return torch.equal(tensor, values) and bool((values != values.flatten()[0]).any())
