@@ -74,7 +74,7 @@ def _node(part: Any) -> Any:
             return exp.Neg(this=digits) if part < 0 else digits
         case float():  # the cast from text avoids a decimal type, which may round
             return exp.cast(exp.Literal.string(repr(part)), "DOUBLE")
-    return part.copy()
+    return part.copy() if part.parent else part  # a tree has one place; a second one takes a copy
 
 
 def field(name: str) -> Any:
