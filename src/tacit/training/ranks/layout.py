@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from tacit.errors import UnsupportedModel
 from tacit.noise import on_device
-from tacit.noise.ahead import NoiseAhead
 from tacit.noise.box_muller import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART
-from tacit.noise.gaussian import StepNoise
+from tacit.noise.gaussian import NoiseAhead, StepNoise
 from tacit.noise.generator import Generator
 from tacit.training.ranks.processes import Ranks
 
