@@ -285,7 +285,7 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
     leveled += np.bincount(cells.index, atoms, leveled.size)
     first, whole = int(nodes[0]) - 1, on_grid_points(nodes, before, leveled)
     if cells.origin and whole.size - 1 <= _NARROW and not cells.endless:
-        # an origin means that there are no atoms; each interval of the quadrature is split, as it is one outcome
+        # an origin means that there are no atoms; intervals are split, as each becomes one outcome
         parts = []
         for branch in loss.branches:
             count = branch.panels.size - 1
