@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from tacit import native
-from tacit.noise import kernel
+from tacit.noise import gaussian as kernel
 from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller, by_torch
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator

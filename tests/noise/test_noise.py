@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
-from tacit.noise import kernel
+from tacit.noise import gaussian as kernel
 from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator

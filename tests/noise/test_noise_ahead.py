@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.noise.ahead import NoiseAhead
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import NoiseAhead, gaussian
 from tacit.noise.generator import Generator
 
 DEVICES = [

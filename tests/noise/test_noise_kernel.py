@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tacit import native
-from tacit.noise import kernel
+from tacit.noise import gaussian as kernel
 from tacit.noise.box_muller import (
     BLOCKS_PER_TILE,
     BYTES_PER_TILE,

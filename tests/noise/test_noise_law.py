@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit import native
-from tacit.noise import kernel
+from tacit.noise import gaussian as kernel
 from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller
 from tacit.noise.gaussian import gaussian
 from tacit.testing import seeded_generator

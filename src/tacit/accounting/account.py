@@ -160,14 +160,18 @@ class PrivacyCurve:
         >>> account(Compose((Laplace(1.0), Laplace(2.0))), adjacency="add-remove").epsilon(0.0)
         1.5
         """
-        check = _check_delta if self._price.pure_epsilon is None else _check_delta_or_0
-        return _answered(self._price.epsilon, self._epsilons, check, delta)
+        pure = self._price.pure_epsilon
 
-    def _epsilons(self, deltas: Array) -> Array:
-        epsilons = np.full(deltas.shape, self._price.pure_epsilon or 0.0)
-        some = deltas > 0.0
-        epsilons[some] = self._price.epsilons(deltas[some])
-        return epsilons
+        def check(value: object) -> float:
+            return check_real("delta", value, low=0.0, high=1.0, open_low=pure is None, open_high=True)
+
+        def epsilons(deltas: Array) -> Array:
+            result = np.full(deltas.shape, pure or 0.0)
+            some = deltas > 0.0
+            result[some] = self._price.epsilons(deltas[some])
+            return result
+
+        return _answered(self._price.epsilon, epsilons, check, delta)
 
     def delta(self, epsilon: Numbers) -> Numbers:
         """Return an upper bound on delta, in [0, 1], for ``epsilon`` >= 0 in nats.
@@ -397,10 +401,6 @@ class PrivacyCurve:
 
 def _check_delta(delta: object) -> float:
     return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-
-
-def _check_delta_or_0(delta: object) -> float:
-    return check_real("delta", delta, low=0.0, high=1.0, open_high=True)
 
 
 def _check_epsilon(epsilon: object) -> float:

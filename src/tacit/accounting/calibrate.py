@@ -121,9 +121,8 @@ def rough_epsilon(delta: float, adjacency: Adjacency, method: str) -> Callable[[
 
 
 def _gaussians(steps: Steps, *, sampled: bool) -> Event:
-    """Replace mechanisms that take seconds by Gaussians that cost about as much.
-
-    Balls in bins cost about as much as Poisson samples if noise is large, as known bins if it is small."""
+    """Replace mechanisms that take seconds by Gaussians that cost about as much."""
+    # Balls in bins cost about as much as Poisson samples if noise is large, as known bins if it is small.
     events = list[Event]()
     for base, count in steps:
         match base:
@@ -303,9 +302,8 @@ def _check_priced(price: Callable[[], object], goal: str) -> None:
 
 
 def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
-    """Find the least noise with ``digits`` significant digits, from ``log_noise`` up, that meets the goal.
-
-    Each candidate is checked: bounds are accurate only to about 1e-7, and may rise with more noise."""
+    """Find the least noise with ``digits`` significant digits, from ``log_noise`` up, that meets the goal."""
+    # Each candidate is checked: bounds are accurate only to about 1e-7, and may rise with more noise.
     noise = raised(_noise(log_noise), digits)
     while noise < MOST_NOISE and not keeps(noise):
         noise = raised(math.nextafter(noise, math.inf), digits)
@@ -370,9 +368,8 @@ def _secant(excess: Callable[[float], float], start: float, least: float, tolera
 
 
 def _refine(excess: Callable[[float], float], start: float, least: float, tolerance: float) -> float:
-    """Find an x with excess(x) <= 0, at most the tolerance above the root of the decreasing ``excess``.
-
-    If the root is below ``least``, the start of the range, return ``least``."""
+    """Find an x with excess(x) <= 0, at most the tolerance above the root of the decreasing ``excess``."""
+    # If the root is below ``least``, the start of the range, return ``least``.
     step = tolerance / 4.0
     low, high = start - step, min(start + step, _HIGH)
     while excess(high) > 0.0:

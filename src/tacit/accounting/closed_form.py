@@ -43,11 +43,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Compute delta of a Gaussian at any real ``epsilon``; ``mu`` is the sensitivity divided by the noise.
-
-    The result is relatively accurate, however small it is.  With a = eps/mu - mu/2 and b = eps/mu + mu/2 the
-    two terms share the factor phi(a), so delta = phi(a) (R(a) - R(b)) with R(t) = Phi(-t)/phi(t).
-    """
+    """Compute delta of a Gaussian at any real ``epsilon``; ``mu`` is the sensitivity divided by the noise."""
+    # The result is relatively accurate, however small it is.  With a = eps/mu - mu/2 and b = eps/mu + mu/2
+    # the two terms share the factor phi(a), so delta = phi(a) (R(a) - R(b)) with R(t) = Phi(-t)/phi(t).
     if mu == 0.0:
         return max(0.0, -math.expm1(epsilon))
     a, b = epsilon / mu - mu / 2.0, epsilon / mu + mu / 2.0
@@ -64,11 +62,9 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_delta_above(epsilon: float, mu: float) -> float:
-    """Bound :func:`gaussian_delta` from above, with an allowance for rounding of 64 + 6 a^2 units.
-
-    phi(a) = e^{-a^2/2} is off by a^2 units, and 1 - t R(t), about 1/t^2, by some t^2 units.  A test measures
-    the rounding.
-    """
+    """Bound :func:`gaussian_delta` from above, with an allowance for rounding of 64 + 6 a^2 units."""
+    # phi(a) = e^{-a^2/2} is off by a^2 units, and 1 - t R(t), about 1/t^2, by some t^2 units.  A test
+    # measures the rounding.
     a = epsilon / mu - mu / 2.0 if mu > 0.0 else 0.0
     slack = 2.0**-53 * (64.0 + 6.0 * a * a)
     return gaussian_delta(epsilon, mu) * (1.0 + min(slack, _MOST))
@@ -176,20 +172,16 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 
 
 def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
-    """Return whether a theorem proves that Poisson sampling amplifies ``inner``.
-
-    The theorems are about a record that may be absent, so they do not cover replace-one.  They do not cover
-    randomised response either: it shows who does not report.
-    """
+    """Return whether a theorem proves that Poisson sampling amplifies ``inner``."""
+    # The theorems are about a record that may be absent, so they do not cover replace-one.  They do not cover
+    # randomised response either: it shows who does not report.
     return adjacency is not Adjacency.REPLACE_ONE and not isinstance(inner, RandomizedResponse)
 
 
 def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
-    """Return ``inner`` for an exchange of one record for another, as in batches of fixed size.
-
-    Blanking a record is also an exchange.  The result is None for randomised response, whose reports show
-    their senders, and for a guarantee that was not stated under replace-one.
-    """
+    """Return ``inner`` for an exchange of one record for another, as in batches of fixed size."""
+    # Blanking a record is also an exchange.  The result is None for randomised response, whose reports show
+    # their senders, and for a guarantee that was not stated under replace-one.
     abstract = isinstance(inner, ApproximateDP | ExponentialMechanism | ZeroConcentratedDP)
     if isinstance(inner, RandomizedResponse) or (abstract and adjacency is not Adjacency.REPLACE_ONE):
         return None
@@ -198,11 +190,9 @@ def exchanged(inner: Base, adjacency: Adjacency) -> Base | None:
 
 
 def amplified(epsilon: float, rate: float, up: float = _UP) -> float:
-    """Return log(1 + q (e^eps - 1)), rounded up: at rate q, (eps, delta) becomes (this epsilon, q delta).
-
-    This holds for Poisson sampling under add-remove, and for sampling without replacement under replace-one
-    (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorems 8 and 9).
-    """
+    """Return log(1 + q (e^eps - 1)), rounded up: at rate q, (eps, delta) becomes (this epsilon, q delta)."""
+    # This holds for Poisson sampling under add-remove, and for sampling without replacement under replace-one
+    # (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorems 8 and 9).
     grown = epsilon + math.log(rate) if epsilon > 700.0 else math.log1p(rate * math.expm1(epsilon))
     return grown * up
 

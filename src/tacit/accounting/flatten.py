@@ -54,21 +54,13 @@ _ROUNDING = 2.0**-53
 
 
 def column_norm(event: MatrixFactorization) -> float:
-    """Compute the largest norm of a column of C, rounded up.
-
-    It is that of the first column, as the others are cut off at the last step.
-    """
+    """Compute the largest norm of a column of C, rounded up."""
+    # It is that of the first column, as the others are cut off at the last step.
     return math.hypot(*event.coefficients) * _UP
 
 
 def matrix_sensitivity(event: MatrixFactorization) -> float:
     """Bound the norm of the change of C g, rounded up.
-
-    With X = C^T C, X_ij = sum_{s < T-j} c_{s+j-i} c_s for i <= j.  For nonnegative coefficients the change is
-    largest if the record adds the same vector each time.  It is then the root of the sum of X over all pairs
-    of participations.  If the coefficients do not increase, X_ij only falls with j and with j - i, so the
-    worst steps are 0, b, 2b, ... (Kalinin & Lampert 2024, 2405.13763).  Otherwise the bound uses the least
-    nonincreasing sequence above the absolute values of the coefficients.
 
     **Guarantee**
 
@@ -76,6 +68,11 @@ def matrix_sensitivity(event: MatrixFactorization) -> float:
     * It is exact for one participation, for at most b coefficients, and for nonnegative nonincreasing
       coefficients.
     """
+    # With X = C^T C, X_ij = sum_{s < T-j} c_{s+j-i} c_s for i <= j.  For nonnegative coefficients the
+    # change is largest if the record adds the same vector each time.  It is then the root of the sum of X
+    # over all pairs of participations.  If the coefficients do not increase, X_ij only falls with j and
+    # with j - i, so the worst steps are 0, b, 2b, ...  (Kalinin & Lampert 2024, 2405.13763).  Otherwise the
+    # bound uses the least nonincreasing sequence above the absolute values of the coefficients.
     column = np.abs(np.array(event.coefficients, dtype=np.float64))
     times = min(event.participations, -(-event.steps // event.separation))
     if times == 1:
@@ -104,14 +101,14 @@ def sum_of_shifts(column: NDArray[np.float64], times: int, separation: int) -> N
 def tree_sensitivity(event: TreeAggregation) -> float:
     """Bound the norm of the change of all nodes of the tree, rounded up.
 
-    A node on level l covers 2^l steps, so it counts a record at most min(k, ceil(2^l / b)) times.  The counts
-    of a level's nodes add up to at most k, so their squares add up to at most k times that maximum.
-
     **Guarantee**
 
     * The bound is never below the largest norm over all patterns of participation and all vectors.
     * It is exact for one participation, where it is the root of the number of levels.
     """
+    # A node on level l covers 2^l steps, so it counts a record at most min(k, ceil(2^l / b)) times.  The
+    # counts of a level's nodes add up to at most k, so their squares add up to at most k times that
+    # maximum.
     times = min(event.participations, -(-event.leaves // event.separation))
     levels = range(event.leaves.bit_length())
     squares = sum(times * min(times, -(-(2**level) // event.separation)) for level in levels)
@@ -129,6 +126,7 @@ Base: TypeAlias = Event
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 
 _OF_PUBLIC_NUMBER = (Shuffled, ShuffledReports, WithoutReplacement, WithReplacement, RandomizedResponse)
+_NOTHING = ApproximateDP(0.0, 0.0)
 _LARGEST_GROUP = 1000  # for sampled records: a group of k records becomes a mixture of k + 1 Gaussians
 
 
@@ -148,7 +146,12 @@ def flatten(event: Event) -> Steps:
     >>> flatten(GroupPrivacy(Repeat(Gaussian(6.0), 5), size=2))
     ((Gaussian(noise_multiplier=3.0), 5),)
     """
-    return merged((base, count) for base, count in _parts(event) if not _ignores_the_records(base))
+    # an output that depends on no record costs nothing
+    return merged(
+        (base, count)
+        for base, count in _parts(event)
+        if base != _NOTHING and not (isinstance(base, RandomizedResponse) and base.noise == 1.0)
+    )
 
 
 def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
@@ -157,17 +160,6 @@ def merged(parts: Iterable[tuple[Base, int]], times: int = 1) -> Steps:
     for base, count in parts:
         counts[base] = counts.get(base, 0) + times * count
     return tuple(counts.items())
-
-
-def _ignores_the_records(base: Base) -> bool:
-    """Return whether the output depends on no record, so that it costs nothing."""
-    match base:
-        case ApproximateDP(epsilon, delta):
-            return epsilon == delta == 0.0
-        case RandomizedResponse(noise, _):
-            return noise == 1.0
-        case _:
-            return False
 
 
 def _parts(event: Event) -> Steps:
@@ -261,12 +253,10 @@ def _simplified(event: _Sampled, base: Base) -> Base:
 
 
 def _group(base: Base, size: int) -> Steps:
-    """Replace ``base`` for a group of ``size`` records by events that equal or dominate it.
-
-    Ratios of probabilities multiply along a chain of neighbours.  Sources: Vadhan 2017, Lemma 2.2, for
-    (epsilon, delta); Bun & Steinke 2016 (1605.02065), Proposition 27, for zCDP; Ganesh 2024 (2401.10294),
-    Theorem 3.1, for samples.
-    """
+    """Replace ``base`` for a group of ``size`` records by events that equal or dominate it."""
+    # Ratios of probabilities multiply along a chain of neighbours.  Sources: Vadhan 2017, Lemma 2.2, for
+    # (epsilon, delta); Bun & Steinke 2016 (1605.02065), Proposition 27, for zCDP; Ganesh 2024 (2401.10294),
+    # Theorem 3.1, for samples.
     match base:
         case _ if size == 1:
             return ((base, 1),)
@@ -285,16 +275,18 @@ def _group(base: Base, size: int) -> Steps:
 
 
 def _at_sensitivity(size: int, base: Base) -> Event | None:
-    """Return ``base`` at ``size`` times the sensitivity, if that also dominates ``size`` copies of ``base``.
-
-    It does for Laplace noise: E min(P1 P2, e^{s+t} Q1 Q2) >= E min(P1, e^s Q1) E min(P2, e^t Q2), and the
-    overlap at shift s is e^{-(s/b - eps)/2}.  So overlaps multiply as shifts add up.
-    """
+    """Return ``base`` at ``size`` times the sensitivity, if that also dominates ``size`` copies of it."""
+    # It does for Laplace noise: E min(P1 P2, e^{s+t} Q1 Q2) >= E min(P1, e^s Q1) E min(P2, e^t Q2), and the
+    # overlap at shift s is e^{-(s/b - eps)/2}.  So overlaps multiply as shifts add up.
     match base:
         case Gaussian(noise) | Laplace(noise):
             return type(base)(noise / size)
         case ApproximateDP(epsilon, delta):
-            return ApproximateDP(size * epsilon, min(1.0, _group_delta(epsilon, delta, size)))
+            # delta (e^{k eps} - 1) / (e^eps - 1), rounded up
+            if delta == 0.0 or size * epsilon > 700.0:
+                return ApproximateDP(size * epsilon, 0.0 if delta == 0.0 else 1.0)
+            factor = size if epsilon == 0.0 else math.expm1(size * epsilon) / math.expm1(epsilon)
+            return ApproximateDP(size * epsilon, min(1.0, delta * max(factor, size) * (1.0 + 1e-12)))
         case ExponentialMechanism(epsilon):
             return ExponentialMechanism(size * epsilon)
         case ZeroConcentratedDP(rho):
@@ -315,23 +307,11 @@ def _binomial(size: int, rate: float) -> tuple[float, ...]:
     return tuple((shares / shares.sum()).tolist())
 
 
-def _group_delta(epsilon: float, delta: float, size: int) -> float:
-    """Compute delta (e^{k eps} - 1) / (e^eps - 1), rounded up."""
-    if delta == 0.0:
-        return 0.0
-    if size * epsilon > 700.0:
-        return 1.0
-    factor = size if epsilon == 0.0 else math.expm1(size * epsilon) / math.expm1(epsilon)
-    return delta * max(factor, size) * (1.0 + 1e-12)
-
-
 def in_units_of(adjacency: Adjacency, steps: Steps) -> Steps:
-    """Divide the noise of mechanisms without sampling by the sensitivity that ``adjacency`` gives them.
-
-    Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
-    Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
-    ``Partitioned`` and ``Shuffled`` become ``event`` performed once, as a record is in one batch per epoch.
-    """
+    """Divide the noise of mechanisms without sampling by the sensitivity that ``adjacency`` gives them."""
+    # Neighbouring sums differ by at most Delta under add-remove and zero-out, by 2 Delta under replace-one.
+    # Sampled mechanisms do not change, as their replace-one pair is not a rescaled add-remove pair.
+    # ``Partitioned`` and ``Shuffled`` become ``event`` performed once, as a record is in one batch per epoch.
     return merged((_unit(base, adjacency), count) for base, count in steps)
 
 
@@ -377,10 +357,8 @@ def refuse_sampled_replacement(steps: Steps, adjacency: Adjacency, method: str) 
 
 
 def total_mu(steps: Steps) -> float:
-    """Compute mu of the composition of all unsampled Gaussians in ``steps``: mu^2 = sum of 1/sigma^2.
-
-    See Dong, Roth & Su 2019 (1905.02383), Corollary 3.3.
-    """
+    """Compute mu of the composition of all unsampled Gaussians in ``steps``: mu^2 = sum of 1/sigma^2."""
+    # See Dong, Roth & Su 2019 (1905.02383), Corollary 3.3.
     return math.hypot(
         *(math.sqrt(count) / base.noise_multiplier for base, count in steps if isinstance(base, Gaussian))
     )

@@ -63,8 +63,12 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
             return SinglePrice(base, adjacency).epsilon(delta)
         case PoissonSampled(rate, inner) if is_amplified(inner, adjacency):
             return _sampled(rate, inner, delta, adjacency)
-        case WithoutReplacement() | WithReplacement():
-            return _fixed_size(base, delta, adjacency)
+        case WithoutReplacement(records, batch, inner) if (unit := exchanged(inner, adjacency)) is not None:
+            return _sampled(batch / records, unit, delta, Adjacency.REPLACE_ONE)
+        case WithReplacement(records, batch, inner):
+            unit = exchanged(inner, adjacency)
+            if isinstance(unit, Gaussian | Laplace):
+                return _with_replacement(records, batch, unit, delta)
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
             return _of_group(lambda share: mechanism_epsilon(inner, share, adjacency), size, delta)
         case PrivateSelection():
@@ -74,7 +78,11 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     pure = pure_epsilon(base, adjacency)
     if pure is not None:
         return _relaxed(pure, 0.0, delta)
-    raise _unknown(base, adjacency)
+    raise UnsupportedEvent(
+        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}: composition "
+        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method 'pld' "
+        "or 'rdp'."
+    )
 
 
 def _by_grid(base: Base, delta: float, adjacency: Adjacency) -> float:
@@ -100,14 +108,6 @@ def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
         return by_renyi
 
 
-def _unknown(base: Base, adjacency: Adjacency) -> UnsupportedEvent:
-    return UnsupportedEvent(
-        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}: composition "
-        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method 'pld' "
-        "or 'rdp'."
-    )
-
-
 def least_delta(base: Base) -> float:
     """Return the delta below which no epsilon of ``base`` is known: 0 except for (epsilon, delta) claims."""
     match base:
@@ -121,10 +121,8 @@ def least_delta(base: Base) -> float:
 
 
 def delta_shares(steps: Steps, delta: float, share: float) -> tuple[list[float], float] | None:
-    """Split ``delta`` into a share for each mechanism in ``steps`` and a rest; None if it is too small.
-
-    Each mechanism gets its least delta, and an equal part of ``share`` times the remaining delta.
-    """
+    """Split ``delta`` into a share for each mechanism in ``steps`` and a rest; None if it is too small."""
+    # Each mechanism gets its least delta, and an equal part of ``share`` times the remaining delta.
     spent = sum(count * least_delta(base) for base, count in steps) * _UP
     if spent >= delta:
         return None
@@ -133,10 +131,8 @@ def delta_shares(steps: Steps, delta: float, share: float) -> tuple[list[float],
 
 
 def least_value(value: Callable[[float], float], low: float, high: float) -> float:
-    """Find the least value on a coarse grid in [low, high], refined near the best grid point.
-
-    Every point gives a valid bound, so the result need not be the true minimum.
-    """
+    """Find the least value on a coarse grid in [low, high], refined near the best grid point."""
+    # Every point gives a valid bound, so the result need not be the true minimum.
     points = np.linspace(low, high, 13)
     values = [value(float(point)) for point in points]
     best = int(np.argmin(values))
@@ -150,25 +146,13 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
 
 
 def _relaxed(epsilon: float, spent: float, delta: float) -> float:
-    """Return eps' at ``delta`` of the worst (epsilon, spent)-DP mechanism.
-
-    It solves (e^eps - e^eps') / (1 + e^eps) = (delta - spent) / (1 - spent) for the worst-case coin of
-    Kairouz, Oh & Viswanath 2015.
-    """
+    """Return eps' at ``delta`` of the worst (epsilon, spent)-DP mechanism."""
+    # It solves (e^eps - e^eps') / (1 + e^eps) = (delta - spent) / (1 - spent) for the worst-case coin of
+    # Kairouz, Oh & Viswanath 2015.
     if delta < spent:
         return math.inf
     share = (delta - spent) / (1.0 - spent) * (1.0 + math.exp(-epsilon))
     return max(0.0, (epsilon + math.log1p(-share)) * _UP + 1e-15) if share < 1.0 else 0.0
-
-
-def _fixed_size(base: WithoutReplacement | WithReplacement, delta: float, adjacency: Adjacency) -> float:
-    unit = exchanged(base.event, adjacency)
-    match base:
-        case WithoutReplacement(records, batch) if unit is not None:
-            return _sampled(batch / records, unit, delta, Adjacency.REPLACE_ONE)
-        case WithReplacement(records, batch) if isinstance(unit, Gaussian | Laplace):
-            return _with_replacement(records, batch, unit, delta)
-    raise _unknown(base, adjacency)
 
 
 def _sampled(rate: float, unit: Base, delta: float, adjacency: Adjacency) -> float:
@@ -179,11 +163,9 @@ def _sampled(rate: float, unit: Base, delta: float, adjacency: Adjacency) -> flo
 
 
 def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta: float) -> float:
-    """Account for samples with replacement by Balle, Barthe & Gaboardi 2018, Theorem 10.
-
-    delta is the mean of delta_k(eps) over the number k of times that the record is drawn, where delta_k is
-    delta at k times the sensitivity.  eps is amplified by P(k > 0).
-    """
+    """Account for samples with replacement by Balle, Barthe & Gaboardi 2018, Theorem 10."""
+    # delta is the mean of delta_k(eps) over the number k of times that the record is drawn, where delta_k is
+    # delta at k times the sensitivity.  eps is amplified by P(k > 0).
     log_miss = math.log1p(-1.0 / records) if records > 1 else -math.inf
     chance = -math.expm1(batch * log_miss)
     draws = np.arange(1.0, min(batch, _MOST_DRAWS) + 1.0)
@@ -215,14 +197,19 @@ def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta:
 
 
 def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> float:
-    """Return k eps, where eps = ``epsilon_at(delta_1)`` and delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta.
-
-    See Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
-    """
+    """Return k eps, where eps = ``epsilon_at(delta_1)`` and delta_1 (e^{k eps} - 1) / (e^eps - 1) = delta."""
+    # See Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
 
     def excess(log_share: float) -> float:
         epsilon = epsilon_at(math.exp(log_share))
-        return log_share + _log_geometric(epsilon, size) - math.log(delta / _UP)
+        if math.isinf(epsilon):
+            return math.inf
+        # log(1 + e^eps + ... + e^{(k-1) eps})
+        if epsilon == 0.0:
+            log_sum = math.log(size)
+        else:
+            log_sum = (size - 1) * epsilon + math.log(math.expm1(-size * epsilon) / math.expm1(-epsilon))
+        return log_share + log_sum - math.log(delta / _UP)
 
     low, high = math.log(_LEAST_DELTA), math.log(delta / size / _UP)
     if excess(low) > 0.0:
@@ -231,15 +218,6 @@ def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> 
     while excess(share) > 0.0:
         share -= 1e-9
     return size * epsilon_at(math.exp(share)) * _UP
-
-
-def _log_geometric(epsilon: float, size: int) -> float:
-    """Return log(1 + e^eps + ... + e^{(k-1) eps})."""
-    if epsilon == 0.0:
-        return math.log(size)
-    if math.isinf(epsilon):
-        return math.inf
-    return (size - 1) * epsilon + math.log(math.expm1(-size * epsilon) / math.expm1(-epsilon))
 
 
 # Three composition theorems, which use only the (epsilon, delta) of each mechanism.
@@ -302,29 +280,15 @@ def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
 
 
 def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> float:
-    """Compute epsilon of a composition of eps_t-DP mechanisms by advanced composition.
-
-    ``parts`` holds pairs (eps_t, count).  The sum of the eps_t is also a bound, and is returned if it is
-    smaller.
-    """
+    """Compute epsilon of a composition of eps_t-DP mechanisms by advanced composition."""
+    # ``parts`` holds pairs (eps_t, count).  The sum of the eps_t is also a bound, and is returned if it is
+    # smaller.
     total = sum(epsilon * count for epsilon, count in parts)
     if not parts or max(epsilon for epsilon, _ in parts) > 700.0:
         return total
     squares = sum(epsilon * epsilon * count for epsilon, count in parts)
     drift = sum(epsilon * math.expm1(epsilon) * count for epsilon, count in parts)
     return min(total, math.sqrt(2.0 * math.log(1.0 / delta_prime) * squares) + drift) * _UP
-
-
-def _delta_prime(parts: list[tuple[float, int]], epsilon: float) -> float:
-    """Solve the theorem for the least delta' at which ``parts`` compose to ``epsilon``, rounded up."""
-    total = sum(each * count for each, count in parts)
-    if total * _UP <= epsilon:
-        return 0.0
-    if max(each for each, _ in parts) > 700.0:
-        return 1.0
-    squares = sum(each * each * count for each, count in parts)
-    left = epsilon / _UP - sum(each * math.expm1(each) * count for each, count in parts) * _UP
-    return math.exp(-left * left / (2.0 * squares)) * (1.0 + 1e-9) if left > 0.0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -342,10 +306,8 @@ class Coins:
         return self.infinite + float(np.dot(self.masses[above:], gained)) * _UP
 
     def epsilon(self, delta: float) -> float:
-        """Find the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite if there is none.
-
-        Between two losses delta(eps) is A - e^eps B, so the equation has a closed-form solution.
-        """
+        """Find the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite if there is none."""
+        # Between two losses delta(eps) is A - e^eps B, so the equation has a closed-form solution.
         if delta <= self.infinite:
             return math.inf
         last = self.losses.size - 1  # ``infinite`` < delta there
@@ -416,21 +378,17 @@ def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> 
         parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
         delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
     """
-    left = _remaining_delta([(delta_t, count) for _, delta_t, count in parts], delta)
+    if any(own >= 1.0 for _, own, _ in parts):
+        return math.inf
+    # left is d with 1 - prod (1 - delta_t) (1 - d) = delta, rounded down
+    log_kept = sum(count * math.log1p(-own) for _, own, count in parts)
+    left = -math.expm1(math.log1p(-delta) - log_kept * _UP) * (1.0 - 1e-12)
     if left <= 0.0:
         return math.inf
     if any(math.isinf(epsilon) for epsilon, _, _ in parts):
         return math.inf
     total = sum(epsilon * count for epsilon, _, count in parts) * _UP
     return min(total, _compose([(epsilon, count) for epsilon, _, count in parts]).epsilon(left))
-
-
-def _remaining_delta(deltas: list[tuple[float, int]], delta: float) -> float:
-    """Return d with 1 - prod (1 - delta_t) (1 - d) = delta, rounded down."""
-    if any(each >= 1.0 for each, _ in deltas):
-        return -1.0
-    log_kept = sum(count * math.log1p(-each) for each, count in deltas)
-    return -math.expm1(math.log1p(-delta) - log_kept * _UP) * (1.0 - 1e-12)
 
 
 @dataclass(frozen=True)
@@ -504,7 +462,15 @@ class StrongPrice(SplitPrice):
         return advanced_composition([(epsilon, count) for epsilon, _, count in parts], rest)
 
     def _spent(self, parts: _Parts, epsilon: float) -> float:
-        rest = _delta_prime([(each, count) for each, _, count in parts], epsilon)
+        # the theorem, solved for the least delta', rounded up
+        if sum(each * count for each, _, count in parts) * _UP <= epsilon:
+            rest = 0.0
+        elif max(each for each, _, _ in parts) > 700.0:
+            rest = 1.0
+        else:
+            squares = sum(each * each * count for each, _, count in parts)
+            left = epsilon / _UP - sum(each * math.expm1(each) * count for each, _, count in parts) * _UP
+            rest = math.exp(-left * left / (2.0 * squares)) * (1.0 + 1e-9) if left > 0.0 else 1.0
         return sum(own * count for _, own, count in parts) * _UP + rest
 
     def delta(self, epsilon: float) -> float:

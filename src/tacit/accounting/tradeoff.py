@@ -69,11 +69,18 @@ def _nodes(deltas: Callable[[Array], Array], reach: float, rates: Array) -> tupl
     for _ in range(_ROUNDS):
         points, lines = _lines(x, d, rates)
         best = np.argmax(lines, axis=1)
-        wide = _possible_gain(points, lines, best) > _COARSE * _smaller_rate(lines, best)
+        # the smaller of the false-negative and the true-positive rate, to resolve both tails
+        value = lines[np.arange(best.size), best]
+        smaller = np.maximum(np.minimum(value, 1.0 - value), 1e-12)
+        wide = _possible_gain(points, lines, best) > _COARSE * smaller
         polished += not wide.any()
         if polished > _POLISHED or reach == 0.0:
             break
-        more = _midpoints(points, best[wide]) if wide.any() else _vertices(points, lines, best)
+        if wide.any():
+            middle = points[best[wide]]
+            more = np.concatenate([middle + points[end] for end in _around(points, best[wide])]) / 2.0
+        else:
+            more = _vertices(points, lines, best)
         more = np.setdiff1d(np.abs(more), x)
         x, d = np.concatenate([x, more]), np.concatenate([d, deltas(more)])
         order = np.argsort(x)
@@ -101,20 +108,13 @@ def _lines(x: Array, d: Array, rates: Array) -> tuple[Array, Array]:
     return np.concatenate([-x[:0:-1], x]), np.concatenate([lower[:, :0:-1], upper], axis=1)
 
 
-def _smaller_rate(lines: Array, best: Array) -> Array:
-    """Return the smaller of the false-negative and the true-positive rate, to resolve both tails."""
-    value: Array = lines[np.arange(best.size), best]
-    return np.maximum(np.minimum(value, 1.0 - value), 1e-12)
-
-
 def _around(points: Array, best: Array) -> tuple[Array, Array]:
     return np.maximum(best - 1, 0), np.minimum(best + 1, points.size - 1)
 
 
 def _possible_gain(points: Array, lines: Array, best: Array) -> Array:
-    """Bound how much higher than the best line any other line may reach.
-
-    A concave function of e^eps lies below its chord to one neighbour, extended beyond the other end."""
+    """Bound how much higher than the best line any other line may reach."""
+    # A concave function of e^eps lies below its chord to one neighbour, extended beyond the other end.
     rows = np.arange(best.size)
     left, right = _around(points, best)
     x = np.exp(points)
@@ -125,11 +125,6 @@ def _possible_gain(points: Array, lines: Array, best: Array) -> Array:
     inside = (left < best) & (best < right)
     at_the_end = np.where(points[right] - points[left] > _NARROW * np.ptp(points), np.inf, 0.0)
     return np.where(inside, np.maximum(np.nan_to_num(rising), np.nan_to_num(falling)), at_the_end)
-
-
-def _midpoints(points: Array, best: Array) -> Array:
-    left, right = _around(points, best)
-    return np.unique(np.concatenate([points[best] + points[left], points[best] + points[right]]) / 2.0)
 
 
 def _vertices(points: Array, lines: Array, best: Array) -> Array:

@@ -12,18 +12,109 @@ sums of floats anyway, and not for exact queries.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from tacit import native
 from tacit.errors import InvalidInput, check_integer, check_real
-from tacit.noise import kernel
-from tacit.noise.box_muller import BLOCKS_PER_TILE, DRAWS_PER_TILE, Target, fill
-from tacit.noise.generator import Generator, Purpose
+from tacit.noise.box_muller import (
+    BLOCKS_PER_TILE,
+    BYTES_PER_TILE,
+    DIGIT_BLOCKS_PER_TILE,
+    DRAWS_PER_TILE,
+    Room,
+    Target,
+    box_muller,
+    fill,
+)
+from tacit.noise.generator import Generator, Purpose, key_stream
+
+# --- the native kernel: a check that it computes correctly, and its call ----------------------------------
+
+# FIPS 197, appendix C.1: key, plain text, cipher text.
+_FIPS_197 = (
+    bytes.fromhex("000102030405060708090a0b0c0d0e0f"),
+    bytes.fromhex("00112233445566778899aabbccddeeff"),
+    bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"),
+)
+_TOLERANCE = 1e-5
+"""The largest difference between draws in single and in double precision, which are at most 12 here."""
+
+
+def why_not() -> str | None:
+    """Return why the noise kernel is not used, or None if it is used."""
+    library = native.library()
+    return native.why_not() if library is None else _fault(library)
+
+
+@cache
+def _fault(library: ctypes.CDLL) -> str | None:
+    """Test the kernel on one tile and return what fails, or None; machines differ in their instructions."""
+    level = library.tacit_noise_level()
+    if level == 0:
+        return "the processor lacks AES or AVX2 instructions"
+    key, plain, cipher = _FIPS_197
+    words = np.empty(BYTES_PER_TILE, np.uint8)
+    library.tacit_noise_words(key, plain, 1, words.ctypes.data, level)
+    if words[: len(cipher)].tobytes() != cipher:
+        return "its cipher fails the test of FIPS 197"
+    room, want = Room(1, np.float64), np.empty((1, 2, DRAWS_PER_TILE // 2))
+    key_stream(key, plain, room.words[0].data)
+    if not np.array_equal(words, room.words[0]):
+        return "its key stream is not that of AES in counter mode"
+    words.view("<i8")[:2] = room.words.view("<i8")[0, :2] = 0, 12345  # these two need further digits
+    got = np.empty(DRAWS_PER_TILE, np.float32)
+    library.tacit_noise_transform(words.ctypes.data, key, plain, 1.0, got.ctypes.data, level)
+    box_muller(room, 1.0, want, partial(_digit, key, plain))
+    if not np.allclose(got, want.reshape(-1), rtol=0, atol=_TOLERANCE):
+        return "its draws are not those of Box and Muller's transform"
+    return None
+
+
+def _digit(key: bytes, counter: bytes, row: int, pair: int, d: int) -> int:
+    """Return digit ``d`` of a radius of the tile in which the block of ``counter`` is."""
+    tile = int.from_bytes(counter[12:], "big") // BLOCKS_PER_TILE + row
+    block = tile * DIGIT_BLOCKS_PER_TILE + pair // 2
+    words = bytearray(16)
+    key_stream(key, bytes([d]) + counter[1:12] + block.to_bytes(4, "big"), memoryview(words))
+    return int.from_bytes(words[pair % 2 * 8 :][:8], "little")
+
+
+@final
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel, at the best level of instructions that the processor supports."""
+
+    library: ctypes.CDLL
+    level: int
+
+    def fill(self, draws: Tensor, key: bytes, counter: bytes, std: float, threads: int) -> None:
+        """Overwrite ``draws`` (float32, contiguous, on the CPU) with N(0, std^2) from ``counter`` on."""
+        self.library.tacit_noise(key, counter, std, draws.numel(), draws.data_ptr(), threads, self.level)
+
+
+def loaded() -> Kernel | None:
+    """Return the kernel, or None if it is not used; :func:`why_not` says why."""
+    library = native.library()
+    return None if library is None or _fault(library) is not None else _kernel(library)
+
+
+@cache
+def _kernel(library: ctypes.CDLL) -> Kernel:
+    return Kernel(library, library.tacit_noise_level())
+
+
+# --- draws ------------------------------------------------------------------------------------------------
+
 
 # An address has 2^32 cipher blocks.
 _MOST_DRAWS = (1 << 32) // BLOCKS_PER_TILE * DRAWS_PER_TILE
@@ -104,7 +195,7 @@ class StepNoise:
         self._generator = generator
         self._purpose, self._step, self._rank = purpose, step, rank
         self._threads = torch.get_num_threads() if threads is None else threads
-        self._native = kernel.loaded()
+        self._native = loaded()
 
     def fill(self, out: Tensor, index: int) -> None:
         """Overwrite ``out``, a contiguous tensor on the CPU, with the noise of this index."""
@@ -171,3 +262,73 @@ def _checked(dtype: torch.dtype) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"noise must be float32 or float64; got {dtype}. Add it in float32, then cast.")
     return dtype
+
+
+# --- noise that a background thread draws on the processor while a GPU works ------------------------------
+#
+# While a GPU works, the processor is mostly idle.  A thread draws the step's noise there into page-locked
+# memory, and it is copied to the device when the step needs it, without blocking the host.  The draws are
+# the same to the bit on any device.  Training on the CPU does not use such a thread: its draws would compete
+# with the forward and backward pass for the same cores, and take only a few hundredths of their time.
+
+
+@final
+class NoiseAhead:
+    """The noise of a step's parameters: :meth:`start` begins to draw it, and :meth:`take` returns it.
+
+    Args:
+        like: maps names to tensors of the shape, type and device that the noise is to have.  A tensor's
+            position in the mapping is the ``index`` of its address.  Types narrower than float32 get float32
+            noise.
+        rank, ranks: as in :func:`tacit.noise.gaussian.gaussian`.
+
+    The last parameters are drawn first, because the backward pass asks for them in this order.
+
+    >>> from tacit.noise.gaussian import gaussian
+    >>> generator, like = Generator.from_os(), {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
+    >>> ahead = NoiseAhead(generator, like)
+    >>> ahead.start(step=7, std=2.0)
+    >>> torch.equal(ahead.take("bias"), gaussian(generator, (3,), std=2.0, step=7, index=1))
+    True
+    """
+
+    def __init__(
+        self, generator: Generator, like: Mapping[str, Tensor], *, rank: int = 0, ranks: int = 1
+    ) -> None:
+        self._generator, self._rank, self._ranks = generator, rank, ranks
+        self._like = {
+            name: torch.empty(
+                tensor.shape,
+                dtype=torch.float64 if tensor.dtype == torch.float64 else torch.float32,
+                device="meta",
+            )
+            for name, tensor in like.items()
+        }
+        self._devices = {name: tensor.device for name, tensor in like.items()}
+        self._index = {name: index for index, name in enumerate(like)}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tacit-noise")
+        self._draws: dict[str, Future[Tensor]] = {}
+
+    def start(self, *, step: int, std: float) -> None:
+        """Draw the noise of ``step``, and drop noise of the previous step that was not taken."""
+        for future in self._draws.values():
+            future.cancel()
+        noise = StepNoise(self._generator, std=std, step=step, rank=self._rank, ranks=self._ranks)
+        self._draws = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
+
+    def take(self, name: str) -> Tensor:
+        """Return the noise of one parameter, on its device; each name may be taken once in a step.
+
+        The copy runs on the current stream, in order with the caller's other work there.
+        """
+        if name not in self._draws:
+            raise InvalidInput(
+                f"no noise is left for {name!r}: this step has used it already, or never drew it."
+            )
+        return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
+
+    def _draw(self, name: str, noise: StepNoise) -> Tensor:
+        on_gpu = self._devices[name].type == "cuda"
+        draws = torch.empty_like(self._like[name], device="cpu", pin_memory=on_gpu)
+        noise.fill(draws, self._index[name])
+        return draws

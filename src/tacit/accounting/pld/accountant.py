@@ -245,11 +245,6 @@ def _step(sampling_rate: float, records: int, largest_batch: int) -> TruncatedPo
 # Truncated samples are priced like whole ones if a sample is rarely cut (``truncated``).
 
 
-def _without_bins(steps: Steps) -> Steps:
-    """Return ``steps`` as if the bins were known: plain Gaussians, which can only cost more."""
-    return merged((base.event if isinstance(base, BallsInBins) else base, count) for base, count in steps)
-
-
 def _units(steps: Steps, adjacency: Adjacency) -> Steps:
     """Return ``steps`` in units of the adjacency, with selections replaced by their curves."""
     return tuple(
@@ -268,8 +263,6 @@ def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
 def price(steps: Steps, adjacency: Adjacency) -> Price:
     """Price any composition of mechanisms that have a dominating pair.
 
-    Gaussians without sampling, and Gaussian or Laplace noise performed once, have closed forms.
-
     **Guarantee**
 
     * ``epsilon`` and ``delta`` are upper bounds: connect-the-dots on the grid, with allowances for rounding,
@@ -279,10 +272,15 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
     * The best of several runs is priced from the curve of one run: an upper bound, not a dominating pair.
     * Mechanisms without a proven dominating pair are refused by name.
     """
+    # Gaussians without sampling, and Gaussian or Laplace noise performed once, have closed forms.
     units = _units(steps, adjacency)
     result = _priced(units, adjacency)
     if any(isinstance(base, BallsInBins) for base, _ in units):
-        return LeastPrice({"pld": result, "without bins": price(_without_bins(steps), adjacency)})
+        # if the bins were known, these were plain Gaussians, which can only cost more
+        known = merged(
+            (base.event if isinstance(base, BallsInBins) else base, count) for base, count in steps
+        )
+        return LeastPrice({"pld": result, "without bins": price(known, adjacency)})
     return result
 
 

@@ -72,13 +72,11 @@ def _log_mean(masses: Array, x: Array, tilt: float) -> float:
 
 
 def window_of(masses: Array, d: float, bins: int, below: float, above: float) -> Window | None:
-    """Choose a window for the sum by Chernoff's bound.
-
-    P and Q each have at most the mass ``below`` to the left of the window and ``above`` to the right.  The
-    result is None if the whole sum has so little mass.
-
-    The bound on P uses E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}.  Where S > t, Q has less mass than P.
-    """
+    """Choose a window for the sum by Chernoff's bound."""
+    # P and Q each have at most the mass ``below`` to the left of the window and ``above`` to the right.  The
+    # result is None if the whole sum has so little mass.
+    #
+    # The bound on P uses E_Q (S/t) e^{z S} = m'(z) m(z)^{t-1}.  Where S > t, Q has less mass than P.
     points = masses.size - 1
     masses, x = _thinned(masses, d)
     total = float(masses.sum())
@@ -103,13 +101,12 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
 def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
     """Compute the distribution of the sum of ``bins`` terms, at least one of which comes from ``tail``.
 
-    A term has the distribution ``head + tail``.  ``tail`` has no mass below the last point of ``head``, which
-    may be empty.  If ``down``, small sums are precise, else large ones.
-
     Returns:
         The masses in the window, a bound on the rounding error of each, and a bound on the P-mass outside of
         the window, which wraps around and adds to the masses.
     """
+    # A term has the distribution ``head + tail``.  ``tail`` has no mass below the last point of ``head``,
+    # which may be empty.  If ``down``, small sums are precise, else large ones.
     size, s, tilts = window.size, window.values(), window.tilts(down=down)
     weight = np.maximum(s / bins, 1.0)
     value, error, least, wrapped = np.zeros(size), np.zeros(size), np.full(size, math.inf), np.zeros(size)
@@ -145,14 +142,12 @@ def _tilted_sum(
 
 
 def _power(head: Array, tail: Array, bins: int, size: int, unit: float) -> tuple[Complex, float]:
-    """Transform the sum of ``bins`` terms, at least one of which comes from ``tail``.
-
-    ``head + tail`` has total mass 1.  Also return a bound on the sum of the errors.
-
-    With the transforms B of ``head``, L of ``tail`` and A = B + L, that is A^t - B^t = L sum_i A^i B^{t-1-i}.
-    Its relative accuracy is that of L, however small.  Errors of A and B grow t-fold.  The transform of a
-    smooth sum is 0 nearly everywhere, and is not computed there.
-    """
+    """Transform the sum of ``bins`` terms, at least one of which comes from ``tail``."""
+    # ``head + tail`` has total mass 1.  Also return a bound on the sum of the errors.
+    #
+    # With the transforms B of ``head``, L of ``tail`` and A = B + L, that is A^t - B^t = L sum_i A^i
+    # B^{t-1-i}.  Its relative accuracy is that of L, however small.  Errors of A and B grow t-fold.  The
+    # transform of a smooth sum is 0 nearly everywhere, and is not computed there.
     of_tail = _transform(tail, size)
     of_head = _transform(head, size) if head.size else np.zeros_like(of_tail)
     largest = np.maximum(np.abs(of_head + of_tail), np.abs(of_head))
@@ -288,10 +283,8 @@ def _split(low: Array, high: Array, start: int) -> tuple[Array, Array]:
 def _first_grid(
     law: _Lognormal, bins: int, reach: float, most: int, rest: float
 ) -> tuple[float, int, Window]:
-    """Choose spacing, points of W and window of the first level, as fine as W needs if that is affordable.
-
-    ``reach`` is the largest W on this level, which has at most ``most`` points.
-    """
+    """Choose spacing, points of W and window of the first level, as fine as W needs if that is affordable."""
+    # ``reach`` is the largest W on this level, which has at most ``most`` points.
     d = _FINE / law.sigma
     while True:
         points = min(most, math.ceil(reach / d))
@@ -415,10 +408,9 @@ class _Lognormal:
         return float(ndtr(s / 2.0 - log_cut / s) + ndtr(-s / 2.0 - log_cut / s))
 
     def clip(self, bins: int) -> float:
-        """Return where W may be clipped when adding a record, where large W mean small losses.
-
-        Clipping adds E (W - clip)_+ / t to the mean loss, or at most about P(W > clip).  The divergence of a
-        pass is about (e^{s^2} - 1) / 2t."""
+        """Return where W may be clipped when adding a record, where large W mean small losses."""
+        # Clipping adds E (W - clip)_+ / t to the mean loss, or at most about P(W > clip).  The divergence
+        # of a pass is about (e^{s^2} - 1) / 2t.
         s = 1.0 / self.sigma
         diverges = math.expm1(s * s)
         often = _SHIFT * min(1.0, diverges / bins)
@@ -461,12 +453,11 @@ class _Lognormal:
         return low.astype(np.float64), high.astype(np.float64)
 
     def below(self, cells: Array, spread: Array, d: float) -> Array:
-        """Return masses at 0, d, 2d, ... of a distribution that is below W in increasing convex order.
-
-        ``spread`` holds the second differences of the chords, from which those of c are subtracted.  Near 0,
-        where W has too little mass for that, c is constant, so that the mean is c below 1.  At the cut, a few
-        points are dropped, with more mass than c has there.  If the grid is too coarse, W is rounded down.
-        """
+        """Return masses at 0, d, 2d, ... of a distribution that is below W in increasing convex order."""
+        # ``spread`` holds the second differences of the chords, from which those of c are subtracted.  Near
+        # 0, where W has too little mass for that, c is constant, so that the mean is c below 1.  At the
+        # cut, a few points are dropped, with more mass than c has there.  If the grid is too coarse, W is
+        # rounded down.
         x: Array = d * np.arange(-1.0, spread.size + 1.0)
         f = self.density(x)
         highest = np.maximum(np.maximum(f[:-2], f[1:-1]), f[2:])

@@ -44,11 +44,9 @@ _STRIDE = 0.2  # of the search for a saddle, in log tilt
 
 @lru_cache(maxsize=256)
 def _samples(term: Mixture, tilt: float, log_tail: float | None) -> tuple[Array, Array]:
-    """Compute losses and log masses for an estimate of K near ``tilt``, by a coarse trapezoid rule.
-
-    With ``log_tail``, outcomes rarer than e^log_tail are left out, so that rare large losses do not make K
-    explode.
-    """
+    """Compute losses and log masses for an estimate of K near ``tilt``, by a coarse trapezoid rule."""
+    # With ``log_tail``, outcomes rarer than e^log_tail are left out, so that rare large losses do not make K
+    # explode.
     if log_tail is None:
         low, high = term.reach(tilt, _LOG_ROUGH)
     else:
@@ -79,10 +77,8 @@ def _search(
     start: float,
     log_tail: float | None = None,
 ) -> Saddle:
-    """Find the saddle at which ``excess``, which increases with the tilt, is 0, or the nearest possible one.
-
-    The search begins at the tilt ``start`` and doubles its strides.
-    """
+    """Find the saddle at which ``excess``, which increases with the tilt, is 0, or the nearest one."""
+    # The search begins at the tilt ``start`` and doubles its strides.
 
     @cache
     def at(log_tilt: float) -> Saddle:
@@ -104,11 +100,9 @@ def _search(
 
 
 def estimate(terms: Terms, counts: Array, log_delta: float) -> Saddle:
-    """Estimate epsilon by the saddle point alone, within about a percent.  Not a bound.
-
-    Outcomes that are rare relative to delta are left out.  They hardly change epsilon, but could make K
-    explode, and move the saddle.
-    """
+    """Estimate epsilon by the saddle point alone, within about a percent.  Not a bound."""
+    # Outcomes that are rare relative to delta are left out.  They hardly change epsilon, but could make K
+    # explode, and move the saddle.
     log_tail = log_delta - math.log(10.0 * max(1.0, float(counts.max())))
     variance = _cumulant(terms, counts, 0.0, log_tail)(0.0)[2]
     tilt = math.sqrt(-2.0 * log_delta / variance)
@@ -317,10 +311,8 @@ class Line:
         return value - self.tilt * epsilon, error
 
     def _log_aliasing(self, counts: Array, epsilon: Array) -> Array:
-        """Bound the log of the sum over other periods: by e^{-ckD} on the left, by Chernoff on the right.
-
-        Far from the epsilon for which the line was drawn, the bound itself may overflow.
-        """
+        """Bound the log of the sum over other periods: by e^{-ckD} on the left, by Chernoff on the right."""
+        # Far from the epsilon for which the line was drawn, the bound itself may overflow.
         period = 2.0 * math.pi / self.h
         left = -math.log(math.expm1(min(700.0, self.tilt * period)))
         right = np.full(epsilon.shape, math.inf)
@@ -363,10 +355,8 @@ class Line:
         return {name: float(part[0] / abs(slope[0])) for name, part in relative.items()}
 
     def epsilon(self, counts: Array, log_delta: float, start: Array) -> tuple[Array, Array]:
-        """Bound the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); NaN if not found.
-
-        Newton's method finds a root.  Both ends then move outwards until the bounds on delta confirm them.
-        """
+        """Bound the epsilon at which delta is e^log_delta: (lower, upper), each (Q,); NaN if not found."""
+        # Newton's method finds a root.  Both ends then move outwards until the bounds on delta confirm them.
         with np.errstate(over="ignore", invalid="ignore"):  # far from the line's epsilon, the result is NaN
             root = start.astype(np.float64)
             for _ in range(_NEWTON):
@@ -486,14 +476,13 @@ def draw(
     accurate: bool = False,
     share: float = _SHARE,
 ) -> Line:
-    """Draw a line with enough nodes for the counts (J,) near the point ``saddle``, or raise :class:`TooDear`.
-
-    With ``accurate``, sums use long doubles.  If these are only doubles, sums use a sine for every pair of u
-    and l.  The trapezoid rule and the nodes left out should have an error of about ``share`` of delta.
-
-    The tilt is that of the saddle, or smaller: if rare large losses make K explode just beyond the saddle, a
-    smaller tilt allows a wider spacing, but loses some digits.
-    """
+    """Draw a line with enough nodes for the counts (J,) near ``saddle``, or raise :class:`TooDear`."""
+    # With ``accurate``, sums use long doubles.  If these are only doubles, sums use a sine for every pair
+    # of u and l.  The trapezoid rule and the nodes left out should have an error of about ``share`` of
+    # delta.
+    #
+    # The tilt is that of the saddle, or smaller: if rare large losses make K explode just beyond the
+    # saddle, a smaller tilt allows a wider spacing, but loses some digits.
     layout = partial(_lay_out, terms, counts, saddle, share=share, accurate=accurate)
     best = layout(saddle.tilt)
     if best.nodes > _FEW_NODES:
@@ -554,11 +543,9 @@ class _Drawn:
 def _draw_once(
     terms: Terms, counts: tuple[float, ...], log_delta: float, most: int = MANY_PRODUCTS
 ) -> _Drawn:
-    """Draw the best line for these counts.
-
-    If the bracket is too wide, the line is drawn again: around the first result if the estimate was far off,
-    else with more accurate sums.
-    """
+    """Draw the best line for these counts."""
+    # If the bracket is too wide, the line is drawn again: around the first result if the estimate was far
+    # off, else with more accurate sums.
     row = np.array(counts)
     saddle, accurate = saddle_at_delta(terms, row, log_delta), False
     best: _Drawn | None = None
@@ -610,10 +597,8 @@ class ContourPrice(Price):
     grid: Price
 
     def _bounds(self, delta: float, most: int = MANY_PRODUCTS) -> Bounds:
-        """Bound epsilon of the direction that costs more; (0, inf) if a line would take too long.
-
-        A coarse line is enough to show that the second direction is below the first.
-        """
+        """Bound epsilon of the direction that costs more; (0, inf) if a line would take too long."""
+        # A coarse line is enough to show that the second direction is below the first.
         lower, upper, tilt = 0.0, 0.0, math.nan
         try:
             for terms in self.ways.values():
@@ -745,10 +730,8 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int) -> tuple[Ar
 
 
 def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, Array]:
-    """Bound epsilon of one direction for each row of counts (Q, J): (lower, upper), each (Q,).
-
-    The bounds are (-inf, inf) if a line would take too many points.  Rows near one another share a line.
-    """
+    """Bound epsilon of one direction for each row of counts (Q, J): (lower, upper), each (Q,)."""
+    # The bounds are (-inf, inf) if a line would take too many points.  Rows near one another share a line.
     lower, upper = np.full(len(counts), -math.inf), np.full(len(counts), math.inf)
     open_rows, logs = np.ones(len(counts), dtype=bool), np.log(counts)
     while open_rows.any():
@@ -770,10 +753,8 @@ def bounds_along(terms: Terms, counts: Array, log_delta: float) -> tuple[Array, 
 
 
 def epsilons_along(prices: Sequence[ContourPrice], delta: float) -> list[float]:
-    """Bound epsilon from above for many compositions of the same terms, such as a run after each step.
-
-    One line serves all counts near those for which it was drawn, so one more takes about ten microseconds.
-    """
+    """Bound epsilon from above for many compositions of the same terms, such as a run after each step."""
+    # One line serves all counts near those for which it was drawn, so one more takes about ten microseconds.
     counts = np.array([price.counts for price in prices])
     upper, lower = np.zeros(len(counts)), np.zeros(len(counts))
     for terms in prices[0].ways.values():

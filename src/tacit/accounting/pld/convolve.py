@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import scipy.fft
-from numpy.typing import NDArray
 
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.pld.grid import (
@@ -24,7 +23,7 @@ from tacit.accounting.pld.grid import (
     lattice,
 )
 from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.pair import Branch, Loss
+from tacit.accounting.pld.pair import Loss
 from tacit.accounting.pld.transform import Cumulant, Saddle, saddle_at
 from tacit.accounting.price import Array, Direction, brent
 
@@ -115,15 +114,13 @@ class Composition:
         return inside + self.beyond + self.infinite
 
     def uppers(self, first: int, last: int) -> Array:
-        """Compute ``upper`` at the grid points ``first`` to ``last`` - 1, and make the values decrease.
-
-        The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) satisfy
-
-            a(x) = e^{-theta h} (mass(x+h) + a(x+h)),
-            E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)).
-
-        Masses that rounding made negative are raised to 0, so these are sums of positive numbers.
-        """
+        """Compute ``upper`` at the grid points ``first`` to ``last`` - 1, and make the values decrease."""
+        # The tilted mass beyond x, a(x) = E_theta e^{-theta (S - x)} 1[S > x], and E_theta g(S - x) satisfy
+        #
+        #     a(x) = e^{-theta h} (mass(x+h) + a(x+h)),
+        #     E_theta g(S - x) = (1 - e^{-h}) a(x) + e^{-(1+theta) h} E_theta g(S - (x+h)).
+        #
+        # Masses that rounding made negative are raised to 0, so these are sums of positive numbers.
         inside = np.maximum(self.masses[max(first + 1 - self.first, 0) :], 0.0)
         before = max(self.first - first - 1, 0)
         masses = np.pad(inside, (before, max(last - first - before - inside.size, 0)))
@@ -159,14 +156,23 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
     """
     theta = window.tilt
     origin = sum(count * part.origin for part, count in parts)
-    size = _length((window.high - window.low) / h + 1.0)
+    # a power of two, or three quarters of it if that is enough
+    least = (window.high - window.low) / h + 1.0
+    size = 1 << max(4, math.ceil(math.log2(least)))
+    size = 3 * size // 4 if 3 * size // 4 >= least else size
     first = math.floor((window.low - origin) / h)
     log_f = np.zeros(size // 2 + 1, dtype=np.complex128)
     log_floor, error = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
     base = 0
     for part, count in parts:
+        # a pmf wrapped around ``size`` points.  Each value of its transform is a sum of terms of total size
+        # 1.  It goes through log2(size) butterflies, each with an error of a few units (Higham, Accuracy
+        # and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
         tilted = _tilted(part, h, theta)
-        transform, unit = _transform(tilted, size)
+        if tilted.size > size:
+            tilted = np.pad(tilted, (0, -tilted.size % size)).reshape(-1, size).sum(axis=0)
+        transform = scipy.fft.rfft(tilted, size)
+        unit = 8.0 * UNIT * math.log2(size)
         unit += 4.0 * UNIT * (1.0 + theta * h * max(abs(part.first), abs(part.first + part.masses.size)))
         magnitude = np.maximum(np.abs(transform), unit)
         logarithm = np.log(magnitude)
@@ -198,11 +204,9 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
 
 
 def directly(part: Masses, count: int, h: float) -> Composition:
-    """Convolve ``count`` copies of one loss directly, without a transform; this is for few points.
-
-    The terms are positive, so no tilt is needed.  A tilt would even underflow losses that are 800 below the
-    largest, and lose their P-mass.  The guarantee is that of :func:`compose`.
-    """
+    """Convolve ``count`` copies of one loss directly, without a transform; this is for few points."""
+    # The terms are positive, so no tilt is needed.  A tilt would even underflow losses that are 800 below the
+    # largest, and lose their P-mass.  The guarantee is that of :func:`compose`.
     masses, square, left, theta = np.ones(1), part.masses, count, 0.0
     while left:
         masses = np.convolve(masses, square) if left % 2 else masses
@@ -236,10 +240,8 @@ def _tilted(part: Masses, h: float, theta: float) -> Array:
 
 
 def _decayed(values: Array, rate: float) -> Array:
-    """Sum e^{-rate (i-k)} values_i over i >= k, for every k.  Positive values are summed to a few units.
-
-    The spans double: the sum of 2n terms is that of the first n plus the decayed sum of the next n.
-    """
+    """Sum e^{-rate (i-k)} values_i over i >= k, for every k.  Positive values are summed to a few units."""
+    # The spans double: the sum of 2n terms is that of the first n plus the decayed sum of the next n.
     sums, span = values.copy(), 1
     while span < sums.size and rate * span < 700.0:  # beyond, the decayed terms are below _FAINT
         sums[:-span] += math.exp(-rate * span) * sums[span:]
@@ -258,22 +260,9 @@ def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
     return total
 
 
-def _transform(masses: Array, size: int) -> tuple[NDArray[np.complex128], float]:
-    """Transform a pmf wrapped around ``size`` points, and bound the error of each value.
-
-    Each value is a sum of terms of total size 1.  It goes through log2(size) butterflies, each with an
-    error of a few units (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
-    """
-    if masses.size > size:
-        masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
-    return scipy.fft.rfft(masses, size), 8.0 * UNIT * math.log2(size)
-
-
 def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float) -> float:
-    """Bound |sum of error * g| over the window by ||error|| ||g||, with ||error|| from Parseval's theorem.
-
-    ||g||^2 <= (1/h) int g^2 + max g^2, and int g^2 = 1 / (2 theta (theta+1) (2 theta+1)).
-    """
+    """Bound |sum of error * g| over the window by ||error|| ||g||, with ||error|| from Parseval's theorem."""
+    # ||g||^2 <= (1/h) int g^2 + max g^2, and int g^2 = 1 / (2 theta (theta+1) (2 theta+1)).
     power = np.exp(log_floor)
     unit = 8.0 * UNIT * math.log2(size)
     spectrum = power * (np.expm1(np.minimum(error, 700.0)) + unit)
@@ -287,12 +276,6 @@ def _peak(theta: float) -> float:
     if theta == 0.0:
         return 1.0
     return math.exp(theta * (math.log(theta) - math.log1p(theta)) - math.log1p(theta))
-
-
-def _length(least: float) -> int:
-    """Return the least power of two from ``least`` on, or three quarters of it if that is enough."""
-    power = 1 << max(4, math.ceil(math.log2(least)))
-    return 3 * power // 4 if 3 * power // 4 >= least else power
 
 
 # The saddle point of a composition.
@@ -316,42 +299,34 @@ _MANY_ATOMS = 4000
 def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array]:
     """Compute losses and log masses of ``base`` for the estimates, by the midpoint rule."""
     loss = loss_of(base, direction, tail)
-    parts = [_midpoints(branch) for branch in loss.branches] + [_thinned(*loss.atoms.T)]
-    losses, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
+    losses, masses = loss.atoms.T
+    if losses.size > _MANY_ATOMS:
+        # neighbouring atoms are merged at their mean
+        place = ((losses - losses.min()) / float(np.ptp(losses)) * _MANY_ATOMS).astype(np.int64)
+        total = np.bincount(place, masses).astype(np.float64)
+        positive = total > 0.0
+        losses, masses = np.bincount(place, masses * losses)[positive] / total[positive], total[positive]
+    for branch in reversed(loss.branches):
+        edges = np.linspace(branch.panels[0], branch.panels[-1], min(1000, 8 * branch.panels.size))
+        x = (edges[1:] + edges[:-1]) / 2.0
+        losses = np.concatenate([branch.value(x), losses])
+        masses = np.concatenate([(edges[1] - edges[0]) * branch.density(x), masses])
     return losses[masses > 0.0], np.log(masses[masses > 0.0])
 
 
-def _thinned(losses: Array, masses: Array) -> tuple[Array, Array]:
-    """Merge neighbouring atoms at their mean, so that at most a few thousand remain."""
-    if losses.size <= _MANY_ATOMS:
-        return losses, masses
-    place = ((losses - losses.min()) / float(np.ptp(losses)) * _MANY_ATOMS).astype(np.int64)
-    total = np.bincount(place, masses).astype(np.float64)
-    positive = total > 0.0
-    return np.bincount(place, masses * losses)[positive] / total[positive], total[positive]
-
-
-def _midpoints(branch: Branch) -> tuple[Array, Array]:
-    edges = np.linspace(branch.panels[0], branch.panels[-1], min(1000, 8 * branch.panels.size))
-    x = (edges[1:] + edges[:-1]) / 2.0
-    return branch.value(x), (edges[1] - edges[0]) * branch.density(x)
-
-
 def cumulant_of(steps: Steps, direction: Direction, tail: float, cap: float = math.inf) -> Cumulant:
-    """Make K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss.
-
-    All losses above ``cap`` are replaced by their mean."""
-    parts = [(*samples(base, direction, tail), count) for base, count in steps]
-    return Cumulant(tuple((_capped(losses, logs, cap), logs, count) for losses, logs, count in parts))
-
-
-def _capped(losses: Array, logs: Array, cap: float) -> Array:
-    above = losses > cap
-    if not above.any():
-        return losses
-    masses = np.exp(logs[above] - logs[above].max())
-    mean = cap - math.log(float(np.dot(masses, np.exp(cap - losses[above])) / masses.sum()))
-    return np.where(above, mean, losses)
+    """Make K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss."""
+    parts = []
+    for base, count in steps:
+        losses, logs = samples(base, direction, tail)
+        above = losses > cap
+        if above.any():
+            # losses above ``cap`` are replaced by their mean
+            masses = np.exp(logs[above] - logs[above].max())
+            mean = cap - math.log(float(np.dot(masses, np.exp(cap - losses[above])) / masses.sum()))
+            losses = np.where(above, mean, losses)
+        parts.append((losses, logs, float(count)))
+    return Cumulant(tuple(parts))
 
 
 def tail_of(steps: Steps, log_delta: float) -> float:
@@ -400,12 +375,10 @@ def _window(cumulant: Cumulant, tilt: float, rest: float = 1e-16) -> Window:
 
 
 def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-7) -> Window:
-    """Choose the tilt, at most the saddle's, with the window of the fewest points.
-
-    With rare large losses and a narrow bulk (tiny sampling rates), the saddle's tilt makes the large losses
-    common and the window wide.  A smaller tilt is used as long as rounding, about 3e-14 a step, stays below
-    ``share`` of delta.
-    """
+    """Choose the tilt, at most the saddle's, with the window of the fewest points."""
+    # With rare large losses and a narrow bulk (tiny sampling rates), the saddle's tilt makes the large losses
+    # common and the window wide.  A smaller tilt is used as long as rounding, about 3e-14 a step, stays below
+    # ``share`` of delta.
 
     def rounding(tilt: float) -> float:  # log of its share of delta
         return cumulant(tilt)[0] - tilt * saddle.epsilon + math.log(3e-14 * steps) - saddle.log_delta
@@ -482,11 +455,9 @@ def _alone(
 
 
 def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
-    """Make the cells of rare losses wider, for about the same total error as cells of width h.
-
-    The error of cells of widths w is the integral of f w^2, with f the tilted density.  Their number is the
-    integral of 1/w.  For a given number, the error is least if w is proportional to f^{-1/3}.
-    """
+    """Make the cells of rare losses wider, for about the same total error as cells of width h."""
+    # The error of cells of widths w is the integral of f w^2, with f the tilted density.  Their number is the
+    # integral of 1/w.  For a given number, the error is least if w is proportional to f^{-1/3}.
     if loss.atoms.size or loss.under:
         return None
     parts = []
@@ -523,11 +494,9 @@ def _upper_grid(base: Base, direction: Direction, h: float, tail: float, floor: 
 def _spacing(
     epsilon: float, variance: float, steps: int, window: Window, reach: float, atoms: Array, finer: float
 ) -> float:
-    """Choose h so that the error is small relative to epsilon, rounded so that grids can be reused.
-
-    The grid adds about h^2 / 6 to the variance of each loss.  Epsilon changes by half that relative
-    change.  For the lower bound, atoms that are not on the grid are rounded down, each by up to h.
-    """
+    """Choose h so that the error is small relative to epsilon, rounded so that grids can be reused."""
+    # The grid adds about h^2 / 6 to the variance of each loss.  Epsilon changes by half that relative
+    # change.  For the lower bound, atoms that are not on the grid are rounded down, each by up to h.
     epsilon = max(epsilon, 1e-6)
     spacing = min(_WIDEST, math.sqrt(_TIGHTNESS * min(epsilon, 12.0 * variance) / steps))
     width = window.high - window.low
@@ -548,18 +517,13 @@ def _atoms(steps: Steps, way: Direction, tail: float) -> Array:
     return np.concatenate(parts)
 
 
-def _reach(steps: Steps, way: Direction, tail: float) -> float:
-    """Return the widest range of the loss of a single step."""
-    return max(float(np.ptp(samples(base, way, tail)[0])) for base, _ in steps)
-
-
 def composition(
     steps: Steps, way: Direction, saddle: Saddle, end: Literal[0, 1], finer: float = 1.0
 ) -> Composition:
     """Make a composition near ``saddle``: a lower bound if ``end`` is 0, an upper one if it is 1."""
     tail = tail_of(steps, saddle.log_delta)
     total = sum(count for _, count in steps)
-    reach = _reach(steps, way, tail)
+    reach = max(float(np.ptp(samples(base, way, tail)[0])) for base, _ in steps)
     atoms = _atoms(steps, way, tail)
     if total == 1:
         ((base, _),) = steps
@@ -591,9 +555,8 @@ def composition(
 
 
 def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
-    """Return a value that the sum of all losses but one almost always exceeds, under Q.
-
-    If the last loss is above epsilon less this value, it does not matter by how much."""
+    """Return a value that the sum of all losses but one almost always exceeds, under Q."""
+    # If the last loss is above epsilon less this value, it does not matter by how much.
     cumulant = cumulant_of(steps, way, tail)
     rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
     tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / math.sqrt(max(cumulant(-1.0)[2], 1e-300))).tolist()
@@ -603,19 +566,22 @@ def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
 def dominating_composition(
     steps: Steps, way: Direction, saddle: Saddle, steepest: float, tail: float
 ) -> tuple[Composition, bool]:
-    """Make the upper composition for all epsilons around ``saddle``.
-
-    Also return whether its cells are narrow enough.  ``steepest`` bounds how fast log delta falls there, per
-    nat.  ``tail`` is the P-mass that is cut off each loss.
-
-    The grid adds T h^2 / 12 times the density of the sum to delta (:func:`_spacing`).  The density is at most
-    about 1 / (standard deviation of the sum), and at most ``steepest`` times the mass beyond.
-    """
+    """Make the upper composition for all epsilons around ``saddle``."""
+    # Also return whether its cells are narrow enough.  ``steepest`` bounds how fast log delta falls there,
+    # per nat.  ``tail`` is the P-mass that is cut off each loss.
+    #
+    # The grid adds T h^2 / 12 times the density of the sum to delta (:func:`_spacing`).  The density is at
+    # most about 1 / (standard deviation of the sum), and at most ``steepest`` times the mass beyond.
     total = sum(count for _, count in steps)
     atoms = _atoms(steps, way, tail)
-    floors = [_floor(base, way, tail, _FLOOR / total) for base, _ in steps]
-    tops = [float(samples(base, way, tail)[0].max()) for base, _ in steps]
-    reach = max(top - floor for top, floor in zip(tops, floors, strict=True))
+    floors, reach = [], 0.0
+    for base, _ in steps:
+        # a loss with about that share of the P-mass below; raising that mass to it adds that to delta
+        losses, logs = samples(base, way, tail)
+        order = np.argsort(losses)
+        below = np.cumsum(np.exp(logs[order]))
+        floors.append(float(losses[order][max(int(np.searchsorted(below, _FLOOR / total)) - 1, 0)]))
+        reach = max(reach, float(losses.max()) - floors[-1])
     cumulant = cumulant_of(steps, way, tail)
     spacing = math.sqrt(12.0 * _ERROR / total * min(cumulant(0.0)[2], 1.0 / steepest))
     if total == 1:
@@ -631,11 +597,3 @@ def dominating_composition(
     grids = [_upper_grid(base, way, h, tail, floor) for (base, _), floor in zip(steps, floors, strict=True)]
     parts = [(grid, count) for grid, (_, count) in zip(grids, steps, strict=True)]
     return compose(parts, h, window), exact > 0.0 or width / _MANY <= _COARSE * spacing
-
-
-def _floor(base: Base, way: Direction, tail: float, share: float) -> float:
-    """Return a loss with about ``share`` of the P-mass below.  Raising that mass to it adds that to delta."""
-    losses, logs = samples(base, way, tail)
-    order = np.argsort(losses)
-    below = np.cumsum(np.exp(logs[order]))
-    return float(losses[order][max(int(np.searchsorted(below, share)) - 1, 0)])

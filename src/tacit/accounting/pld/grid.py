@@ -86,7 +86,15 @@ class Cells:
     def of(cls, loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> Cells:
         origin = _origin(loss, h)
         nodes = _nodes(loss, h, origin, floor, layout)
-        losses, masses = _outcomes(loss, h * nodes.astype(np.float64), origin, floor)
+        # quadrature nodes between the grid lines, then the atoms
+        lines, parts = origin + h * nodes.astype(np.float64), []
+        for branch in loss.branches:
+            low, high = branch.panels[[0, -1]]
+            ends = np.maximum(branch.value(np.array([low, high])), floor)
+            edges = branch.position(lines[(lines >= ends[0]) & (lines <= ends[1])])
+            edges = np.concatenate([branch.panels, edges[(edges > low) & (edges < high)]])
+            parts.append(_quadrature(branch, np.unique(edges)))
+        losses, masses = (np.concatenate(column) for column in zip(*parts, loss.atoms.T, strict=True))
         losses = np.maximum(losses, floor) - origin
         exact = _on_grid(losses, h)
         place = np.where(exact, np.rint(losses / h), np.floor(losses / h)).astype(np.int64)
@@ -120,8 +128,6 @@ def on_grid_points(nodes: Index, before: float, masses: Array) -> Array:
 def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | None = None) -> Masses:
     """Return a dominating pmf of the loss on a grid ``origin + h * integers``.
 
-    Losses below ``floor`` are raised to it, which saves cells.
-
     Args:
         layout: the widths of the cells; by default all are h wide.
 
@@ -130,6 +136,7 @@ def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | 
     * For every eps and every composition with other losses, delta is at least the exact one, up to a relative
       error of ``MASS_ERROR`` on every mass.  The composition allows for this error.
     """
+    # Losses below ``floor`` are raised to it, which saves cells.
     cells = Cells.of(loss, h, floor, layout)
     # the loss itself has a rounding error of a few units
     slack = 4.0 * UNIT * (1.0 + np.abs(cells.losses)) / np.minimum(cells.width, 1.0)
@@ -141,12 +148,10 @@ def dominating(loss: Loss, h: float, floor: float = -math.inf, layout: Layout | 
 
 
 def _origin(loss: Loss, h: float) -> float:
-    """Return an origin of the grid around which most of the mass can form one group.
-
-    Under tiny sampling rates most losses are in one cell, and their mean dominates the error of the grid.
-    The origin is 0 if there is no such group, or if there are atoms, which need another grid.  It is rounded
-    down to 24 bits, so that a count times the origin is exact.
-    """
+    """Return an origin of the grid around which most of the mass can form one group."""
+    # Under tiny sampling rates most losses are in one cell, and their mean dominates the error of the grid.
+    # The origin is 0 if there is no such group, or if there are atoms, which need another grid.  It is
+    # rounded down to 24 bits, so that a count times the origin is exact.
     if loss.atoms.size:
         return 0.0
     parts = [_quadrature(branch, branch.panels) for branch in loss.branches]
@@ -189,11 +194,9 @@ def lattice(loss: Loss) -> float:
 
 
 def aligned(h: float, atoms: Array) -> tuple[float, float]:
-    """Choose a spacing between about h/2 and h that puts the heaviest ``atoms`` on or just above grid points.
-
-    ``atoms`` has rows (loss, weight).  Also return the cost of rounding the atoms down, the sum of weight
-    times distance.  A dominated pair can only round a single atom down.
-    """
+    """Choose a spacing of about h/2 to h that puts the heaviest ``atoms`` on or just above grid points."""
+    # ``atoms`` has rows (loss, weight).  Also return the cost of rounding the atoms down, the sum of weight
+    # times distance.  A dominated pair can only round a single atom down.
     if atoms.size == 0:
         return h, 0.0
     heavy = atoms[np.argsort(-atoms[:, 1], kind="stable")[:_HEAVY]]
@@ -231,22 +234,6 @@ def _nodes(loss: Loss, h: float, origin: float, floor: float, layout: Layout | N
     return np.append(nodes[nodes < top], top)
 
 
-def _outcomes(loss: Loss, lines: Array, origin: float, floor: float) -> tuple[Array, Array]:
-    """Compute losses and P-masses of quadrature nodes between the grid ``lines``, then those of the atoms."""
-    parts = [_between(branch, origin + lines, floor) for branch in loss.branches]
-    parts.append((loss.atoms[:, 0], loss.atoms[:, 1]))
-    return np.concatenate([losses for losses, _ in parts]), np.concatenate([masses for _, masses in parts])
-
-
-def _between(branch: Branch, lines: Array, floor: float) -> tuple[Array, Array]:
-    low, high = branch.panels[[0, -1]]
-    ends = np.maximum(branch.value(np.array([low, high])), floor)
-    edges = branch.position(lines[(lines >= ends[0]) & (lines <= ends[1])])
-    return _quadrature(
-        branch, np.unique(np.concatenate([branch.panels, edges[(edges > low) & (edges < high)]]))
-    )
-
-
 def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
     """Compute losses and P-masses at Gauss-Legendre nodes between the edges."""
     half = np.diff(edges)[:, None] / 2.0
@@ -262,6 +249,7 @@ def _quadrature(branch: Branch, edges: Array) -> tuple[Array, Array]:
 # right neighbour, and one with a mean above it takes a share of its left neighbour, until every mean is a
 # grid point. If that fails, P-mass moves to a smaller loss, which can only lower delta.
 
+_SPLIT = 8
 _NARROW = 1 << 10  # points up to which losses are also gathered group by group
 _WIDTHS = np.geomspace(0.5, 64.0, 15)  # of the group around the origin, on either side, in cells
 _EDGE = 512  # grid points at either end that are searched for an edge group
@@ -280,7 +268,12 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
     masses, losses = cells.masses - atoms, cells.losses
     share = np.where(cells.width < math.inf, cells.share, 1.0)  # an unbounded cell has one group
     noise = 4.0 * UNIT * (1.0 + np.abs(losses))
-    nodes = _nodes_below(cells, h)
+    nodes = cells.nodes
+    if cells.endless:
+        # the unbounded last cell has one group, at the grid point below its mean
+        beyond = cells.index == nodes.size - 1
+        point = _point_below(cells.losses[beyond], cells.masses[beyond], h)
+        nodes = np.append(nodes, max(point, nodes[-1] + 1))
     points = h * nodes.astype(np.float64)
     upper = points[np.minimum(cells.index + 1, nodes.size - 1)]
     excess = cells.spread(  # P - t Q of every group, t its grid point
@@ -292,31 +285,28 @@ def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
     leveled += np.bincount(cells.index, atoms, leveled.size)
     first, whole = int(nodes[0]) - 1, on_grid_points(nodes, before, leveled)
     if cells.origin and whole.size - 1 <= _NARROW and not cells.endless:
-        whole = _gathered(losses, cells.masses, h, first, whole)
+        # an origin means that there are no atoms; intervals are split, as each becomes one outcome
+        parts = []
+        for branch in loss.branches:
+            count = branch.panels.size - 1
+            edges = np.interp(np.arange(_SPLIT * count + 1) / _SPLIT, np.arange(count + 1), branch.panels)
+            parts.append(_quadrature(branch, edges))
+        finer, fine_masses = (np.concatenate(column) for column in zip(*parts, strict=True))
+        whole = _gathered(finer - cells.origin, fine_masses, h, first, whole)
     infinite = loss.infinite * (1.0 - ROUNDED)
     return Masses(first, whole * (1.0 - loss.mass_error), infinite, cells.origin)
-
-
-def _nodes_below(cells: Cells, h: float) -> Index:
-    """Return the nodes, and for an unbounded last cell also the grid point below its mean."""
-    if not cells.endless:
-        return cells.nodes
-    beyond = cells.index == cells.nodes.size - 1
-    point = _point_below(cells.losses[beyond], cells.masses[beyond], h)
-    return np.append(cells.nodes, max(point, cells.nodes[-1] + 1))
 
 
 def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[float, Array]:
     """Exchange shares between neighbouring groups until every group's mean is its grid point.
 
-    A *hat* is the mass that :mod:`.grid` gives to one group.  Group i keeps the share k_i of its own hat.  It
-    takes the share k_i a_i of hat i+1 if its mean is too low, or k_i b_i of hat i-1 if it is too high.  The
-    shares of a hat add up to 1: k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1, which is a tridiagonal system.
-    A group with a solution k < 0 exchanges nothing, and is rounded down.
-
     Returns:
         The mass one grid point below the first of the ``nodes``, and the masses of the ``nodes``.
     """
+    # A *hat* is the mass that :mod:`.grid` gives to one group.  Group i keeps the share k_i of its own hat.
+    # It takes the share k_i a_i of hat i+1 if its mean is too low, or k_i b_i of hat i-1 if it is too high.
+    # The shares of a hat add up to 1: k_i + k_{i-1} a_{i-1} + k_{i+1} b_{i+1} = 1, which is a tridiagonal
+    # system.  A group with a solution k < 0 exchanges nothing, and is rounded down.
     hats, excess, gathered = _gather_edges(hats, excess, nodes, endless)
     width = np.diff(nodes)
     scaled = hats - excess  # t_i Q_i
@@ -340,20 +330,17 @@ def _level(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[flo
 
 
 def _gathered(losses: Array, masses: Array, h: float, first: int, other: Array) -> Array:
-    """Gather neighbouring outcomes into groups, each with its mean at or just above a grid point.
-
-    The first group lies around 0, and the others follow on both sides.  Of several widths of the first group,
-    the one with the largest mean loss is used.
-
-    The result begins at the grid point ``first``, as does ``other``, which is returned if its mean is larger.
-    """
-    # Nodes of a quadrature are no outcomes.  The interval around each four of them is a set of outcomes,
-    # which may be merged.
+    """Gather neighbouring outcomes into groups, each with its mean at or just above a grid point."""
+    # The first group lies around 0, and the others follow on both sides.  Of several widths of the first
+    # group, the one with the largest mean loss is used.
+    #
+    # The result begins at the grid point ``first``, as does ``other``, which is returned if its mean is
+    # larger.  Nodes of a quadrature are no outcomes.  The interval around each four of them is a set of
+    # outcomes, which may be merged; the slack of `_excess` also covers the rounding of their common loss.
     nodes, weights = losses.reshape(-1, _NODES.size), masses.reshape(-1, _NODES.size)
     nearest, masses = nodes[:, :1], weights.sum(axis=1)
     nodes, nearest, masses, weights = (part[masses > 0.0] for part in (nodes, nearest, masses, weights))
     losses = nearest[:, 0] - np.log1p((weights * np.expm1(nearest - nodes)).sum(axis=1) / masses)
-    losses -= 8.0 * UNIT * (1.0 + np.abs(losses))
 
     order = np.argsort(losses, kind="stable")
     losses, masses = losses[order], masses[order]
@@ -417,12 +404,11 @@ def _excess(losses: Array, masses: Array, point: float) -> Array:
 def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tuple[Array, Array, Array]:
     """Make one group at each end of the range, with its mean at a grid point near that end.
 
-    An edge has no neighbour to exchange with, and under sampling much mass may lie close to one.  An
-    unbounded cell takes mass from below, which does not matter at thresholds below that mass.
-
     Returns:
         The hats and excesses that remain, and the P-masses of the two groups.
     """
+    # An edge has no neighbour to exchange with, and under sampling much mass may lie close to one.  An
+    # unbounded cell takes mass from below, which does not matter at thresholds below that mass.
     hats, excess, gathered = hats.copy(), excess.copy(), np.zeros_like(hats)
     from_left = np.arange(min(_EDGE, hats.size // 2))
     if from_left.size < 2:
@@ -439,12 +425,10 @@ def _gather_edges(hats: Array, excess: Array, nodes: Array, endless: bool) -> tu
 
 
 def _edge_group(hats: Array, excess: Array, nodes: Array) -> tuple[int, int, float]:
-    """Find the cheapest edge group: its target, its last hat (0 if there is no group) and that hat's share.
-
-    A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance that it
-    removes.  The partial hat at its border costs its imbalance, or a whole cell if that is negative at the
-    right end, where it has to be rounded down.
-    """
+    """Find the cheapest edge group: its target, its last hat (0 if there is none) and that hat's share."""
+    # A group at target k gathers all hats from the end on until P = t_k Q.  It costs half the variance that
+    # it removes.  The partial hat at its border costs its imbalance, or a whole cell if that is negative at
+    # the right end, where it has to be rounded down.
     rising, width = nodes[1] > nodes[0], np.abs(np.diff(nodes, append=nodes[-1]))
     leftover = np.append(
         np.maximum(excess, 0.0) if rising else np.where(excess < 0.0, width * hats, 0.0), 0.0

@@ -112,9 +112,8 @@ class _Ladder:
 
 @lru_cache(maxsize=128)
 def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
-    """Make the ladder of the losses without outcomes rarer than ``tail``.
-
-    Such outcomes could make K explode, and move the saddle."""
+    """Make the ladder of the losses without outcomes rarer than ``tail``."""
+    # Such outcomes could make K explode, and move the saddle.
     points = _saddles(steps, way, tail)
     tilts = np.array([point.tilt for point in points])
     epsilons = np.maximum.accumulate([point.epsilon for point in points])
@@ -157,11 +156,10 @@ def _saddles(steps: Steps, way: Direction, tail: float) -> list[Saddle]:
 
 @lru_cache(maxsize=16)
 def _profiles(steps: Steps, way: Direction, rung: _Rung) -> tuple[Profile, ...]:
-    """Make one profile for all epsilons of a rung, or two profiles, each of which is tighter somewhere.
-
-    With rare large losses and a narrow bulk (tiny sampling rates), the saddle makes the large losses common,
-    and the grid is too coarse for the bulk.  Then a second profile, without them, serves the low end.
-    """
+    """Make one profile for all epsilons of a rung, or two profiles, each of which is tighter somewhere."""
+    # With rare large losses and a narrow bulk (tiny sampling rates), the saddle makes the large losses
+    # common, and the grid is too coarse for the bulk.  Then a second profile, without them, serves the low
+    # end.
     profile, fine = _laid_out(steps, way, rung, rung.middle, _coarse_tail(steps, rung.log_least))
     if fine:
         return (profile,)
@@ -254,9 +252,8 @@ def _anchor(steps: Steps, way: Direction, epsilon: float) -> float:
 def _around(
     steps: Steps, way: Direction, anchor: float, negligible: float, end: Literal[0, 1]
 ) -> Composition:
-    """Make the composition around epsilon = ``anchor``, for deltas of at least ``negligible``.
-
-    The grid depends on delta.  If the first estimate of delta is far off, the composition is made again."""
+    """Make the composition around epsilon = ``anchor``, for deltas of at least ``negligible``."""
+    # The grid depends on delta.  If the first estimate of delta is far off, the composition is made again.
     tail, best, compositions = FAINT, 1.0, list[Composition]()
     while len(compositions) < _ROUNDS:
         saddle = find(
@@ -320,9 +317,8 @@ class PldPrice(Price):
         return self._largest(delta, lambda delta, way: self._epsilon(delta, way, rough=True))
 
     def _largest(self, delta: float, one: Callable[[float, Direction], float]) -> float:
-        """Return the largest of ``one`` over all directions.
-
-        A coarse grid often shows that the second direction costs less than the first."""
+        """Return the largest of ``one`` over all directions."""
+        # A coarse grid often shows that the second direction costs less than the first.
         largest = 0.0
         for way in self.ways:
             tried = 0.0 < largest < math.inf or (largest == 0.0 and delta > 0.99 * self._variation(way))
@@ -368,11 +364,9 @@ class PldPrice(Price):
     def _crossings(
         self, delta: float, way: Direction, end: Literal[0, 1], ceiling: float, rough: bool = False
     ) -> Iterator[tuple[float, float]]:
-        """Yield brackets of the epsilon at which the bound crosses delta.
-
-        A grid is made around an estimate.  If the crossing is far from it, the next grid is made around the
-        crossing.  Coarse grids come first.
-        """
+        """Yield brackets of the epsilon at which the bound crosses delta."""
+        # A grid is made around an estimate.  If the crossing is far from it, the next grid is made around the
+        # crossing.  Coarse grids come first.
         saddle, settled = saddle_at_delta(self.steps, way, delta - self.infinite(way)), False
         if saddle.epsilon < 0.0:  # a negative epsilon is never needed
             whole = cumulant_of(self.steps, way, tail_of(self.steps, math.log(delta)))

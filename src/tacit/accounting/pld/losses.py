@@ -114,11 +114,9 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
 
 
 def _lines(event: PrivateSelection, epsilons: Array, d: Array) -> tuple[Array, Array]:
-    """Return a and b with H(z) <= max_j (a_j - b_j z)_+.
-
-    Between two values of v, g lies below its chord.  g(V), which is convex as V is concave, lies above its
-    tangent in the middle.  The difference of these two lines is linear, so it is largest at an end.
-    """
+    """Return a and b with H(z) <= max_j (a_j - b_j z)_+."""
+    # Between two values of v, g lies below its chord.  g(V), which is convex as V is concave, lies above its
+    # tangent in the middle.  The difference of these two lines is linear, so it is largest at an end.
     ends = np.concatenate([[0.0], np.geomspace(_LEAST_PLACE / max(event.mean, 1.0), 1.0, _PLACES)])
     middles = (ends[1:] + ends[:-1]) / 2.0
     slopes = np.concatenate([np.exp(np.minimum(epsilons, _FARTHEST)), np.exp(-epsilons), [0.0]])
@@ -149,12 +147,10 @@ def _kinks(a: Array, b: Array, z: Array) -> tuple[Array, float]:
 
 
 def _loss(epsilons: Array, deltas: Array) -> Loss:
-    """Make the loss of a symmetric pair with at least ``deltas`` at ``epsilons``, which increase from 0.
-
-    delta is convex in x = e^epsilon, and linear between atoms, where its slope is minus the Q-mass of all
-    larger losses.  The mirror image of a point (x, delta) is (1/x, 1 - (1 - delta) / x), and the chord
-    between both has the slope -(1 - delta) / (1 + x).  The lowest of all these chords comes first.
-    """
+    """Make the loss of a symmetric pair with at least ``deltas`` at ``epsilons``, which increase from 0."""
+    # delta is convex in x = e^epsilon, and linear between atoms, where its slope is minus the Q-mass of all
+    # larger losses.  The mirror image of a point (x, delta) is (1/x, 1 - (1 - delta) / x), and the chord
+    # between both has the slope -(1 - delta) / (1 + x).  The lowest of all these chords comes first.
     x = np.exp(epsilons)
     first = int((deltas + (1.0 - deltas) * np.tanh(epsilons / 2.0)).argmin())
     x, deltas = x[first:], deltas[first:]
@@ -166,11 +162,9 @@ def _loss(epsilons: Array, deltas: Array) -> Loss:
 
 
 def log_one_over_gamma(mean: float, shape: float) -> float:
-    """Compute log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up.
-
-    E K is eta (1 - gamma) / (gamma (1 - gamma^eta)), or, at eta = 0, (1/gamma - 1) / log(1/gamma)
-    (Definition 1).
-    """
+    """Compute log(1/gamma) of the truncated negative binomial with E K = ``mean`` > 1, rounded up."""
+    # E K is eta (1 - gamma) / (gamma (1 - gamma^eta)), or, at eta = 0, (1/gamma - 1) / log(1/gamma)
+    # (Definition 1).
 
     def excess(cost: float) -> float:
         """Compute log E K - log mean, which increases with ``cost`` = log(1/gamma)."""
@@ -256,11 +250,9 @@ def _chance(m: int, r: int, epsilon: float) -> float:
 
 
 def _binomial(count: int, rate: float) -> tuple[int, Array]:
-    """Return the first outcome and the probabilities from there on; each side loses less than ``_RARE``.
-
-    The lower cut is by Okamoto's bound for rates up to 1/2, else by Hoeffding's; the upper one by
-    Bernstein's.
-    """
+    """Return the first outcome and the probabilities from there on; each side loses less than ``_RARE``."""
+    # The lower cut is by Okamoto's bound for rates up to 1/2, else by Hoeffding's; the upper one by
+    # Bernstein's.
     mean, deviation = count * rate, math.sqrt(count * rate * max(1.0 - rate, 0.5))
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(count, math.ceil(mean + _DEVIATIONS * (deviation + _DEVIATIONS)))

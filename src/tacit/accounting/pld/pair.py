@@ -140,11 +140,9 @@ def poisson_sampled(pair: Pair, rate: float, direction: Direction) -> Loss:
 
 
 def sampled_without_replacement(pair: Pair, rate: float) -> Loss:
-    """Return the loss of replacing a record of a random subset, for a symmetric pair.
-
-    The hockey-stick divergence H_a is that of ((1-q) Q + q P, Q) for a >= 1, and that of (P, (1-q) P + q Q)
-    for a < 1.
-    """
+    """Return the loss of replacing a record of a random subset, for a symmetric pair."""
+    # The hockey-stick divergence H_a is that of ((1-q) Q + q P, Q) for a >= 1, and that of (P, (1-q) P + q Q)
+    # for a < 1.
     middle = pair.position(np.zeros(1))
     above = np.concatenate([middle, pair.panels[pair.panels > middle]]) if pair.panels.size else pair.panels
     below = np.concatenate([pair.panels[pair.panels < middle], middle]) if pair.panels.size else pair.panels
@@ -262,18 +260,17 @@ def laplace_pair(scale: float) -> Pair:
 
 
 def bounded_range_pair(epsilon: float) -> Pair:
-    """Return the least pair that dominates every mechanism of ``epsilon``-bounded range.
-
-    The worst case for a given t in [0, eps] has log ratios t and t - eps (Dong, Durfee & Rogers 2020,
-    1909.13830, Lemma 3.2), and H_{e^x} = (e^eps - e^t)(1 - e^{x-t}) / (e^eps - 1).  Its maximum over t is at
-    t = (eps + x) / 2:
-
-        H_{e^x} = (e^{eps/2} - e^{x/2})^2 / (e^eps - 1),   |x| <= eps.
-
-    This is convex in e^x, so it is the curve of a pair (Zhu, Dong & Wang 2022, 2106.08567, Proposition 8).
-    Its log ratio y has density e^{y/2} / (4 sinh(eps/2)) under P.  The pair covers a different t in every
-    step, and so every adaptive composition.  A composition with the same t in all steps costs a little less.
-    """
+    """Return the least pair that dominates every mechanism of ``epsilon``-bounded range."""
+    # The worst case for a given t in [0, eps] has log ratios t and t - eps (Dong, Durfee & Rogers 2020,
+    # 1909.13830, Lemma 3.2), and H_{e^x} = (e^eps - e^t)(1 - e^{x-t}) / (e^eps - 1).  Its maximum over t is
+    # at t = (eps + x) / 2:
+    #
+    #     H_{e^x} = (e^{eps/2} - e^{x/2})^2 / (e^eps - 1),   |x| <= eps.
+    #
+    # This is convex in e^x, so it is the curve of a pair (Zhu, Dong & Wang 2022, 2106.08567, Proposition
+    # 8).  Its log ratio y has density e^{y/2} / (4 sinh(eps/2)) under P.  The pair covers a different t in
+    # every step, and so every adaptive composition.  A composition with the same t in all steps costs a
+    # little less.
     weight = -2.0 * math.expm1(-epsilon)
     return Pair(
         ratio=_same,
@@ -289,12 +286,10 @@ def bounded_range_pair(epsilon: float) -> Pair:
 
 
 def discrete_gaussian_pair(scale: float, shift: int, tail: float) -> Pair:
-    """Return the pair of discrete Gaussians around ``shift`` and 0.
-
-    The log ratio at k is shift (2k - shift) / (2 scale^2).
-
-    The noise is log-concave, so a smaller shift is dominated by a larger one.
-    """
+    """Return the pair of discrete Gaussians around ``shift`` and 0."""
+    # The log ratio at k is shift (2k - shift) / (2 scale^2).
+    #
+    # The noise is log-concave, so a smaller shift is dominated by a larger one.
     # sum_{k > K} e^{-k^2 / (2 s^2)} <= (1 + s) e^{-K^2 / (2 s^2)}, and the normaliser is at least 1
     reach = scale * math.sqrt(2.0 * (math.log1p(scale) - math.log(tail)))
     k = _integers(-math.ceil(reach), shift + math.ceil(reach))
@@ -395,10 +390,8 @@ def _replaced_ratio(loss: Array, log_k: float) -> Array:
 
 
 def laplace_replaced(rate: float, scale: float) -> Loss:
-    """Return the loss of (1-q) Lap(0) + q Lap(1) against its mirror image, at noise x of scale b.
-
-    The loss is constant for |x| >= 1, and smooth and increasing on either side of 0.
-    """
+    """Return the loss of (1-q) Lap(0) + q Lap(1) against its mirror image, at noise x of scale b."""
+    # The loss is constant for |x| >= 1, and smooth and increasing on either side of 0.
     top = 1.0 / scale
 
     def value(x: Array) -> Array:
@@ -428,10 +421,8 @@ def laplace_replaced(rate: float, scale: float) -> Loss:
 def gaussian_mixture(
     sigma: float, shifts: tuple[float, ...], shares: tuple[float, ...], direction: Direction, tail: float
 ) -> Loss:
-    """Return the loss of sum_i w_i N(s_i) against N(0), or, under replace-one, against sum_i w_i N(-s_i).
-
-    See Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
-    """
+    """Return the loss of sum_i w_i N(s_i) against N(0), or, under replace-one, against sum_i w_i N(-s_i)."""
+    # See Ganesh 2024 (2401.10294), Theorem 3.1, for add and remove.
     parts = [(s, math.log(w)) for s, w in zip(shifts, shares, strict=True) if w > 0.0]
     largest = max(s for s, _ in parts)
     if largest == 0.0:
@@ -515,23 +506,21 @@ def _inverse(value: Callable[[Array], Array], panels: Array) -> Callable[[Array]
 
 
 def counted(records: int) -> float:
-    """Bound the relative error of ``bdtrc`` as a tail of Binomial(records, q).
-
-    The bound is 2 to 10 times the error measured against 40-digit arithmetic, for up to 1e9 records."""
+    """Bound the relative error of ``bdtrc`` as a tail of Binomial(records, q)."""
+    # The bound is 2 to 10 times the error measured against 40-digit arithmetic, for up to 1e9 records.
     return COUNTED + _COUNTED_EACH * records
 
 
 def truncated(
     rate: float, records: int, largest: int, sigma: float, step: Callable[[float, float], Loss], tail: float
 ) -> Loss:
-    """Return the loss of batches cut at ``largest``; ``step(q, sigma)`` returns that of a Poisson sample.
-
-    Of the others, m ~ Binomial(n - 1, q) are sampled.  Whether m >= B depends on them alone, so it may be
-    revealed.  If m < B nothing is cut.  Otherwise the batch without the record is a random B-subset of the
-    others.  With the record it is the same, except that with probability p = q B E[1 / (m + 1) | m >= B] the
-    record replaces one member: a change of norm at most 2 (Chua et al. 2024, 2411.04205, section 3.2).  Where
-    a zeroed record keeps its place, both means are at most 2 from the common one, as under replace-one.
-    """
+    """Return the loss of batches cut at ``largest``; ``step(q, sigma)`` returns that of a Poisson sample."""
+    # Of the others, m ~ Binomial(n - 1, q) are sampled.  Whether m >= B depends on them alone, so it may be
+    # revealed.  If m < B nothing is cut.  Otherwise the batch without the record is a random B-subset of
+    # the others.  With the record it is the same, except that with probability p = q B E[1 / (m + 1) | m >=
+    # B] the record replaces one member: a change of norm at most 2 (Chua et al. 2024, 2411.04205, section
+    # 3.2).  Where a zeroed record keeps its place, both means are at most 2 from the common one, as under
+    # replace-one.
     off = counted(records)
     cut = float(bdtrc(largest - 1, records - 1, rate)) if records > largest else 0.0
     if cut == 0.0:

@@ -124,9 +124,8 @@ class Mixture:
         return top
 
     def posterior(self, x: Array, log_m: Array) -> tuple[Array, Array]:
-        """Compute mean and variance of the sensitivity, given x.
-
-        They are d log m / dx and d^2 log m / dx^2, times sigma^2 and sigma^4."""
+        """Compute mean and variance of the sensitivity, given x."""
+        # They are d log m / dx and d^2 log m / dx^2, times sigma^2 and sigma^4.
         shares = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
         mean = np.zeros_like(x)
         for s, r in zip(self.shifts[1:], shares, strict=True):
@@ -150,12 +149,10 @@ class Mixture:
         return density
 
     def reach(self, tilt: float, log_tail: float = _LOG_TAIL) -> tuple[float, float]:
-        """Return [low, high] with less than e^{log_tail} of E m(x)^a m(-x)^b outside, at either end.
-
-        That mean is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
-        m >= 1; and m >= w_0.  On the right m <= k e^{y_S} with k = sum of w e^{y - y_S} at ``high``, which
-        leaves k^a e^{a (a-1) S^2 / (2 sigma^2)} Phi((aS - high)/sigma) of m^a.
-        """
+        """Return [low, high] with less than e^{log_tail} of E m(x)^a m(-x)^b outside, at either end."""
+        # That mean is E_P e^{cL}, at least 1 by Jensen.  Where all y <= 0, m <= 1; where all y >= 0,
+        # m >= 1; and m >= w_0.  On the right m <= k e^{y_S} with k = sum of w e^{y - y_S} at ``high``, which
+        # leaves k^a e^{a (a-1) S^2 / (2 sigma^2)} Phi((aS - high)/sigma) of m^a.
         sigma, largest = self.sigma, self.shifts[-1]
         a, b = self.powers(tilt)
         far = -sigma * float(ndtri_exp(log_tail))
@@ -175,11 +172,9 @@ class Mixture:
         return low, high
 
     def tilted(self, tilt: float, largest: float, *, extended: bool = False) -> Tilted:
-        """Make the quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``.
-
-        ``extended`` uses long doubles if 1 + tilt is exact, all shares except the first add up to at most
-        1/2, and long doubles are longer than doubles.
-        """
+        """Make the quadrature for phi(u) at this tilt, for 0 <= u <= ``largest``."""
+        # ``extended`` uses long doubles if 1 + tilt is exact, all shares except the first add up to at most
+        # 1/2, and long doubles are longer than doubles.
         low, high = self.reach(tilt)
         step = self._spacing(tilt, largest)
         points = 1 + math.ceil((high - low) / step)
@@ -192,13 +187,11 @@ class Mixture:
         return Tilted.make(self, tilt, x, np.log(x.dtype.type(step)) + self.log_normal(x))
 
     def _spacing(self, tilt: float, largest: float) -> float:
-        """Find the widest step with a proven error, relative to E m^a m^b, of at most e^{_LOG_QUADRATURE}.
-
-        |error| <= 2 I / (e^{2 pi d/h} - 1) with I the integral of |integrand| along Im x = d, which grows
-        with d.  With theta = d S / sigma^2 < pi/2 every factor is monotone in x, so that the ends of panels
-        bound it: |m(x+id)| increases and is at most m(x), |arg m(x+id)| increases, the density gains
-        e^{d^2/(2 sigma^2)}.
-        """
+        """Find the widest step with a proven error, relative to E m^a m^b, of at most e^{_LOG_QUADRATURE}."""
+        # |error| <= 2 I / (e^{2 pi d/h} - 1) with I the integral of |integrand| along Im x = d, which grows
+        # with d.  With theta = d S / sigma^2 < pi/2 every factor is monotone in x, so that the ends of panels
+        # bound it: |m(x+id)| increases and is at most m(x), |arg m(x+id)| increases, the density gains
+        # e^{d^2/(2 sigma^2)}.
         if largest == 0.0:
             return self._real_spacing(tilt)
         a, b = self.powers(tilt)
@@ -291,12 +284,10 @@ class Tilted:
 
     @classmethod
     def make(cls, base: Mixture, tilt: float, x: Array, log_weights: Array) -> Tilted:
-        """Normalise the weights, and bound their rounding errors.
-
-        A weight e^{a+b} is off by |a| + |b| units, pairwise sums by a few dozen (Higham, Accuracy and
-        Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2), and losses as in
-        :meth:`Mixture.rounded`.
-        """
+        """Normalise the weights, and bound their rounding errors."""
+        # A weight e^{a+b} is off by |a| + |b| units, pairwise sums by a few dozen (Higham, Accuracy and
+        # Stability of Numerical Algorithms, 2nd ed., sections 1.18 and 4.2), and losses as in
+        # :meth:`Mixture.rounded`.
         unit = float(np.finfo(x.dtype).eps) / 2.0
         exponents, losses = np.zeros_like(x), np.zeros_like(x)
         of_exponents, of_losses = np.zeros_like(x), np.zeros_like(x)
@@ -334,11 +325,9 @@ class Tilted:
         )
 
     def log_characteristic(self, h: float, count: int, most_sines: int) -> tuple[Array, Array, Array]:
-        """Compute log |phi|, arg phi in (-pi, pi] and an error bound on phi, at u = 0, h, ..., (count-1) h.
-
-        phi - 1 = sum of w (e^{iul} - 1) keeps digits that a sum near 1 would lose.  Above ``most_sines``
-        pairs of u and l, a faster method is used, with a bound ten times larger.
-        """
+        """Compute log |phi|, arg phi in (-pi, pi] and an error bound on phi at u = 0, h, ..., (count-1) h."""
+        # phi - 1 = sum of w (e^{iul} - 1) keeps digits that a sum near 1 would lose.  Above ``most_sines``
+        # pairs of u and l, a faster method is used, with a bound ten times larger.
         u = h * np.arange(count, dtype=self.losses.dtype)
         by_products = count * self.losses.size > most_sines
         less_one = self._by_products(h, count) if by_products else self._directly(u)
@@ -374,10 +363,8 @@ class Tilted:
         return result
 
     def _by_products(self, h: float, count: int) -> Complex:
-        """Compute phi - 1 at u = (j + k b) h from A = e^{ijhl} - 1 and B = e^{ikbhl} - 1, as AB + A + B.
-
-        A matrix product replaces a sine for every pair of u and l.  Chunks limit its rounding error.
-        """
+        """Compute phi - 1 at u = (j + k b) h from A = e^{ijhl} - 1 and B = e^{ikbhl} - 1, as AB + A + B."""
+        # A matrix product replaces a sine for every pair of u and l.  Chunks limit its rounding error.
         width = max(2, math.isqrt(count))
         short, long = np.arange(width), width * np.arange(-(-count // width))
         result = np.zeros((long.size, width), dtype=np.result_type(self.losses, np.complex64))

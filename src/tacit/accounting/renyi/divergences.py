@@ -68,8 +68,6 @@ _UNIT = 2.0**-53
 def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
     """Compute an epsilon for ``delta`` from each order alone, in the shape of ``orders``.
 
-    A negative result means that epsilon is 0.
-
     Args:
         orders: alpha > 1.
         renyi: eps_RDP(alpha), >= 0; infinity is allowed.
@@ -80,6 +78,7 @@ def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
     * The result is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the
       closed form.
     """
+    # A negative result means that epsilon is 0.
     closed = renyi + np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
     closed = closed + 8.0 * _UNIT * (np.abs(closed) + abs(math.log(delta)) / (orders - 1.0))
     near = _second_summand_matters(orders, renyi) & (closed > 0.0)
@@ -119,11 +118,9 @@ def _second_summand_matters(orders: Array, renyi: Array) -> NDArray[np.bool_]:
 
 
 def _tangent(u: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
-    """Compute the (epsilon, log delta) that a point of the curve f(p, q) = e^{a gamma} proves; p = e^u.
-
-    e^eps = (a/alpha) e^l (1 - e^{-alpha w}) / (1 - e^{-a w}), and
-    delta = p (1 - e^{eps - l}) = p (1 - e^{-a w} (1 + a (1 - e^{-w}))) / (alpha (1 - e^{-a w})).
-    """
+    """Compute the (epsilon, log delta) that a point of the curve f(p, q) = e^{a gamma} proves; p = e^u."""
+    # e^eps = (a/alpha) e^l (1 - e^{-alpha w}) / (1 - e^{-a w}), and
+    # delta = p (1 - e^{eps - l}) = p (1 - e^{-a w} (1 + a (1 - e^{-w}))) / (alpha (1 - e^{-a w})).
     p, alpha = np.exp(u), a + 1.0
     ratio = _log_ratio(u, a, gamma)
     w = np.maximum(ratio + np.log1p(-p * np.exp(-ratio)) - np.log1p(-p), _LEAST_GAP)
@@ -155,11 +152,9 @@ def _log_ratio(u: Array, a: Array, gamma: Array) -> Array:
 
 
 def _least(excess: Callable[[Array], tuple[Array, Array]], start: Array, slope: Array) -> Array:
-    """Search for the root in u of an excess, and return the least answer at points with excess <= 0.
-
-    ``excess(u)`` returns the excess and the answer.  The secant method aims ``_MARGIN`` below 0.  The result
-    is infinite if no such point is found, for instance if the excess has no root with p < 1.
-    """
+    """Search for the root in u of an excess, and return the least answer at points with excess <= 0."""
+    # ``excess(u)`` returns the excess and the answer.  The secant method aims ``_MARGIN`` below 0.  The
+    # result is infinite if no such point is found, for instance if the excess has no root with p < 1.
     u = np.clip(start, _FAINT, math.log(0.9))
     value, answer = excess(u)
     best = np.where(value <= 0.0, answer, math.inf)
@@ -195,12 +190,10 @@ _MOST_POINTS = 1e5
 
 
 def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up.
-
-    The result covers both directions of add-remove.  As the noise is symmetric, the loss of P against Q and
-    that of Q against P have one distribution.  Then sampling costs most in the direction of removal (Mironov,
-    Talwar & Zhang 2019, 1908.10530, Theorem 5).
-    """
+    """Compute eps_RDP of ``base`` at ``orders`` > 1 (shape (S,)), in units of ``adjacency``, rounded up."""
+    # The result covers both directions of add-remove.  As the noise is symmetric, the loss of P against Q
+    # and that of Q against P have one distribution.  Then sampling costs most in the direction of removal
+    # (Mironov, Talwar & Zhang 2019, 1908.10530, Theorem 5).
     match base:
         case Gaussian(sigma):
             return _line(0.5, sigma, orders)
@@ -270,11 +263,9 @@ _law = lru_cache(maxsize=64)(law_of)
 
 
 def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute the divergences of a Gaussian of random sensitivity, in units of the largest one.
-
-    For adding, removing and exchanging a record, the pairs on a line dominate those in the plane.  An
-    exchange has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
-    """
+    """Compute the divergences of a Gaussian of random sensitivity, in units of the largest one."""
+    # For adding, removing and exchanging a record, the pairs on a line dominate those in the plane.  An
+    # exchange has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
     largest = max(base.sensitivities)
     if largest == 0.0:
         return np.zeros_like(orders)
@@ -287,13 +278,11 @@ def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Arra
 
 
 def _bounded_range(epsilon: float, orders: Array) -> Array:
-    """Maximise log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps].
-
-    The worst pairs have losses t and t - eps, with p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers
-    2020, 1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a B).
-    Here A and B are divided by e^eps / (e^eps - 1).  The result is at most alpha eps^2 / 8 (Cesar & Rogers
-    2021).
-    """
+    """Maximise log(p e^{(a-1) t} + (1-p) e^{(a-1)(t-eps)}) / (a-1) over t in [0, eps]."""
+    # The worst pairs have losses t and t - eps, with p = (e^eps - e^t) / (e^eps - 1) (Dong, Durfee & Rogers
+    # 2020, 1909.13830, Lemma 3.3).  In x = e^t the moment is x^{a-1} (A - B x), largest at x = (a-1) A / (a
+    # B).  Here A and B are divided by e^eps / (e^eps - 1).  The result is at most alpha eps^2 / 8 (Cesar &
+    # Rogers 2021).
     a = orders - 1.0
     log_c = -a * epsilon - epsilon
     log_a, log_b = np.log(-np.expm1(log_c)), np.log(-np.expm1(-a * epsilon)) - epsilon

@@ -101,21 +101,17 @@ def log_moments(rate: float, sigma: float, powers: Array) -> Array:
 def log_moments_of_mixture(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, powers: Array
 ) -> Array:
-    """Compute log E m^s of a mixture m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, s_i in [0, 1].
-
-    The error bounds of this file also hold here, as all summands of m(x + ib) have phases in [0, t].
-    """
+    """Compute log E m^s of a mixture m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, s_i in [0, 1]."""
+    # The error bounds of this file also hold here, as all summands of m(x + ib) have phases in [0, t].
     return _trapezoid(_mixture(probabilities, shifts, sigma), sigma, powers)
 
 
 def log_moments_exchanged(
     probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, orders: Array
 ) -> Array:
-    """Compute log E_Q (P/Q)^alpha for alpha > 1, with P of density phi(x) m(x) and Q its mirror image.
-
-    For phi m(x)^alpha m(-x)^{1-alpha} the error bounds of this file hold, except that the slope of its log is
-    (r - x) / sigma^2 with r in [0, 2 alpha - 1].
-    """
+    """Compute log E_Q (P/Q)^alpha for alpha > 1, with P of density phi(x) m(x) and Q its mirror image."""
+    # For phi m(x)^alpha m(-x)^{1-alpha} the error bounds of this file hold, except that the slope of its
+    # log is (r - x) / sigma^2 with r in [0, 2 alpha - 1].
     log_m = _mixture(probabilities, shifts, sigma)
     spacing = _spacing(sigma, 1.0 - float(orders.max()))
     low, high = -1.0 - _DEVIATIONS * sigma, 2.0 * float(orders.max()) - 1.0 + _DEVIATIONS * sigma
@@ -327,10 +323,8 @@ def _discrete_gaussian(scale: float, sensitivity: int, largest: float) -> Law | 
 
 
 def _laplace(top: float) -> Law:
-    """Return y with atoms at both ends of [-1/b, 1/b] and Q-density e^{-(1/b + y)/2} / 4 in between.
-
-    In the cell [y, y + h], Q has mass w = e^{-(1/b + y)/2} (1 - e^{-h/2}) / 2 and P has mass e^{y + h/2} w.
-    """
+    """Return y with atoms at both ends of [-1/b, 1/b] and Q-density e^{-(1/b + y)/2} / 4 in between."""
+    # In the cell [y, y + h], Q has mass w = e^{-(1/b + y)/2} (1 - e^{-h/2}) / 2 and P has mass e^{y + h/2} w.
     edges = np.linspace(-top, top, _CELLS + 1)
     half = top / _CELLS  # h/2
     cells = -(top + edges[:-1]) / 2.0 + math.log(-math.expm1(-half) / 2.0)
@@ -357,15 +351,13 @@ def _log_cells(z: Array) -> Array:
 
 
 def log_moments_of_law(law: Law, rate: float, orders: Array, *, exchanged: bool = False) -> Array:
-    """Compute log E_Q m^alpha, rounded up, at every order (shape (S,)), with m = 1 - q + q e^y.
-
-    As E m = 1, it is log(1 + E g_alpha(m)) with g_s(m) = m^s - 1 - s (m - 1) >= 0.
-
-    ``exchanged`` is for sampling without replacement under an exchange of a record.  Then delta at e^eps >= 1
-    is that of ((1-q) Q + q P, Q), in either direction (Balle, Barthe & Gaboardi 2018, 1807.01647, Theorem 9),
-    and the divergence, int alpha (alpha-1) t^{alpha-2} delta(log t) dt over t > 0, becomes
-    E 1{m > 1} (g_alpha(m) + g_{1-alpha}(m)).
-    """
+    """Compute log E_Q m^alpha, rounded up, at every order (shape (S,)), with m = 1 - q + q e^y."""
+    # As E m = 1, it is log(1 + E g_alpha(m)) with g_s(m) = m^s - 1 - s (m - 1) >= 0.
+    #
+    # ``exchanged`` is for sampling without replacement under an exchange of a record.  Then delta at e^eps
+    # >= 1 is that of ((1-q) Q + q P, Q), in either direction (Balle, Barthe & Gaboardi 2018, 1807.01647,
+    # Theorem 9), and the divergence, int alpha (alpha-1) t^{alpha-2} delta(log t) dt over t > 0, becomes E
+    # 1{m > 1} (g_alpha(m) + g_{1-alpha}(m)).
     log_m = log_mixture(law.log_ratios, rate)
     log_masses = law.log_masses
     if exchanged:

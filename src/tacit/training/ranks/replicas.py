@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal, UnsupportedModel
 from tacit.noise import on_device
-from tacit.noise.ahead import NoiseAhead
+from tacit.noise.gaussian import (NoiseAhead)
 from tacit.noise.box_muller import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
