@@ -33,7 +33,7 @@ from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
-    from tacit.training.data.prefetch import StreamedBatches
+    from tacit.training.data.streamed import StreamedBatches
 
 
 def make_session(
@@ -167,7 +167,7 @@ def opened_batches(batches: Path | None) -> StreamedBatches | None:
     """Open the folder that ``tacit batches`` wrote, if one is given."""
     if batches is None:
         return None
-    from tacit.training.data.prefetch import StreamedBatches  # imports pyarrow
+    from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)
 
