@@ -1,4 +1,4 @@
-"""What the noisy losses show while a run goes on: a progress bar, and a judgement whether they fall.
+"""A progress bar of the noisy losses, and a judgement whether they fall.
 
 Both use released losses and public figures alone, so they cost nothing.  The judgement is made once, after
 the first third of the steps, and assumes that a falling loss is linear in the logarithm of the number of

@@ -1,4 +1,4 @@
-"""What happens to a release: it is checked, moves the weights by a guarded optimizer, and is averaged.
+"""The checks of a release, the guarded optimizer that it moves, and averages of the weights.
 
 **Guarantee**
 

@@ -1,4 +1,4 @@
-"""How the ranks hold one model: the buffers of a step, and checks that all train the same model.
+"""One model at all ranks: the buffers of a step, and checks that all train the same model.
 
 Which rank reads a record depends on the records drawn before it.  So if the copies of the model differ, one
 record changes what others add to the sum, and this change can exceed what the noise hides.
