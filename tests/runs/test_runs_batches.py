@@ -36,7 +36,7 @@ from tacit.runs.sections import LedgerSection
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
-from tacit.training.data.prefetch import Shard, StreamedBatches
+from tacit.training.data.streamed import Shard, StreamedBatches
 from tacit.training.parts.audit_slots import AuditSlots
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -23,7 +23,7 @@ from tacit.plan import LossReport
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, step
-from tacit.training.ranks.replicas import Replicated
+from tacit.training.ranks.replicas import Layout
 
 D, CLASSES = 6, 3
 OUT = "CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -236,9 +236,9 @@ def test_what_the_first_try_kept_is_let_go_before_the_second(monkeypatch: pytest
 
 
 def noise_made_twice(patch: pytest.MonkeyPatch) -> None:
-    real, seen = Replicated.sums, set[int]()
+    real, seen = Layout.sums, set[int]()
 
-    def twice(layout: Replicated, *given: Any, step: int, **more: Any) -> Any:
+    def twice(layout: Layout, *given: Any, step: int, **more: Any) -> Any:
         found, further = (real(layout, *given, step=step, **more) for _ in range(2))
         if step in seen:
             for part, noise in zip(found.noise.values(), further.noise.values(), strict=True):
@@ -246,13 +246,13 @@ def noise_made_twice(patch: pytest.MonkeyPatch) -> None:
         seen.add(step)
         return found
 
-    patch.setattr(Replicated, "sums", twice)
+    patch.setattr(Layout, "sums", twice)
 
 
 def records_added_twice(patch: pytest.MonkeyPatch) -> None:
-    real, made = Replicated.sums, dict[int, Any]()
+    real, made = Layout.sums, dict[int, Any]()
     patch.setattr(
-        Replicated,
+        Layout,
         "sums",
         lambda *given, step, **more: made.setdefault(step, real(*given, step=step, **more)),
     )

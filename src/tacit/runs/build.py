@@ -32,7 +32,7 @@ from tacit.training.ranks.processes import Alone, Ranks
 from tacit.training.session import PrivateSession
 
 if TYPE_CHECKING:
-    from tacit.training.data.prefetch import StreamedBatches
+    from tacit.training.data.streamed import StreamedBatches
 
 
 def make_session(
@@ -164,7 +164,7 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
 def opened_batches(batches: Path | None) -> StreamedBatches | None:
     if batches is None:
         return None
-    from tacit.training.data.prefetch import StreamedBatches  # imports pyarrow
+    from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)
 

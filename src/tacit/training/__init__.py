@@ -6,9 +6,8 @@ charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and sh
 (:class:`ProcessRanks`).  :func:`evaluate` scores a model exactly, and :func:`score_held_out` adds noise to
 the score.
 
-Inside the package, ``session`` has the public interface, ``run`` the state behind a session and ``step`` one
-private step.  ``parts`` act within the steps, ``data`` makes batches, ``ranks`` supports several processes
-and sharded models, and ``resume`` stores the state of a run.
+Inside the package, ``session`` has the public interface, ``run`` the order of the parts and ``step`` one
+private step.
 """
 
 from tacit.training.augmentation import Augmentation, FlipAndCrop

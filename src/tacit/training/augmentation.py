@@ -62,9 +62,6 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
         augmentation: makes the views.
         inputs: the first tensor of each record.
         uniforms: (n, K, draws) numbers in [0, 1), on any device.
-
-    Raises:
-        UnsupportedModel: vmap cannot run the augmentation, or it reads a value of a record or draws numbers.
     """
     n, views = uniforms.shape[:2]
     if n == 0:
@@ -106,9 +103,6 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     """Refuse an augmentation that is meant to mix records, on synthetic ones of the shape of ``inputs``.
 
     Each record is augmented alone, so mixing would be private, but not what its author means.
-
-    Raises:
-        UnsupportedModel: views made in one batch differ from those made alone, as with mixup.
     """
     (records,) = made_up((inputs,), 1)
     numbers = torch.rand(len(records), views, augmentation.draws, generator=torch.Generator().manual_seed(0))

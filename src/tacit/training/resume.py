@@ -1,14 +1,8 @@
-"""Digests of functions, objects and modules, which cover everything that affects their results.
+"""The resume state of a run, and digests of all that decides what its steps release.
 
-:mod:`tacit.training.resume` lists what a digest covers and what not.
-
-The resume state of a run, and the identity of the run that it belongs to.
-
-The state is written as a whole, and only its owner can read it.  Resuming with another loss would add the
-same noise to another sum.  So the state records digests of its loss, model and augmentation.  A digest covers
-their code (without file names, line numbers, comments and docstrings), and the values that they read, as
-these are when the session is made.  It covers the user's functions and classes in full, and those of
-libraries (all that is installed) by name and version.
+Resuming with another loss would add the same noise to another sum.  A digest covers code (without file names,
+line numbers, comments and docstrings) and the values that it reads, as these are when the session is made:
+the user's functions and classes in full, and those of libraries (all that is installed) by name and version.
 
 **Guarantee**
 
@@ -513,9 +507,7 @@ def _arguments(call: str) -> dict[str, str]:
     return {str(keyword.arg): ast.unparse(keyword.value) for keyword in keywords}
 
 
-_FORMAT = 7
-_EARLIER = {6: "0.2.0"}
-"""Earlier formats, and the versions of Tacit that wrote them."""
+_FORMAT = 7  # since 0.3
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -533,11 +525,7 @@ def add_to_state(path: Path, key: bytes, facts: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Load a resume state; nothing in it is executed.
-
-    Raises:
-        InvalidInput: there is no state, it is damaged, or another version of Tacit wrote it.
-    """
+    """Load a resume state; nothing in it is executed."""
     try:
         content = io.BytesIO(path.read_bytes())  # errors from here on come from the content
     except FileNotFoundError:
@@ -558,20 +546,15 @@ def load_state(path: Path) -> dict[str, Any]:
         ) from None
     version = state.get("format") if isinstance(state, dict) else None
     if not isinstance(state, dict) or version != _FORMAT:
-        by = f"Tacit {_EARLIER[version]}, which" if version in _EARLIER else "the version that"
         raise InvalidInput(
-            f"{path} is not a resume state of this version of Tacit. Finish the run with {by} wrote it, or "
-            "start a new run."
+            f"{path} is not a resume state of Tacit 0.3 (its format is {version}, not {_FORMAT}): finish the "
+            "run with the version of Tacit that wrote it, or start a new run."
         )
     return state
 
 
 def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from the facts ``now``.
-
-    Raises:
-        PrivacyRefusal: facts differ; the message names them.
-    """
+    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from the facts ``now``."""
     if differing := differences(before, now):
         raise PrivacyRefusal(
             f"the resume state {path} belongs to another run. These differ: {', '.join(differing)}. "

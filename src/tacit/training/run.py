@@ -1,7 +1,4 @@
-"""Setup of a session: checks of its arguments and model, its key and its engine.
-
-The parts and the state of a session, which are saved and loaded together.
-"""
+"""A run: what :class:`PrivateSession` holds, the checks of its arguments, and the order of its parts."""
 
 from __future__ import annotations
 
@@ -65,11 +62,7 @@ _NEEDED = ("model", "plan", "memory")
 
 
 def check_kinds(arguments: object) -> None:
-    """Refuse arguments of a wrong type; optional arguments may be None.
-
-    Raises:
-        InvalidInput: an argument has the wrong type.
-    """
+    """Refuse arguments of a wrong type; optional arguments may be None."""
     for name, (kind, words) in _KINDS.items():
         value = getattr(arguments, name)
         if isinstance(value, kind) or (value is None and name not in _NEEDED):
@@ -79,11 +72,7 @@ def check_kinds(arguments: object) -> None:
 
 
 def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
-    """Refuse arguments that a session does not support for a sharded model.
-
-    Raises:
-        InvalidInput: the model is sharded, and ``ema_decay`` or ``audit`` is given.
-    """
+    """Refuse arguments that a session does not support for a sharded model."""
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
             "ema_decay does not support a model sharded by fully_shard. It makes a copy of the model, and "
@@ -98,12 +87,7 @@ def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
 
 
 def check_ready(model: nn.Module, layout: Layout) -> None:
-    """Refuse a model that is not ready to train.
-
-    Raises:
-        InvalidInput: weights are NaN or infinite.
-        UnsupportedModel: parameters have no values yet, cannot be trained, or are on several devices.
-    """
+    """Refuse a model that is not ready to train."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise UnsupportedModel(
@@ -166,11 +150,6 @@ def key_of_run(
 
     It is that of the batches drawn beforehand, if there are any, else that of the charges, else
     ``generator``, else a fresh one.
-
-    Raises:
-        PrivacyRefusal: the batches were drawn with another key than that of ``generator``, or the noise is so
-            small that a few records move a draw beyond the largest.
-        InvalidInput: the charges have another key, or another plan.
     """
     if batches is not None:
         drawn_by = batches.generator_for(plan)
@@ -197,21 +176,10 @@ def key_of_run(
     return generator
 
 
-def check_fit(plan: Plan, records: int, augmentation: Augmentation | None) -> None:
-    """Refuse records or views that do not fit the plan."""
-    plan.check_records(records)
-    if augmentation is None and plan.views > 1:
-        raise InvalidInput(f"the plan has {plan.views} views per record. Pass an augmentation to make them.")
-
-
 def make_engine(
     name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
-    """Make the engine called ``name``, for records of ``rows`` rows.
-
-    Raises:
-        InvalidInput: there is no such engine, or it does not support this ``memory``.
-    """
+    """Make the engine called ``name``, for records of ``rows`` rows."""
     views = plan.views * rows
     if check_in("engine", name, ("fast", "reference")) == "fast":
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
@@ -297,45 +265,59 @@ class Run:
             check_one_process()
         check_kinds(arguments)
         self.model, self.plan, self.memory = arguments.model, arguments.plan, arguments.memory
+        self.augmentation, self.done, self.torn = arguments.augmentation, 0, False
         self._ranks_are_given = arguments.ranks is not None
+
+        # The model, as all ranks have it.
         self.ranks = Alone() if arguments.ranks is None else arguments.ranks
         self.layout = layout_of(self.model, self.ranks)
         check_layout(self.layout, ema_decay=arguments.ema_decay, audit=arguments.audit)
         check_ready(self.model, self.layout)
         self.layout.copy_from_first(self.model)
         loss = per_record(arguments.loss, self.model)
+        # Digests of the user's code, before its first call can change a value that it reads.
         code = Code(self.model, loss, arguments.augmentation, arguments.collate)
-        self.augmentation, self.done, self.torn = arguments.augmentation, 0, False
-        self._take_data(arguments)
-        self._take_key(arguments)
-        self._make_engine(arguments, loss_of(loss, self.of_data, self._items))
-        self._make_physical(arguments.physical_batch_size)
-        self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
-        self._read_early(arguments)
-        check_fit(self.plan, len(self.records), self.augmentation)
-        self.optimizer = GuardedOptimizer(arguments.optimizer, self.trained)
-        self._make_parts(arguments, code, loss)
 
-    def _take_data(self, arguments: Arguments) -> None:
+        # The records, and who takes part in a step.
         data, self.who = participants_of(arguments.data, self.plan)
         check_columns(data, self.plan)
-        floating = floating_type(self.model)
-        self.of_data, self._items = records_for(data, self.plan, collate=arguments.collate, floating=floating)
-        charges, self.records = arguments.charges, self.of_data  # until canaries are added
+        self.of_data, items = records_for(
+            data, self.plan, collate=arguments.collate, floating=floating_type(self.model)
+        )
+        charges = arguments.charges
         owned_by = None if charges is None else charges.owned_by
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
         self.who.check_length(len(self.of_data))
+        self.records = self.of_data
 
-    def _take_key(self, arguments: Arguments) -> None:
+        # The key of the noise: that of batches drawn beforehand or of the charges, else a fresh one.
         batches = self.of_data if isinstance(self.of_data, DrawnRecords) else None
         if check_integer("workers", arguments.workers, low=0) > 0 and batches is not None:
             raise InvalidInput(
                 "workers cannot be used with batches drawn beforehand. The session prefetches these "
                 "batches itself. Leave workers out."
             )
-        self.payment = Payment(arguments.charges, batches, self.of_data.content, self.ranks)
+        self.payment = Payment(charges, batches, self.of_data.content, self.ranks)
         own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
         self.generator = self.ranks.share_secret(own)
+
+        self._make_engine(arguments, loss_of(loss, self.of_data, items))
+        self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
+        run = weakref.proxy(self)  # workers and tries end with the session
+        if arguments.workers > 0:
+            self.records = Prefetcher(
+                self.records,
+                lambda: requests(run, range(run.done, run.who.steps)),
+                workers=arguments.workers,
+            )
+        self.plan.check_records(len(self.records))
+        if self.augmentation is None and self.plan.views > 1:
+            raise InvalidInput(
+                f"the plan has {self.plan.views} views per record. Pass an augmentation to make them."
+            )
+        self.optimizer = GuardedOptimizer(arguments.optimizer, self.trained)
+        first = FirstRecords(self.of_data, items, loss, self.augmentation, self.plan.views, self.ranks)
+        self._make_parts(arguments, code, first)
 
     def _make_engine(self, arguments: Arguments, loss: PerExampleLoss) -> None:
         self.slots, model = None, self.model
@@ -343,6 +325,7 @@ class Run:
             self.slots = Planted(arguments.audit, model, loss, self.plan, self.generator)
             self.records = WithCanaries(self.of_data, self.slots)
             model, loss = self.slots.model, self.slots.loss
+
         with self.layout.whole():
             rows = self.of_data.rows
             self.engine = make_engine(arguments.engine, model, loss, self.plan, self.memory, rows)
@@ -350,10 +333,9 @@ class Run:
         trained = self.layout.trained(self.engine.parameters)
         self.trained = trained if self.slots is None else self.slots.without_slots(trained)
 
-    def _make_physical(self, size: PhysicalSize) -> None:
         run, engine = weakref.proxy(self), self.engine
         self.physical = PhysicalBatch(
-            size,
+            arguments.physical_batch_size,
             self.plan.expected_batch_size,
             self.ranks,
             find=device_of(engine).type == "cuda",
@@ -361,13 +343,7 @@ class Run:
             draws=lambda: engine.draws,
         )
 
-    def _read_early(self, arguments: Arguments) -> None:
-        if arguments.workers > 0:
-            run = weakref.proxy(self)  # the workers end with the session
-            left = lambda: requests(run, range(run.done, run.who.steps))  # noqa: E731
-            self.records = Prefetcher(self.records, left, workers=arguments.workers)
-
-    def _make_parts(self, arguments: Arguments, code: Code, loss: PerExampleLoss) -> None:
+    def _make_parts(self, arguments: Arguments, code: Code, first: FirstRecords) -> None:
         plan, layout, optimizer = self.plan, self.layout, arguments.optimizer
         decay, correlation = arguments.ema_decay, plan.correlation
         facts = weakref.WeakMethod(self._facts_of_run)
@@ -375,6 +351,7 @@ class Run:
         self.averaged = None if decay is None else AveragedWeights(self.model, decay)
         self.correlated = None if correlation is None else CorrelatedNoise(correlation)
         self.progress, self.falling = Progress(plan), Falling(plan)
+
         # The guarantee depends on this order.  Before a step reads anything, its days must have arrived and
         # the ledger must have committed its charge.  Before it computes, the ranks must agree on run and
         # model, and items must not mix records.  Before weights move, a resume state must hold the number of
@@ -385,7 +362,7 @@ class Run:
             self.who,
             self.payment,
             self.together,
-            FirstRecords(self.of_data, self._items, loss, self.augmentation, plan.views, self.ranks),
+            first,
             self.physical,
             NoiseReuse(self.generator, layout),
             self.slots,
@@ -411,23 +388,24 @@ class Run:
         if not self._ranks_are_given:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
-            return self._take(step)
+            indices = self.participants(step)
+            for part in self.parts:
+                part.before(step, indices)
 
-    def _take(self, step: int) -> float | None:
-        indices = self.participants(step)
-        for part in self.parts:
-            part.before(step, indices)
-        released = noisy_step(self, step, indices)
-        gradients = released.gradients
-        for part in self.parts:
-            gradients = part.released(step, gradients, self.thresholds)
-        self.thresholds = released.thresholds
-        self.done, self.torn = step + 1, True  # the step counts now, whatever happens
-        self.optimizer.step(self.layout.gradients(gradients))
-        self.torn = False
-        for part in self.parts:
-            part.after(step, released.loss)
-        return released.loss
+            released = noisy_step(self, step, indices)
+            gradients = released.gradients
+            for part in self.parts:
+                gradients = part.released(step, gradients, self.thresholds)
+
+            # From here on the step counts, whatever happens.
+            self.thresholds = released.thresholds
+            self.done, self.torn = step + 1, True
+            self.optimizer.step(self.layout.gradients(gradients))
+            self.torn = False
+
+            for part in self.parts:
+                part.after(step, released.loss)
+            return released.loss
 
     def check_whole(self) -> None:
         """Refuse to continue after a step that was cut short while it changed the weights."""

@@ -1,29 +1,7 @@
-"""The number of records in memory at once (the physical batch size), and steps repeated for lack of memory.
+"""One private step: sample, clip, sum, add noise, divide by the public B; and how many records at once.
 
-A step is a function of (key, step) (:mod:`tacit.training.step`).  If CUDA runs out of memory, the session
-repeats the step from its start with half the physical batch size.  The repeated step has the same
-participants and the same noise, and contains nothing of the first try.
-
-**Guarantee**
-
-* Nothing of a try that ran out of memory is released: its buffers are dropped.  Model and loss keep nothing
-  of it, as Python sees no value of a record; with the reference engine this is assumed.
-* If one of several processes ran out of memory, all of them repeat the step.
-* If the model draws random numbers, as in dropout, every process that takes or repeats a step uses the same
-  size for it, because a record's random numbers depend on the size.  The resume state stores the sizes.  If a
-  size changes after a save, the session adds it to that state before the step moves the weights.  A resumed
-  run of such a model changes no size, because an earlier process may have taken its next steps.
-* ``"auto"`` tests the size on records of zeros, so the size is a function of public facts: the shape and type
-  that all records share, the expected batch size, the model, and the device.
-
-One private step: sample, clip, sum, add noise, and divide by the public batch size.
-
-The engine adds gradients to buffers (:mod:`tacit.training.ranks.replicas`) that already contain the noise, so
-the sum without noise never exists in memory that outlives the step.  Shards of a model get their noise when
-the sums are reduced (:mod:`tacit.training.ranks.shards`).  Only these two modules add noise to gradients.
-
-Several processes (:mod:`tacit.training.ranks`) take one step together.  Rank r of R adds the clipped sum of
-the participants r, r + R, r + 2R, ... to its share of the noise, and the release is the sum over the ranks.
+Only this module and :mod:`tacit.training.ranks.shards` add noise to gradients.  The engine adds to buffers
+that already contain the noise, so the sum without noise never exists in memory that outlives the step.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
@@ -34,14 +12,16 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 * The step releases ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
   thresholds, and the noisy loss.  Together they are one Gaussian release with ``plan.noise_multiplier``.
 * The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
-* The divisor is the plan's public B, never the size of the batch that was drawn.  Gradients are not divided
-  afterwards, because sum and noise are computed with the same float s = 1/B: the engine multiplies the
-  gradient of record i by s c_i, with its clipping factor c_i, and the noise has standard deviation s z_g C.
-  Their ratio does not depend on the rounding of s, and division by a constant is post-processing.
-* The count and the loss are summed over the ranks first, and then get their noise once.
+* The divisor is the plan's public B, never the size of the batch that was drawn.  Sum and noise are computed
+  with the same float s = 1/B, so their ratio does not depend on its rounding.
+* Rank r of R adds the clipped sum of the participants r, r + R, r + 2R, ... to its share of the noise.  Count
+  and loss are summed over the ranks first, and then get their noise once.
 * A step's randomness is a function of (key, step), so a step repeated after a crash releases the same values.
-* A step for which the device had too little memory is repeated from its start, with fewer records at once,
-  and contains nothing of the first try (:mod:`tacit.training.step`).
+* A step for which the device of any rank had too little memory is repeated from its start, with half as many
+  records at once.  Nothing of the first try is released, and model and loss keep nothing of it, as Python
+  sees no value of a record; with the reference engine this is assumed.
+* If the model draws random numbers, as in dropout, a record's numbers depend on the physical batch size.  So
+  the resume state stores the sizes, and a resumed run of such a model changes none.
 """
 
 from __future__ import annotations
@@ -142,11 +122,7 @@ class PhysicalBatch(Part):
             empty_cache()
 
     def halve(self, step: int) -> None:
-        """Halve the physical batch size from ``step`` on.
-
-        Raises:
-            InvalidInput: the size is already one record.
-        """
+        """Halve the physical batch size from ``step`` on."""
         size = self.at(step)
         if size == 1:
             raise InvalidInput(

@@ -17,12 +17,7 @@ _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Raise errors of model and loss again without their own text, which may hold a value of a record.
-
-    Raises:
-        InvalidInput: instead of "Target 17 is out of bounds" and "index 17 is out of range", and of any other
-            error that comes from the user's own code.
-    """
+    """Raise errors of model and loss again without their own text, which may hold a value of a record."""
     try:
         yield
     except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
@@ -62,11 +57,7 @@ def lacks_memory(problem: BaseException) -> bool:
 
 @contextmanager
 def naming_lost_device(step: int) -> Iterator[None]:
-    """Explain what to do if the device fails in ``step``; errors about memory pass unchanged.
-
-    Raises:
-        DeviceLost: the device failed.
-    """
+    """Explain what to do if the device fails in ``step``; errors about memory pass unchanged."""
     try:
         yield
     except RuntimeError as problem:
@@ -87,9 +78,6 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
     """If the model fails on ``inputs`` (n, ...), raise the error that it gives for records of zeros instead.
 
     If records of zeros give no error, the original error is raised.
-
-    Raises:
-        InvalidInput: the model fails on records of this shape and type, whatever they hold.
     """
     try:
         yield
@@ -114,9 +102,6 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
     """Refuse class numbers outside 0, ..., ``outputs`` - 1, except ``padding``.
-
-    Raises:
-        InvalidInput: there are such numbers; the message says how many.
 
     >>> check_classes(torch.tensor([0, 1, 2]), 2)
     Traceback (most recent call last):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -103,8 +102,8 @@ class DatedRecords:
         return hashlib.blake2b(self._dates.tobytes(), key=key, digest_size=16).hexdigest()
 
 
-class Participants(Part, ABC):
-    """The choice of the participants in the steps of a plan.
+class Participants(Part):
+    """The choice of the participants in the steps of a plan; here the plan's sampler draws them.
 
     Attributes:
         steps: the number of steps that can be taken with these data.
@@ -114,9 +113,9 @@ class Participants(Part, ABC):
     def __init__(self, plan: Plan, steps: int) -> None:
         self._plan, self.steps, self.unsaved = plan, steps, False
 
-    @abstractmethod
     def of_step(self, step: int, generator: Generator, records: int) -> Indices:
         """Return the participants of a step, as sorted positions among the ``records`` records."""
+        return self._plan.sampling.indices(generator, step, records)
 
     def check_length(self, records: int) -> None:
         """Refuse dates whose number differs from that of the records."""
@@ -126,14 +125,6 @@ class Participants(Part, ABC):
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
         """Remove, from the facts ``before`` and ``now``, those that further days of a stream may change."""
-
-
-@final
-class Drawn(Participants):
-    """Participants that the plan's sampler draws."""
-
-    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
-        return self._plan.sampling.indices(generator, step, records)
 
 
 @final
@@ -171,7 +162,6 @@ class Dates(Participants):
             )
 
     def check_length(self, records: int) -> None:
-        """Refuse dates whose number differs from that of the records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 
@@ -179,7 +169,6 @@ class Dates(Participants):
         return np.flatnonzero(self._taken == step).astype(np.int64)
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """Return a keyed digest of the dates, the number of steps, and facts of the whole stream."""
         dated = self._dated
         stream = f"from {dated.first} on, {dated.days} days a step"
         return {"dates": dated.digest(key), "steps there": self.steps, "stream": stream}
@@ -247,12 +236,7 @@ class Dates(Participants):
 
 
 def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
-    """Return the data without dates, and the choice of participants.
-
-    Raises:
-        PrivacyRefusal: people would participate too often.
-        InvalidInput: the data have dates and the plan does not sample by date, or the reverse.
-    """
+    """Return the data without dates, and the choice of participants."""
     if isinstance(data, DatedRecords):
         dates = Dates(data, plan)
         return dates.records, dates
@@ -261,7 +245,7 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
             "the plan samples by date; the data have no dates. Give the session "
             "tacit.training.DatedRecords(data, dates, first=...)."
         )
-    return data, Drawn(plan, plan.steps)
+    return data, Participants(plan, plan.steps)
 
 
 def day_of(name: str, value: object) -> np.datetime64:

@@ -58,9 +58,6 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
     For four positions the check reads 32 items (40 if the data set has ``__getitems__``), and more if an item
     changes.  It reads them from copies of the data set with their own lists, dictionaries and generators.
     The copies share all else.
-
-    Raises:
-        UnsupportedModel: an item changes with the items that are read before it, or with other rows.
     """
     for number, position in enumerate(positions.tolist()):
         part, i = _part_of(records.dataset, position)

@@ -1,20 +1,11 @@
-"""Columns: the values of one part of all records, read from arrays, lists and data frames.
+"""Records by position, from arrays, data frames, lists and data sets; ``docs/records.md`` lists the kinds.
 
-Data frames of pandas, Polars and Arrow with numeric columns are supported.  This module imports none of these
-libraries.
-
-Records by position: data sources that return the tensors at a given position.  Long: all kinds of them.
-
-Tensors, arrays, memory maps, data frames and mappings of them return a batch by one gather.  A map-style data
-set or a list of records returns records one by one, or several by ``__getitems__`` if it has this method.
-:mod:`tacit.training.data.prefetch` can read batches of these data sets before their step.
+pandas, Polars and Arrow are supported and never imported.  Letters: N records; n records of a batch.
 
 **Guarantee**
 
 * A ``collate`` gets one record at a time, so its output for a record does not depend on the rest of the
   batch.
-
-Letters: N records; n records of a batch.
 """
 
 from __future__ import annotations
@@ -88,11 +79,7 @@ def is_column(value: object) -> bool:
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
-    """Return the columns of a data frame by name.
-
-    Raises:
-        InvalidInput: a name is not text or occurs twice, or the data frame is lazy.
-    """
+    """Return the columns of a data frame by name."""
     pairs = _pairs(frame)
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
@@ -136,11 +123,7 @@ def matrix_of(frame: Any) -> NDArray[Any]:
 
 
 def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
-    """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list.
-
-    Raises:
-        InvalidInput: cells are missing or are not numbers; the message names column and type.
-    """
+    """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list."""
     kind = getattr(column, "dtype", None) or getattr(column, "type", None)
     if _has_missing(column):
         raise InvalidInput(
@@ -590,10 +573,6 @@ def as_records(
         collate: turns a list of one record into a batch of leading dimension 1, for records of varying
             length, such as :func:`tacit.collate.pad`.
         floating: the type that floating-point numbers are cast to; None for no cast.
-
-    Raises:
-        InvalidInput: the data has a type that is not supported.  The message names the part, its type and the
-            fix, and shows no value of a record.
 
     >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
     5

@@ -1,13 +1,7 @@
-"""Conversion of values to tensors, and of the tensors of single records to a batch.
-
-Numbers, lists of numbers, arrays and tensors become tensors.  Other values are refused, with an error that
-names the part of the record and its type but shows no value.  :func:`cast_numbers` has the casting rule;
-``docs/records.md`` also states it.
-
-The structure of a record: its tensors in a fixed order, and a template that rebuilds the record from them.
+"""A record as tensors: its structure, the conversion of its values, and batches of single records.
 
 A template is the record with the numbers 0, 1, ... in place of its tensors, such as ``{"x": 0, "y": (1,
-2)}``.  The engines see only the tensors.  The loss gets the record, as positional or as keyword arguments.
+2)}``.  No error shows a value; :func:`cast_numbers` has the casting rule (``docs/records.md``).
 """
 
 from __future__ import annotations
@@ -77,11 +71,7 @@ def tensor_of(value: Any, where: str) -> Tensor:
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Return the value as an array or tensor, copied only if torch cannot use its memory or type.
-
-    Raises:
-        InvalidInput: the value is not a number or an array of numbers, or does not fit into int64.
-    """
+    """Return the value as an array or tensor, copied only if torch cannot use its memory or type."""
     if isinstance(value, Tensor):
         return _checked_tensor(value, where)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -215,9 +205,6 @@ def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch
 
     ``indices`` are the positions of the records, for errors.
 
-    Raises:
-        InvalidInput: a leaf cannot be a tensor, or leaves differ in shape or type.
-
     >>> batch_of("part 0", [1.5, 2.5], np.arange(2), torch.float32)
     tensor([1.5000, 2.5000])
     """
@@ -282,9 +269,6 @@ def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, An
     Mappings, tuples and lists are containers, but a list of numbers is a leaf.  With ``lists=False`` every
     list is a leaf.
 
-    Raises:
-        InvalidInput: a mapping has a key that is not text.
-
     >>> flatten({"x": [0.5, 2.0], "pair": (1, 2)})
     ({'x': 0, 'pair': (1, 2)}, {('x',): [0.5, 2.0], ('pair', 0): 1, ('pair', 1): 2})
     """
@@ -307,9 +291,6 @@ def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, An
 
 def leaves_by(template: Template, record: Any) -> list[Any]:
     """Return the leaves of a record in the order of a template.
-
-    Raises:
-        InvalidInput: keys or number of parts differ from the template; the message does not show them.
 
     >>> leaves_by({"x": 0, "y": 1}, {"y": 3, "x": 2})
     [2, 3]
@@ -382,9 +363,6 @@ def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerEx
 
 def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
     """Refuse a loss that cannot be called with the model and a record of this template.
-
-    Raises:
-        InvalidInput: the parameters of the loss do not fit; the message names them and describes a record.
 
     >>> check_loss_takes(lambda model, x, y: x, (0, 1))
     >>> check_loss_takes(lambda model, x, y: x, {"x": 0})

@@ -1,38 +1,23 @@
-"""Names of users, checked and numbered, and a cap on rows that have several users.
+"""Users with several rows each, or rows with several users; names are checked, numbered and capped.
 
-Two spellings of one name would count as two users, and the promise for each would cover only some of the
-person's rows.  So inputs that may hide this are refused: names of several types, missing names, and numbers
-too large to tell apart.
+By default a step draws users: it reads K rows of each, and the mean of their gradients is clipped once
+(user-level sampling and clipping: McMahan et al., 1710.06963; Charles et al., 2407.07737).  Two spellings of
+one name would count as two users, so inputs that may hide this are refused.
 
-A row may have several users, such as a message between two people.  It counts against the cap of each of
-them, and is used only if none of them then exceeds the cap.  So the choice of one person's rows depends on
-the rows of others: without one person's rows, others might keep more rows, and these might displace further
-ones.  No bound on this effect is known.  The promise is therefore for neighbouring data sets in which every
-row has the same users, and the rows of one person are blank or have another content.  This is "fixed-graph"
-differential privacy (Ganesh et al., 2503.03622).  Such neighbours keep the same rows, and at most K of them
-differ.
+A row with several users counts against the cap of each, and is used only if none then exceeds it.  So the
+choice of one person's rows depends on the rows of others, and no bound on this effect is known.  The promise
+is therefore for neighbours in which every row has the same users, and the rows of one person are blank or
+have another content: "fixed-graph" privacy (Ganesh et al., 2503.03622).  At most K of their rows differ.
 
-**Guarantee**
-
-* No user is among the users of more than K rows that are kept.
-* The choice of rows depends on the users of each row, and not on the content of the rows.
-
-Letters: M rows; N users; K the most rows that a user may keep.
-
-Records of people with several rows each, from data that name the user of each row.
-
-By default a step draws users, not rows.  It reads K rows of each user, and the session clips the mean of
-their gradients once.  So the guarantee protects one user with all rows (user-level sampling and clipping:
-McMahan et al., 1710.06963; Charles et al., 2407.07737).
+Letters: M rows; N users; K the rows of a user that a step reads, or the most that a user may keep.
 
 **Guarantee**
 
 * If a step draws users, the rows that it reads of a user depend only on the key, the step, and the user's
   name and number of rows.
-* A plan is refused if its promise does not fit rows that have several users
-  (:mod:`tacit.training.data.users`).
-
-Letters: M rows; N users; K the number of rows of a user that a step reads.
+* No user is among the users of more than K rows that are kept.  The choice of rows depends on the users of
+  each row, and not on their content.
+* A plan is refused if its promise does not fit rows that have several users.
 """
 
 from __future__ import annotations
@@ -136,10 +121,6 @@ class SharedRows:
         rows: M.
         counts: (N,), the number of rows of each owner.
         digest: a digest of the owners of all rows.
-
-    Raises:
-        InvalidInput: a row has no owners, or one name instead of a list; names have several types; or one
-            owner is among the owners of all rows.
 
     >>> shared = SharedRows([["ann", "bob"], ["bob", "cyd"], ["ann", "bob"], {"dan"}])
     >>> shared.counts.tolist(), len(shared.capped(1)), len(shared.capped(2))
@@ -412,12 +393,7 @@ class RowsOfUsers(Wrapped):
 def records_for(
     data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
-    """Return the records that a plan trains on, and the data set whose items must be checked, or None.
-
-    Raises:
-        PrivacyRefusal: the plan has ``rows_per_user``, and the data name no users or have another
-            ``rows_per_user``; or rows have several users, and the plan's promise does not fit them.
-    """
+    """Return the records that a plan trains on, and the data set whose items must be checked, or None."""
     if isinstance(data, UserRecords):
         data.check_promise(plan)
     if plan.rows_per_user is not None:

@@ -257,9 +257,6 @@ class Planted(Part):
         Args:
             blank: the tensors (1, ...) of a row of zeros.
             rows: the number of rows of a record.
-
-        Raises:
-            InvalidInput: the gradient is not finite.
         """
         K = self._plan.views * rows
         device = self.model.slots.weight.device
@@ -295,11 +292,7 @@ class Planted(Part):
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
     def evidence(self, done: int) -> SlotEvidence:
-        """Return the slots' entries of the releases of all ``done`` steps, and the coins.
-
-        Raises:
-            InvalidInput: steps of the plan are left.
-        """
+        """Return the slots' entries of the releases of all ``done`` steps, and the coins."""
         if done < self._plan.steps:
             raise InvalidInput(
                 f"{done} of the plan's {self._plan.steps} steps are done. Which canaries took part is kept "

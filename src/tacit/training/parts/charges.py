@@ -1,42 +1,26 @@
-"""Checks that a plan may be charged to a data set: both must promise the same, to the same people.
+"""The charges of a training run to a ledger, and the checks that plan and data set promise the same.
 
-The module also chooses the chunks and the delta of charges to a budget, and registers the records.
-
-The charges of a training run to a ledger, made before its steps.  One long class: all share one key.
-
-A run is cut into chunks of steps.  Each chunk is one charge to the data set's budget, reserved before its
-first step and settled after its last.  The first chunk includes the preparation and the score report.  Chunks
-that are never reached cost nothing.
-
-If the budget counts (epsilon, delta), chunks do not compose well: the sum of their (epsilon, delta) is far
-larger than that of the plan.  The whole plan is then one charge.
+A run is cut into chunks of steps.  Each chunk is one charge, reserved before its first step and settled after
+its last; chunks that are never reached cost nothing.  If the budget counts (epsilon, delta), whose sum over
+chunks would be far larger than the plan's, the whole plan is one charge.
 
 **Guarantee**
 
-* No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.
+* No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.  The
+  first of several ranks charges, and the others wait for it.
 * A chunk is charged once, even after a crash.  A run's id, and so the keys of its charges, are a function of
   the key of its noise.  So the same run requests the same charge again, and another run never does.
 * Only a process with the key of the noise may take the steps of a chunk that is already reserved.
 * Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
 * The ledger refuses arrays of records that it knows under another name with a separate budget.
+* Batches that another run has claimed are refused before anything is charged, and claimed before anything is
+  released.
 
-**A repeated step is no second release.**  Its participants, its noise and all other randomness are functions
-of the key and of the step (:mod:`tacit.training.step`).  A session refuses to use a saved key with another
-plan, other records, another model or another loss.  So the process releases the same result as the first
-time, and an observer of both learns no more than from one release.  The resume state may therefore be older
-than the charges.  It has the key of the noise.  From this key follow the keys of the charges, and the tokens
-that prove that the run owns them.  This includes chunks that were reserved, settled or forfeited after the
-state was written.  Without the resume state no process may take the steps: the charge stays spent, and a new
-run has a new key and pays again.
-
-Payment for steps: the ledger commits the charge of a step before the step reads anything.
-
-**Guarantee**
-
-* A session takes no step before the ledger has committed the charge that covers it.  The first of several
-  ranks charges, and the others wait for it.
-* If batches were drawn before the run, the session checks that no other run has claimed them before it
-  charges anything, and claims them for this run before it releases anything.
+**A repeated step is no second release.**  All its randomness is a function of the key and of the step, and a
+session refuses to use a saved key with another plan, other records, another model or another loss.  The
+resume state may therefore be older than the charges: from its key follow the keys of the charges, and the
+tokens that prove that the run owns them.  Without the resume state no process may take the steps: the charge
+stays spent, and a new run has a new key and pays again.
 """
 
 from __future__ import annotations
@@ -82,9 +66,6 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
 
     Args:
         whole: whether the budget counts (epsilon, delta), so that the whole plan is one charge.
-
-    Raises:
-        InvalidInput: ``chunk`` is no number of steps, or not the whole plan although ``whole`` is set.
     """
     if whole:
         if chunk not in (None, plan.steps):
@@ -102,11 +83,7 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
 def check_promise(
     dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool, owned_by: str | None = None
 ) -> None:
-    """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy.
-
-    Raises:
-        PrivacyRefusal: one of them differs; the message names it.  See :class:`~tacit.training.StepCharges`.
-    """
+    """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy."""
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
             f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
@@ -151,12 +128,7 @@ def _test_records_of(plan: Plan) -> str:
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Let ``ledger`` store the fingerprint of a run's records for ``dataset``, unless ``content`` is None.
-
-    Raises:
-        PrivacyRefusal: the ledger has the records under another name with a separate budget, or as another
-            block.
-    """
+    """Let ``ledger`` store the fingerprint of a run's records for ``dataset``, unless ``content`` is None."""
     if content is not None:
         ledger.register_content(dataset, ledger.fingerprint(content), block=block)
 

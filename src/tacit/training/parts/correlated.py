@@ -15,7 +15,6 @@ Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise 
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, final
@@ -41,7 +40,8 @@ class CorrelatedNoise(Part):
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
         self._step: int | None = -1  # the last step whose noise was made; None while one is being made
-        self._earlier: dict[torch.dtype, _EarlierNoise] = {}
+        # All parameters of one type form one row, so that operations are few.
+        self._earlier: dict[torch.dtype, _Steps | _Buffers] = {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
         self._step = -1
@@ -89,16 +89,8 @@ class CorrelatedNoise(Part):
                 start += part.numel()
 
 
-class _EarlierNoise(ABC):
-    """The noise of earlier steps; all parameters of one type form one row, so that operations are few."""
-
-    @abstractmethod
-    def less(self, step: int, parts: list[Tensor]) -> Tensor:
-        """Concatenate ``parts`` to (P,), subtract the step's share of earlier noise, and store the result."""
-
-
 @final
-class _Steps(_EarlierNoise):
+class _Steps:
     """The noise of the last b steps, including the current one; the noise of step t is in row t modulo b.
 
     If there are many rows, steps form blocks.  At the beginning of a block, the class computes for all its
@@ -114,6 +106,7 @@ class _Steps(_EarlierNoise):
         self._begun = -1  # the first step of the block
 
     def less(self, step: int, parts: list[Tensor]) -> Tensor:
+        """Concatenate ``parts`` to (P,), subtract the step's share of earlier noise, and store the result."""
         noise = torch.cat(parts, out=self._rows[step % len(self._rows)])
         begun = step - step % BLOCK if self._ahead else max(0, step - len(self._feedback))
         if self._ahead and begun != self._begun:
@@ -139,7 +132,7 @@ class _Steps(_EarlierNoise):
 
 
 @final
-class _Buffers(_EarlierNoise):
+class _Buffers:
     """Decaying sums of earlier noise; a step's noise is added to them when the next step begins."""
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:

@@ -1,29 +1,14 @@
-"""A progress bar over the steps of a run, shown in a notebook and in a terminal, but not in a file or a pipe.
+"""A progress bar of the noisy losses, and a judgement whether they fall.
 
-It shows only public figures: the steps, the epsilon after the last of them, and the noisy loss that the plan
-accounts for, with its standard deviation.  Without the standard deviation, a noisy loss of -0.1 would look
-like an error.  The loss varies for two reasons: the plan's noise, and the sampling of the step.
+Both use released losses and public figures alone, so they cost nothing.  The judgement is made once, after
+the first third of the steps, and assumes that a falling loss is linear in the logarithm of the number of
+steps.  The losses have *hardly fallen* if both of these hold:
 
-Letters: B the expected batch size; q the sampling rate.
+* With 99 % confidence, the fall is less than a tenth of the first loss; or, if the loss before the first step
+  is public, the mean of the later half is less than a tenth below it.
+* The fall is less than 1.28 times its standard error, so a loss that does not fall is seen nine times in ten.
 
-A judgement whether the noisy loss falls, made once after the first third of the steps.
-
-A run whose noise exceeds its gradients by far costs as much as one that learns, and its losses show it early.
-The judgement uses only released losses and public figures, so it costs nothing.  It assumes that a falling
-loss is linear in the logarithm of the number of steps, which holds roughly for quick and for slow falls.  The
-losses have *hardly fallen* if both of these hold:
-
-* With 99 % confidence, the fall is less than a tenth of the first loss.  So a run whose loss falls by a tenth
-  is misjudged at most once in a hundred times.
-* The fall is less than 1.28 times its standard error.  So a run whose loss does not fall is recognised nine
-  times in ten, if the first condition holds.
-
-If the noise is too large to rule out a fall of a tenth, the first condition fails.  If the loss before the
-first step is public, such as the loss of equal probabilities, there is a more precise alternative to the
-condition: it compares the mean loss of the later half with that loss.  Because this mean lags behind the last
-loss, the bound of one misjudgement in a hundred then holds only for a run whose loss falls by a fifth.
-
-Letters: m steps in the first third; x_t = log t for step t = 1, ..., m.
+Letters: B expected batch size; q sampling rate; m steps in the first third; x_t = log t for t = 1, ..., m.
 """
 
 from __future__ import annotations
@@ -308,6 +293,6 @@ class Falling(Part):
         return {"falling": {"losses": self._losses, "found": self.fall and asdict(self.fall)}}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:
-        entry = state.get("falling", {"losses": [], "found": None})  # older versions saved no losses
+        entry = state["falling"]
         self._losses = list(entry["losses"])
         self.fall = None if entry["found"] is None else Fall(**entry["found"])

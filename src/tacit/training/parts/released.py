@@ -1,4 +1,4 @@
-"""A guard of the optimizer of a private run: only the session takes its steps, with noisy gradients.
+"""The checks of a release, the guarded optimizer that it moves, and averages of the weights.
 
 **Guarantee**
 
@@ -7,25 +7,18 @@
   one of the trained parameters.
 * The engine clips the gradient of every parameter that the optimizer would train.
 * If other code left a gradient on a parameter, the private step is refused.
+* A process never releases two different sums under the same noise.  After another learning rate, or with
+  another loss or other records, a repeated step has another sum under the same noise, and the difference of
+  the two has none.  :class:`NoiseReuse` compares random sums of all numbers of each release.
 
 **Not covered**
 
-* Code that changes the parameters without a torch optimizer, such as ``load_state_dict``, a swap of averaged
-  weights, or ``p.sub_(...)``.  Some of these changes cost no privacy, so the user is responsible for them: a
-  value that is computed from the training records without noise is not private.
+* Code that changes the parameters without a torch optimizer, such as ``load_state_dict`` or ``p.sub_(...)``.
+  The user is responsible for it: a value that is computed from the training records without noise is not
+  private.
 
-Checks of released steps, and averages of the released weights.
-
-**Noise reuse.**  The noise of a step is a function of the run's key and of the step.  So a step that is
-repeated after a crash is the same release, as long as all else is the same.  After another learning rate, or
-with another loss or other records, its sum differs under the same noise, and the difference of the two
-releases has no noise.  ``session.load`` refuses the differences that a resume state can show.
-:class:`NoiseReuse` refuses all others within a process, by random sums of all numbers of each release.
-
-**Divergence.**  Training makes no sense if weights are NaN, or the noisy loss stays at its bound.  Both are
-functions of releases, so an error or a warning about them costs no privacy.  No message says that single
-records have a gradient of NaN, because that would reveal something about them.  Such records add nothing to a
-step (:mod:`tacit.clipping.engine`).
+No error or warning says that single records have a gradient of NaN, because that would reveal something about
+them.  They depend on weights and noisy losses alone.
 """
 
 from __future__ import annotations
@@ -99,11 +92,7 @@ class GuardedOptimizer:
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
-        """Refuse to continue while parameters have gradients, which the optimizer might use without noise.
-
-        Raises:
-            PrivacyRefusal: a ``loss.backward()`` ran outside the session.
-        """
+        """Refuse to continue while parameters have gradients, which the optimizer might use without noise."""
         stray = [name for name, p in self._trained.items() if p.grad is not None]
         if not stray and any(p.grad is not None for p in self._optimized()):
             stray = ["parameters of the optimizer that the session does not train"]
@@ -129,11 +118,7 @@ class GuardedOptimizer:
                     self.optimizer.state[parameter][name] = value.clone().to(device)
 
     def check_step_of(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse a step of ``optimizer`` that would change the trained parameters without noise.
-
-        Raises:
-            PrivacyRefusal: ``optimizer`` is the session's, or it holds trained parameters.
-        """
+        """Refuse a step of ``optimizer`` that would change the trained parameters without noise."""
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
                 "optimizer.step() was called outside the private session. Its gradient is neither clipped "
@@ -254,9 +239,6 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     """Refuse noisy ``gradients`` for ``step`` that differ from those released before under this key.
 
     A key from :mod:`tacit.testing` promises nothing, so tests may reuse it.
-
-    Raises:
-        PrivacyRefusal: the gradients differ.  Nothing has left the process yet.
     """
     key, secure = generator.secret_state()
     if not secure:
@@ -387,9 +369,6 @@ def check_weights(
 
     The function checks the first ten steps and then every tenth, because for a small model a check takes
     almost as long as a step.
-
-    Raises:
-        Diverged: some weights are NaN or infinite; the message names them and the step.
     """
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return

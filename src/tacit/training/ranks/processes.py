@@ -1,20 +1,13 @@
 """Several processes that take each private step together: each adds its share to one sum.
 
-Every process (a *rank*) has the whole model and can read all records.  All derive the same sample from one
-key.  Rank r computes the clipped sum of every R-th record of the sample, and adds noise with 1/R of the
-step's variance.  The release is the sum over the ranks, and all ranks take the optimizer's step with it.
-
-Letters: R ranks; r the number of a rank, from 0.
+Every process (a *rank*) has the whole model and can read all records.  Letters: R ranks; r a rank, from 0.
 
 **Guarantee**
 
 * All ranks draw with the key of rank 0, so each record of a step's sample is computed by exactly one rank.
 * The sum of the ranks' noise has the step's variance.  One rank's share has 1/R of it and must not be
   released alone.  The shares travel only between processes that trust each other.
-* The session compares plan, records, model, loss and settings of all ranks before its first step and after
-  each load, and refuses to continue if they differ.
-* The session compares weights, mode and optimizers of all ranks before each step
-  (:mod:`tacit.training.ranks.replicas`).
+* All ranks have the same plan, records, model, loss and settings (:mod:`tacit.training.ranks.replicas`).
 * If a rank fails, no rank takes the step.
 * If torch.distributed has a process group of two or more processes, or a launcher such as torchrun started
   two or more, a session without ``ranks`` reads no record and releases nothing.  Otherwise each process would
@@ -77,11 +70,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """Return the sums, over all ranks, of the numbers that each rank's ``function`` returns.
-
-        Raises:
-            ProcessLost: ``function`` failed at another rank; the rank where it failed raises its own error.
-        """
+        """Return the sums, over all ranks, of the numbers that each rank's ``function`` returns."""
 
     @abstractmethod
     def from_first(self, function: Callable[[], T]) -> T:
@@ -92,11 +81,7 @@ class Ranks(ABC):
         """Return a context that explains communication errors: another process cannot be reached."""
 
     def each(self, function: Callable[[], T]) -> T:
-        """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues.
-
-        Raises:
-            ProcessLost: ``function`` failed at another rank; the rank where it failed raises its own error.
-        """
+        """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues."""
         results: list[T] = []
 
         def call() -> tuple[float, ...]:
@@ -305,9 +290,6 @@ def check_one_process() -> None:
     The check recognises a launcher by the environment variables ``WORLD_SIZE`` and ``RANK``, which
     torch.distributed reads.  torchrun and accelerate set both, even if the script never makes a process
     group.
-
-    Raises:
-        PrivacyRefusal: this process is one of several.
 
     >>> check_one_process()
     """

@@ -1,31 +1,15 @@
-"""The layout of trained parameters and of a step's sums: whole at each rank, or in shards.
+"""One model at all ranks: the buffers of a step, and checks that all train the same model.
 
-Step and session use it through the interface :class:`Layout`.  :mod:`tacit.training.ranks.shards` has the
-layout of models that ``fully_shard`` sharded.
+Which rank reads a record depends on the records drawn before it.  So if the copies of the model differ, one
+record changes what others add to the sum, and this change can exceed what the noise hides.
 
 **Guarantee**
 
 * Buffers of whole parameters contain the rank's share of the noise before the engine adds the first gradient.
-
-Checks that all ranks perform the same run with the same model.
-
-Each rank takes the optimizer's step with the same noisy sum, so the weights stay the same if every rank has
-the same optimizer.  If a learning rate differs, or only one rank follows a schedule, the copies of the model
-become different models.
-
-Privacy requires that the copies are the same.  The rank that reads a record depends on the records that are
-drawn before it.  So if the copies differ, one record changes the contributions of others to the sum, and this
-change can exceed what the noise hides.
-
-**Guarantee**
-
 * Before each step the ranks compare the settings of their optimizers, the mode of the model (train or eval),
-  and a checksum of the bits of the trained weights, and refuse the step if they differ.  So no released sum
-  was computed with different copies.
-* They compare the same, and also the frozen weights, when a state is saved and after the last step.
-
-For a sharded model the ranks compare only settings and mode.  Each rank stores separate rows of the model,
-and all ranks compute with the gathered weights.
+  and a checksum of the bits of the trained weights, and refuse the step if they differ.
+* They compare the same, and also the frozen weights, when a state is saved and after the last step.  For a
+  sharded model, whose gathered weights all ranks use, they compare only settings and mode.
 
 **Not covered**
 
@@ -36,7 +20,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -74,94 +58,43 @@ class Sums(Mapping[str, Tensor]):
         """Return this rank's part of the noisy sums over all ranks.  All ranks call this together."""
 
 
-class Layout(ABC):
-    """The distribution of a model's parameters over the processes that train it."""
+class Layout:
+    """The distribution of a model's parameters over the processes that train it.  Here each has all of them.
 
-    sharded: bool
+    :class:`tacit.training.ranks.shards.Sharded` is the other one.
+    """
+
+    sharded = False
     """Whether each process has only a part of the parameters."""
 
-    description: str
+    description = "whole"
     """The facts of the layout that affect what a step computes."""
 
-    @abstractmethod
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
     def whole(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes with whole parameters; all ranks enter it together."""
+        return nullcontext()
 
-    @abstractmethod
     def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
         """Return the buffers of a step; summed over the ranks, their noise has standard deviation ``std``.
 
         Args:
             parameters: the whole parameters, by name.
         """
-
-    @abstractmethod
-    def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """Return the optimizer's parameters, by the names that the engine's ``parameters`` have."""
-
-    @abstractmethod
-    def copy_from_first(self, model: nn.Module) -> None:
-        """Overwrite the parameters and buffers that are whole at every rank with those of rank 0."""
-
-    @abstractmethod
-    def local(self, tensor: Tensor) -> Tensor:
-        """Return this rank's part of a parameter."""
-
-    @abstractmethod
-    def add_up(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over the ranks if it was computed from shards of parameters."""
-
-    @abstractmethod
-    def together(self, check: Callable[[], None]) -> None:
-        """Call ``check``, which reads this rank's part; if it fails at one rank, no rank continues."""
-
-    @abstractmethod
-    def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert a step's release to gradients of the optimizer's parameters."""
-
-    @abstractmethod
-    def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the entries for weights and optimizer in the resume state at ``path``.
-
-        :meth:`load` reads them.  All ranks call this together.
-        """
-
-    @abstractmethod
-    def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
-        """Remove the files of earlier saves to ``path``; rank 0 calls this when the state is written."""
-
-    @abstractmethod
-    def load(
-        self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
-        """Restore the weights from the entries of :meth:`saved`, and return the state of the optimizer."""
-
-
-@final
-class Replicated(Layout):
-    """The layout in which each rank has the whole model."""
-
-    sharded, description = False, "whole"
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-
-    def whole(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
         device = next(iter(parameters.values())).device
         return _NoiseBuffers(parameters, generator, std, step, device, self._ranks)
 
     def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+        """Return the optimizer's parameters, by the names that the engine's ``parameters`` have."""
         return parameters
 
     def copy_from_first(self, model: nn.Module) -> None:
-        self._check_same(model)
-        self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
+        """Overwrite the parameters and buffers that are whole at every rank with those of rank 0.
 
-    def _check_same(self, model: nn.Module) -> None:
-        """Refuse the model of a rank whose parameters or buffers differ in shape from those of rank 0."""
+        Models whose parameters or buffers differ in shape are refused.
+        """
         tensors = (*model.named_parameters(), *model.named_buffers())
         mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors}
         first = self._ranks.from_first(lambda: mine)
@@ -178,28 +111,34 @@ class Replicated(Layout):
                 )
 
         self._ranks.each(check)
+        self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
 
     def local(self, tensor: Tensor) -> Tensor:
+        """Return this rank's part of a parameter."""
         return tensor
 
     def add_up(self, tensor: Tensor) -> None:
-        pass
+        """Replace a tensor by its sum over the ranks if it was computed from shards of parameters."""
 
     def together(self, check: Callable[[], None]) -> None:
+        """Call ``check``, which reads this rank's part; if it fails at one rank, no rank continues."""
         check()  # each rank has the same tensors
 
     def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Convert a step's release to gradients of the optimizer's parameters."""
         return released
 
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the entries for weights and optimizer in the resume state at ``path``, for :meth:`load`."""
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
     def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
-        pass
+        """Remove the files of earlier saves to ``path``; rank 0 calls this when the state is written."""
 
     def load(
         self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
+        """Restore the weights from the entries of :meth:`saved`, and return the state of the optimizer."""
         model.load_state_dict(entries["model"])
         state: dict[str, Any] = entries["optimizer"]
         return state
@@ -345,9 +284,6 @@ class Together(Part):
         """Compare the optimizer's settings, the model's mode and ``weights`` with those of rank 0.
 
         By default ``weights`` are all weights of the model.
-
-        Raises:
-            PrivacyRefusal: settings, mode or weights differ; the message says which, and what to do.
         """
         ranks = self._ranks
         if ranks.ranks == 1:

@@ -1,15 +1,8 @@
-"""Checks that a private step can train a sharded model: ``fully_shard`` alone must have sharded it.
+"""Training of a model that ``fully_shard`` alone has sharded: whole while a step computes, else in shards.
 
-Training of a sharded model: its parameters are whole while a step computes, and in shards otherwise.
-
-``torch.distributed.fsdp.fully_shard`` leaves each rank some rows of each parameter.  For the passes of a
-private step, all ranks gather the parameters.  Each rank adds the clipped sum of its records' whole gradients
-to buffers of zeros.  Then the sums are reduced and scattered: each rank receives its rows of the total, adds
-the noise of these rows, and takes the optimizer's step on them.
-
-Between passes a rank stores 1/R of the parameters, the noisy gradient and the optimizer state.  During the
-passes it stores whole parameters, in the type of :class:`~torch.distributed.fsdp.MixedPrecisionPolicy`, and
-whole sums, in float32 or float64.
+For the passes of a private step, all ranks gather the parameters, and each adds the clipped sum of its
+records' whole gradients to buffers of zeros.  The sums are reduced and scattered: each rank receives its rows
+of the total, adds the noise of these rows, and takes the optimizer's step on them.
 
 Letters: R ranks; n rows of a parameter, along its first dimension; m = ceil(n / R) rows of a shard.
 
@@ -22,8 +15,7 @@ Letters: R ranks; n rows of a parameter, along its first dimension; m = ceil(n /
   without noise are in the memory of processes that trust each other, and travel between them.
 * A model that is sharded in another way is refused with an error that names the reason.
 * A rank writes only released values to the folder next to a resume state: weights, and the optimizer's state,
-  which is a function of noisy gradients.  The key of the noise is in the resume state.  Loading the folder
-  executes no code from it.
+  which is a function of noisy gradients.  Loading the folder executes no code from it.
 """
 
 from __future__ import annotations
@@ -48,7 +40,7 @@ from tacit.files import write_atomically
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
 from tacit.training.ranks.processes import Ranks
-from tacit.training.ranks.replicas import Layout, Replicated, Sums
+from tacit.training.ranks.replicas import Layout, Sums
 
 
 def is_distributed(model: nn.Module) -> bool:
@@ -159,32 +151,25 @@ _TOGETHER = 25 * 2**20
 def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
     """Return the layout of the parameters of ``model`` in the processes of ``ranks``.
 
-    Raises:
-        UnsupportedModel: the parameters are sharded, but not by ``fully_shard`` over these processes.
-
     >>> from tacit.training.ranks.processes import Alone
     >>> layout_of(nn.Linear(2, 1), Alone()).sharded
     False
     """
     if not is_distributed(model):
-        return Replicated(ranks)
+        return Layout(ranks)
     return Sharded(model, ranks)
 
 
 @final
 class Sharded(Layout):
-    """A model that ``fully_shard`` sharded over all processes of ``ranks``.
-
-    Raises:
-        UnsupportedModel: the model is sharded in another way.
-    """
+    """A model that ``fully_shard`` sharded over all processes of ``ranks``."""
 
     sharded = True
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        self._ranks = ranks
+        super().__init__(ranks)
         self._modules: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
         policies = {repr(module._get_fsdp_state()._mp_policy) for module in self._modules}
         self.description = f"by fully_shard, {', '.join(sorted(policies))}"
@@ -444,11 +429,7 @@ def write_part(folder: Path, rank: int, part: Mapping[str, Any]) -> None:
 
 @contextmanager
 def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield the part that :func:`write_part` wrote; errors of restoring it within the context are explained.
-
-    Raises:
-        InvalidInput: the folder is missing or damaged, or its content does not fit the model.
-    """
+    """Yield the part that :func:`write_part` wrote, and explain errors of restoring it within the context."""
     try:
         yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as problem:
