@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Anchor, Budget, Policy
 from tacit.ledger.budgets import budget_from_data
 from tacit.ledger.policy import parse_policy
@@ -147,7 +147,7 @@ def test_a_policy_in_toml_is_read_or_refused(data: Any) -> None:
     with mock.patch("tacit.ledger.policy.tomllib.loads", return_value=data):
         try:
             found = parse_policy("")
-        except InvalidInput:
+        except (InvalidInput, PrivacyRefusal):  # a column may not be a text: bounds are declared
             return
     assert Policy.from_json(found.to_json()) == found
 

@@ -1,4 +1,4 @@
-"""What a ledger writes, returns and raises: entries in a chain of hashes, charges, prices, errors.
+"""The entries, charges, prices and errors of a ledger; entries form a chain of hashes.
 
 The body of an entry is canonical JSON (keys sorted, no spaces, no NaN). Its hash is the SHA-256 of the
 previous hash and that text. The last hash shows whether any entry was changed, added or removed.
