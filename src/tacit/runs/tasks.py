@@ -1,4 +1,4 @@
-"""Tasks: what a model learns to predict from a record.  A new kind of target is one class.
+"""The tasks of a model: targets to predict from a record.  A new kind of target is one class.
 
 Letters: n records, K classes, L characters or tokens of a record.
 """
@@ -22,7 +22,7 @@ from tacit.training.evaluation import Evaluation
 
 
 class Task(ABC):
-    """What a model learns from the targets of ``data``."""
+    """The learning of the targets of ``data``: outputs, loss, baseline and words."""
 
     targets: ClassVar[str]  # the targets in messages
     name: ClassVar[str]  # the task in the file of a model
@@ -51,7 +51,7 @@ class Task(ABC):
         return None
 
     def expected_shape(self, records: int) -> tuple[int, ...]:
-        """Return the shape of the outputs of a model for so many records."""
+        """Return the shape of the outputs of a model for this number of records."""
         return (records, self.outputs)
 
     def fits(self, shape: tuple[int, ...], records: int) -> bool:

@@ -130,8 +130,7 @@ class Run:
         return self.session.steps_done == self.session.steps_there or self.session.stopped is not None
 
     @property
-    def task(self) -> Task:
-        """What the model learns to predict."""
+    def _task(self) -> Task:
         return task_of(self.data)
 
     @cached_property
@@ -213,16 +212,16 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly, on records that belong to no ledger's data set."""
-        test = self.task.evaluated(self.data.test)
-        return self.task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
+        test = self._task.evaluated(self.data.test)
+        return self._task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
 
     def _score(self, model: nn.Module) -> Evaluation:
         """Evaluate the final model on the test records, with noise if the plan has a score report."""
         if self.plan.score_report is None:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
-        test = self.task.evaluated(self.data.test)
-        return self.task.in_words(score_held_out(self.session, *test, owners=owners))
+        test = self._task.evaluated(self.data.test)
+        return self._task.in_words(score_held_out(self.session, *test, owners=owners))
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan
