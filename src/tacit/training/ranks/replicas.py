@@ -32,9 +32,8 @@ from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal, UnsupportedModel
 from tacit.noise import on_device
-from tacit.noise.gaussian import (NoiseAhead)
 from tacit.noise.box_muller import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART
-from tacit.noise.gaussian import StepNoise
+from tacit.noise.gaussian import NoiseAhead, StepNoise
 from tacit.noise.generator import Generator
 from tacit.sampling.base import Indices
 from tacit.training.part import Part
