@@ -25,8 +25,7 @@ from tacit.accounting.pld.contour import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.pld.convolve import Saddle
-from tacit.accounting.pld.transform import EXTENDED, Mixture, TooDear
+from tacit.accounting.pld.transform import EXTENDED, Mixture, Saddle, TooDear
 from tacit.accounting.price import Direction, ErrorBudget, Price
 
 WAYS: list[Direction] = ["remove", "add"]

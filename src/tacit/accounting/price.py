@@ -352,13 +352,17 @@ class LeastPrice(Price):
         least = self.first.epsilons(deltas)
         if np.isfinite(least).all():
             return least
-        return np.min([least, *(price.epsilons(deltas) for price in list(self.prices.values())[1:])], axis=0)
+        others = [price.epsilons(deltas) for price in list(self.prices.values())[1:]]
+        smallest: Array = np.min([least, *others], axis=0)
+        return smallest
 
     def deltas(self, epsilons: Array) -> Array:
         least = self.first.deltas(epsilons)
         if (least < 1.0).all():
             return least
-        return np.min([least, *(price.deltas(epsilons) for price in list(self.prices.values())[1:])], axis=0)
+        others = [price.deltas(epsilons) for price in list(self.prices.values())[1:]]
+        smallest: Array = np.min([least, *others], axis=0)
+        return smallest
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         upper = self.epsilon(delta)
@@ -407,7 +411,8 @@ class GroupPrice(Price):
     def deltas(self, epsilons: Array) -> Array:
         each = np.append(epsilons / self.size / _UP, 0.0)
         bounds = np.array([self._grown(*pair) for pair in zip(each, self.one.deltas(each), strict=True)])
-        return np.minimum(bounds[:-1], bounds[-1])
+        smallest: Array = np.minimum(bounds[:-1], bounds[-1])
+        return smallest
 
     def epsilon(self, delta: float) -> float:
         if self._grown(0.0) <= delta:

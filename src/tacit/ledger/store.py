@@ -417,7 +417,7 @@ class Store:
                 raise InvalidInput(f"there is no ledger at {target}. Make one with `tacit ledger init`.")
             row = connection.execute(sa.select(LEDGER)).one_or_none()
             if row is None or row.version != VERSION:
-                written = None if row is None else row.version
+                written = -1 if row is None else int(row.version)
                 raise InvalidInput(
                     f"this ledger was written by Tacit {_WRITERS.get(written, 'of another version')} (format "
                     f"{written}), and this Tacit reads format {VERSION}: nothing was changed in it. Continue "

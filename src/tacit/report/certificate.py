@@ -601,7 +601,7 @@ def check_certificate(
 
 def _check_form(data: Mapping[str, Any]) -> None:
     """Check that this version wrote the certificate, and that it fits its schema."""
-    software = data.get("software") if isinstance(data, Mapping) else None
+    software = data.get("software")
     version = software.get("tacit") if isinstance(software, Mapping) else None
     if isinstance(version, str) and (version != __version__ or data.get("format") != FORMAT):
         raise other_version("certificate", version[:40], data.get("format"), FORMAT)

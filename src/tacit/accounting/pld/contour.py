@@ -320,7 +320,8 @@ class Line:
             log_bound = _log_chernoff(tilt) + counts @ value - tilt * epsilon
             log_bound = log_bound - math.log(math.expm1(min(700.0, (tilt - self.tilt) * period)))
             right = np.minimum(right, log_bound)
-        return np.logaddexp(left, right)
+        both: Array = np.logaddexp(left, right)
+        return both
 
     def log_delta(self, counts: Array, epsilon: Array) -> tuple[Array, Array]:
         """Bound log delta: (lower, upper), each (Q,)."""
