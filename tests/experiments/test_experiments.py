@@ -19,7 +19,6 @@ from experiments.__main__ import main
 from experiments.base import Request, Row, Setting, write_results
 from experiments.linear_on_features import Recipe, repeat_linear
 from experiments.registry import EXPERIMENTS, reproduce
-from tacit.cli.app import run as tacit
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput
 from tacit.events import Compose, Gaussian
@@ -175,18 +174,6 @@ def test_command_prints_json_and_leaves_files(tmp_path: Path, capsys: pytest.Cap
     assert run("--help") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in EXPERIMENTS)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [([], "--help"), (["tables", "--epsilon", "3", "--json"], "tables --epsilon 3 --json")],
-    ids=["bare", "options"],
-)
-def test_the_verb_of_the_package_says_where_they_are(
-    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tacit(["reproduce", *given]) == 2
-    assert capsys.readouterr().err.strip().endswith(f"python -m experiments {told}")
 
 
 def test_results_are_written_whole(tmp_path: Path) -> None:

@@ -599,9 +599,9 @@ def check_certificate(
     return CertificateCheck(tuple(problems), tuple(remarks), tuple(checked))
 
 
-def _check_form(data: Mapping[str, Any]) -> None:
+def _check_form(data: Any) -> None:
     """Check that this version wrote the certificate, and that it fits its schema."""
-    software = data.get("software")
+    software = data.get("software") if isinstance(data, Mapping) else None
     version = software.get("tacit") if isinstance(software, Mapping) else None
     if isinstance(version, str) and (version != __version__ or data.get("format") != FORMAT):
         raise other_version("certificate", version[:40], data.get("format"), FORMAT)

@@ -432,7 +432,7 @@ def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
         # a checkpoint runs twice, and would draw another number then
         in_checkpoint = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
         if in_checkpoint or len(sizes) != 1 or len(sizes[0]) > 0:
-            return NotImplemented
+            raise NoRule
 
         if of.coins is None:
             of.coins = torch.Generator().manual_seed(of.seed ^ _COINS)
@@ -446,7 +446,7 @@ def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
 def _histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:  # noqa: A002
     """Count as ``torch.histc`` does, for which vmap has no rule; mixtures of experts count tokens by it."""
     if min >= max:  # then the ends of the range would be values of the record
-        return NotImplemented
+        raise NoRule
     values = input.flatten()
     places = ((values - min) * (bins / (max - min))).long().clamp(max=bins - 1)
     inside = (values >= min) & (values <= max)
