@@ -376,6 +376,9 @@ RANDOM = coupled(
         "noise on weights": by(noisy_weights),
         "dropout of weights": by(dropped_weights),
         "an order of positions": by(lambda m, x: head(m, m.first(x)[:, torch.randperm(6)])),
+        "stochastic depth of the whole batch": by(
+            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
+        ),
         "a draw of one record for all": weighted(lambda x: torch.randn(len(x))[0]),
         "the largest draw of all": weighted(lambda x: torch.rand(len(x)).amax()),
         "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
@@ -390,9 +393,6 @@ RANDOM = coupled(
     REFUSED,
     {
         "as many numbers as the batch needs": by(drawn_at_need),
-        "stochastic depth of the whole batch": by(
-            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
-        ),
         "an order of records": weighted(lambda x: (-1.0) ** torch.randperm(len(x))),
         "weights that add up to one": weighted(
             lambda x: torch.distributions.Dirichlet(torch.ones(len(x))).sample() * len(x)
