@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from known_models import Array, Bools, auc, gaussian_world, halves
 from scipy import stats
 
 from tacit.audits import Scores
@@ -23,40 +22,6 @@ from tacit.audits.membership import (
     train_shadows,
 )
 from tacit.errors import InvalidInput
-
-Array = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class World:
-    """n records, each with its own difficulty and its own gain from being trained on; K shadows."""
-
-    shadows: ShadowScores
-    is_member: Bools
-    best: Array  # the log-likelihood ratio of who knows all parameters
-
-
-def halves(rng: np.random.Generator, k: int, n: int) -> Bools:
-    """Each record in exactly half of the k shadows."""
-    return np.argsort(rng.random((k, n)), axis=0) < k // 2
-
-
-def gaussian_world(k: int, n: int = 4000, *, seed: int = 0, gain: float = 1.5) -> World:
-    rng = np.random.default_rng(seed)
-    hard = rng.normal(0.0, 3.0, n)
-    gains = gain * rng.gamma(1.0, 1.0, n)  # most records gain little, some much
-    trained_on = halves(rng, k, n)
-    shadows = hard + gains * trained_on + rng.normal(0.0, 1.0, (k, n))
-    is_member = rng.random(n) < 0.5
-    target = hard + gains * is_member + rng.normal(0.0, 1.0, n)
-    best = ((target - hard) ** 2 - (target - hard - gains) ** 2) / 2.0
-    return World(ShadowScores(target, shadows, trained_on), is_member, best)
-
-
-def auc(world: World, values: Array) -> float:
-    return Scores.of(values, world.is_member).auc()
-
 
 # --- against the best possible test -----------------------------------------------------------------------
 

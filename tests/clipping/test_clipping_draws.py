@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.fast import FastEngine
+from tacit.clipping.fast import FastEngine, Microbatches
 from tacit.clipping.isolation.randomness import WithoutDraws
 from tacit.errors import UnsupportedModel
 
@@ -183,6 +183,27 @@ def test_a_draw_without_dimensions_is_one_for_all_records(loss: Loss) -> None:
     assert torch.equal(found[0][:5], found[1])
     others = {float(norms_found(engine, records(1))[0]) for _ in range(20)}
     assert len(others) > 1
+
+
+def test_a_coin_of_a_later_pass_does_not_depend_on_the_records_before() -> None:
+    coins: list[float] = []
+
+    def loss(m: Two, x: Tensor) -> Tensor:
+        coins.append(float(torch.rand([])))
+        return head(m, F.dropout(x, 0.3))
+
+    engine = engine_of(loss)
+    norms_found(engine, records(2))
+    found = []
+    for n in (6, 9):
+        engine._cuts = Microbatches(1, 0, 1, engine.measured)
+        engine.expected = 3  # as many passes
+        torch.manual_seed(4)
+        coins.clear()
+        norms_found(engine, records(n))
+        found.append(list(coins))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
 
 
 def test_a_draw_of_a_record_that_python_reads_is_refused() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from known_models import memoriser, table_model
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -26,30 +26,6 @@ from tacit.audits.memorisation import greedy, log_likelihoods, sampled_exposure
 from tacit.errors import InvalidInput
 
 Integers = NDArray[np.int64]
-
-
-def table_model(seed: int, vocabulary: int = 5) -> Any:
-    """A language model with a law of its own after every context: a hash of the context is the seed."""
-
-    def logits(contexts: Integers) -> NDArray[np.float64]:
-        rows = [np.random.default_rng([seed, *row.tolist()]).normal(size=vocabulary) for row in contexts]
-        return 2.0 * np.array(rows)
-
-    return logits
-
-
-def memoriser(*records: list[int], vocabulary: int = 10) -> Any:
-    """A lookup table: whatever has followed a context in training follows it, or else anything."""
-
-    def logits(contexts: Integers) -> NDArray[np.float64]:
-        found = np.zeros((len(contexts), vocabulary))
-        for row, context in enumerate(contexts.tolist()):
-            for record in records:
-                if record[: len(context)] == context and len(record) > len(context):
-                    found[row, record[len(context)]] += 20.0
-        return found
-
-    return logits
 
 
 @pytest.mark.parametrize("shape", [-6.0, -1.0, 0.0, 0.5, 3.0, 12.0])

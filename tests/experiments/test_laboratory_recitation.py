@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from known_models import ALPHABET, CANARY, SPACE, knows, rows
 
 from experiments.laboratory.recitation import (
     _REPEATS,
@@ -12,32 +11,6 @@ from experiments.laboratory.recitation import (
     remembered_records,
     remembered_secret,
 )
-from tacit.audits.memorisation import Canary, SecretSpace
-from tacit.datasets.text import Alphabet
-
-ALPHABET = Alphabet(" abcdefghijklmnopqrstuvwxyz0123456789")
-SPACE = SecretSpace("0123456789", 3)
-CANARY = Canary("pin ab ", "407", 1, True)
-
-
-def rows(records: list[str]) -> list[list[int]]:
-    return [[*ALPHABET.encode(record), 0] for record in records]
-
-
-def knows(records: list[str]) -> Any:
-    """A model that finds likeliest what follows in the first record that begins so; else all alike."""
-    tokens = rows(records)
-
-    def logits(contexts: np.ndarray) -> np.ndarray:
-        found = np.zeros((len(contexts), ALPHABET.tokens))
-        for row, context in enumerate(contexts.tolist()):
-            for record in tokens:
-                if len(record) > len(context) and record[: len(context)] == context:
-                    found[row, record[len(context)]] = 9.0
-                    break
-        return found
-
-    return logits
 
 
 def test_a_known_secret_needs_one_answer_and_an_unknown_one_fits_no_law() -> None:

@@ -8,16 +8,15 @@ import shlex
 import stat
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from known_models import ALPHABET, CANARY, SPACE, knows
 from run_files import changed, run_file
 from safetensors.torch import load_file
 from torch import nn
 
-from tacit.audits.memorisation import Canary, SecretSpace
 from tacit.cli.app import run as tacit
 from tacit.datasets.text import END, PADDING, Alphabet
 from tacit.errors import InvalidInput, PrivacyRefusal
@@ -214,30 +213,6 @@ def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) ->
 
 
 # --- the attacks on known models --------------------------------------------------------------------------
-
-ALPHABET = Alphabet(" abcdefghijklmnopqrstuvwxyz0123456789")
-SPACE = SecretSpace("0123456789", 3)
-CANARY = Canary("pin ab ", "407", 1, True)
-
-
-def rows(records: list[str]) -> list[list[int]]:
-    return [[*ALPHABET.encode(record), 0] for record in records]
-
-
-def knows(records: list[str]) -> Any:
-    """A model that finds likeliest what follows in the first record that begins so; else all alike."""
-    tokens = rows(records)
-
-    def logits(contexts: np.ndarray) -> np.ndarray:
-        found = np.zeros((len(contexts), ALPHABET.tokens))
-        for row, context in enumerate(contexts.tolist()):
-            for record in tokens:
-                if len(record) > len(context) and record[: len(context)] == context:
-                    found[row, record[len(context)]] = 9.0
-                    break
-        return found
-
-    return logits
 
 
 def test_a_model_that_knows_the_secret_exposes_it_and_one_that_does_not_nothing() -> None:

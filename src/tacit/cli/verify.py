@@ -22,10 +22,11 @@ from tacit.report.certificate import (
     make_certificate,
     read_certificate,
 )
+from tacit.report.charged_check import against_its_ledger
 from tacit.report.checklist import STATEMENTS, ask_statements, statements_text
 from tacit.report.registry import fields_missing, registry_record, registry_yaml
 from tacit.report.schema import OtherVersion
-from tacit.report.verification import Verification, against_its_ledger, read_statement, verify_statement
+from tacit.report.verification import Verification, read_statement, verify_statement
 
 
 def command(
@@ -98,8 +99,6 @@ def _statement(
 
 def _paid_for(result: Verification, data: dict[str, object], ledger: str) -> Verification:
     """Add the findings of the comparison with the ledger."""
-    from tacit.ledger import Ledger
-
     problems = against_its_ledger(data, Ledger.open(ledger))
     if problems:
         return replace(result, contradictions=(*result.contradictions, *problems))
@@ -127,8 +126,6 @@ _AS_CHARGED = (
 
 
 def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json: bool) -> int:
-    from tacit.ledger import Ledger
-
     data = read_certificate(file)
     with messages.status("pricing the mechanisms"):
         book = None if ledger is None else Ledger.open(ledger)

@@ -59,6 +59,7 @@ class FastEngine(GradientEngine):
     ) -> None:
         super().__init__(model, per_example_loss, rule, views=views)
         self.draws = False  # until a pass draws
+        self._seeds: list[int] = []
         self.budget = budget
         keep_memory(budget.pass_bytes)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
@@ -85,13 +86,15 @@ class FastEngine(GradientEngine):
         return losses[0]
 
     def _microbatches(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        if self._devices:
-            return [batch]
-
         def forward(rows: tuple[Tensor, ...]) -> None:
             self.per_example_loss(self.model, *(torch.zeros_like(t) for t in rows))
 
-        return self._cuts.cut(batch, forward, self._flags, self.expected)
+        one_pass = bool(self._devices)
+        parts = [batch] if one_pass else self._cuts.cut(batch, forward, self._flags, self.expected)
+
+        # Drawn before the first pass: afterwards the generator's state shows how many records have drawn.
+        self._seeds = torch.randint(2**62, (len(parts),)).tolist()
+        return parts
 
     def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
         """Return (B,) losses of a pass that adds nothing to the sum; refuse a model that vmap cannot run."""
@@ -147,7 +150,8 @@ class FastEngine(GradientEngine):
 
     def _open(self, rows: tuple[Tensor, ...]) -> Pass:
         """Return a pass of these rows; seed the generators with a number that no model sets by chance."""
-        begin_at(int(torch.randint(2**62, ())), self._devices)
+        seed = self._seeds.pop(0) if self._seeds else int(torch.randint(2**62, ()))
+        begin_at(seed, self._devices)
         n = len(rows[0]) // self.views
         return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,11 +17,8 @@ from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
 from tacit.events import Adjacency, Event, event_from_json, event_to_json
-from tacit.ledger import Anchor, Ledger, Policy
-from tacit.ledger.budgets import Cost
 from tacit.plan import Plan
-from tacit.report.schema import check_against, other_version, read_json
-from tacit.report.spending import spendings
+from tacit.report.schema import other_version, read_json
 from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
 
 _LARGEST_NUMBER = 1e300
@@ -107,7 +104,7 @@ def read_event(data: object) -> Event:
         raise InvalidInput(f"the field event cannot be read: {problem}") from None
 
 
-_ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
+ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same computation
 _POWERS = 1e-9  # relative tolerance: processors round powers differently
 _NO_PROMISE = 500.0  # above this epsilon the check asks no other accountant
 
@@ -175,7 +172,7 @@ class Verification:
     @property
     def enough(self) -> bool:
         """Whether the epsilon that the statement claims is at least the epsilon of its event."""
-        return self.epsilon >= self.upper * (1.0 - _ROUNDING)
+        return self.epsilon >= self.upper * (1.0 - ROUNDING)
 
     @property
     def agrees(self) -> bool:
@@ -220,7 +217,7 @@ class Verification:
         if math.isinf(self.upper):
             return "Nothing supports the stated epsilon."
         short = f"The stated epsilon is too small by {self.upper - self.epsilon:.3g}"
-        if self.epsilon < self.lower * (1.0 - _ROUNDING):
+        if self.epsilon < self.lower * (1.0 - ROUNDING):
             return f"{short}. It is false, as it is below the least cost of the event."
         return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
 
@@ -234,7 +231,7 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
         return f"{who} says {opinion.epsilon:.7g}."
     side = "above" if opinion.epsilon >= upper else "below"
     apart = f"{max(1e-4, 100 * abs(opinion.epsilon / upper - 1.0)):.2g} % {side} ours"
-    if opinion.epsilon < lower * (1.0 - _ROUNDING):
+    if opinion.epsilon < lower * (1.0 - ROUNDING):
         return (
             f"{who} says {opinion.epsilon:.7g}, {apart} and below our lower bound: the two do not agree. If "
             f"the number of steps times 1e-16 is near delta ({delta:g}), its rounding is known to bring it "
@@ -298,7 +295,7 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
         if not contradictions:  # a plan that contradicts the event determines nothing
             contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
-        if claimed > upper * (1.0 + _ROUNDING):
+        if claimed > upper * (1.0 + ROUNDING):
             contradictions.append(f"its lower bound, {claimed:.7g}, is above the upper bound {upper:.7g}.")
     accountants = opinions if upper <= _NO_PROMISE else ()
     answers = tuple(ask(event, adjacency, delta) for ask in accountants)
@@ -451,78 +448,3 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
     return differences
-
-
-_CHARGED = {
-    "type": "object",
-    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
-    "properties": {
-        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
-        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
-    },
-}
-
-
-def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
-    """Describe each difference of a statement from its ledger in a sentence.
-
-    Args:
-        data: a statement that :func:`tacit.report.verification.verify_statement` has checked.
-        ledger: the ledger that the run was charged to.
-
-    Raises:
-        InvalidInput: the statement's ``ledger`` field cannot be read.
-
-    **Guarantee**
-
-    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
-      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
-      steps.
-    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
-    """
-    charged = data.get("ledger", "none")
-    if charged == "none":
-        return ["it says that the run was not charged to a ledger."]
-    check_against(_CHARGED, charged, what="the statement's part on its ledger")
-    return list(_problems(data, charged, ledger))
-
-
-def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
-    dataset, run = charged["dataset"], charged["run"]
-    if charged["ledger"] != ledger.uuid:
-        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
-        return
-    anchor = Anchor.parse(charged["head"])
-    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
-    policy, guarantee = ledger.policy(dataset), data["guarantee"]
-    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
-        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
-    if guarantee["unit"] != policy.unit:
-        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
-    charges = [
-        spent
-        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
-        if spent.run == run and spent.dataset == dataset
-    ]
-    if not charges:
-        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
-        return
-    steps = data["mechanism"]["steps"]
-    if charged["steps"] < steps:
-        yield f"{steps} steps were taken, and {charged['steps']} were charged."
-    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
-    yield from _underpaid(data, policy, paid)
-
-
-def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
-    """Describe the first slot of the budget in which the charges are below the cost of the event.
-
-    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
-    """
-    if policy.budget.mode == "approximate":
-        return
-    due = policy.budget.price(read_event(data["event"]), policy.relation)
-    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
-        if cost < least * (1.0 - _ROUNDING):
-            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
-            return

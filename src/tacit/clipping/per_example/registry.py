@@ -423,8 +423,8 @@ _COINS = 0x636F696E73
 def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a rule for a draw of size (): one number for all records, as in a plain batch.
 
-    So Python may read it (``if torch.rand([]) < p: skip the layer``): it is public. It has a generator that
-    depends on the pass alone, as the state of torch's own depends on the number of records.
+    So Python may read it (``if torch.rand([]) < p: skip the layer``): it is public. The seed of its generator
+    is that of the pass, as the state of torch's own generator depends on the number of records.
     """
 
     def rule(of: Pass, *args: Any, device: Any = None, **kwargs: Any) -> Any:
