@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from couplings_of_steps import Mixing, OwnGenerator, SeededBackward
-from oracles import Loss, clipped_sum, norms_found
+from oracles import Loss, clipped_sum, norms_found, plan
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tacit import PrivateSession
 from tacit.clipping import FlatClipping
 from tacit.clipping.fast import FastEngine, Microbatches
 from tacit.clipping.isolation.randomness import WithoutDraws
@@ -168,7 +169,7 @@ def test_each_record_draws_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("loss", COINS.values(), ids=COINS)
 def test_a_draw_without_dimensions_is_one_for_all_records(loss: Loss) -> None:
-    """It differs from pass to pass, and does not depend on the number of records that draw before it."""
+    """It differs from step to step, and does not depend on the number of records that draw before it."""
 
     def dropped(m: Two, x: Tensor) -> Tensor:
         return loss(m, x * F.dropout(torch.ones_like(x), 1e-9))
@@ -185,7 +186,7 @@ def test_a_draw_without_dimensions_is_one_for_all_records(loss: Loss) -> None:
     assert len(others) > 1
 
 
-def test_a_coin_of_a_later_pass_does_not_depend_on_the_records_before() -> None:
+def test_all_passes_of_a_step_have_the_same_coin_however_many_records_draw() -> None:
     coins: list[float] = []
 
     def loss(m: Two, x: Tensor) -> Tensor:
@@ -203,7 +204,47 @@ def test_a_coin_of_a_later_pass_does_not_depend_on_the_records_before() -> None:
         norms_found(engine, records(n))
         found.append(list(coins))
     assert found[0] == found[1]
-    assert len(set(found[0])) == 3
+    assert len(found[0]) == 3
+    assert len(set(found[0])) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_record_that_moves_others_to_another_pass_moves_the_sum_by_no_more_than_c(seed: int) -> None:
+    """Without the last record, the others are divided over the passes in another way."""
+
+    def signed(m: Two, x: Tensor) -> Tensor:
+        return head(m, x) * (torch.rand([]) - 0.5).sign()
+
+    engine = engine_of(signed)
+    engine.expected = 6
+    engine._cuts = Microbatches(1, 0, 1, engine.measured)
+    sums = []
+    for x in (records(24), records(24)[:-1]):
+        torch.manual_seed(seed)
+        sums.append(clipped_sum(engine, x, C=C))
+    assert float((sums[0] - sums[1]).norm()) <= C * (1 + 1e-4)
+
+
+def test_all_physical_batches_of_a_step_have_the_same_coin() -> None:
+    coins: list[float] = []
+
+    def loss(m: Two, x: Tensor) -> Tensor:
+        coins.append(float(torch.rand([])))
+        return head(m, x)
+
+    torch.manual_seed(0)
+    net = Two()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    session = PrivateSession(
+        net, optimizer, (records(12),), plan(12, steps=4), loss=loss, physical_batch_size=4
+    )
+    of_steps = []
+    for ticket in session.batches():
+        coins.clear()
+        session.step(ticket)
+        of_steps.append(coins[-3:])
+    assert all(len(set(of_step)) == 1 for of_step in of_steps)
+    assert len({of_step[0] for of_step in of_steps}) == 4
 
 
 def test_a_draw_of_a_record_that_python_reads_is_refused() -> None:

@@ -88,6 +88,47 @@ def test_a_loss_that_enters_a_dispatch_mode_is_refused(loss: Callable[[nn.Module
     assert not any(DATA in values for values in seen)
 
 
+class Wrapper(torch.Tensor):
+    """A tensor below vmap: PyTorch gives its operations the tensors of all records."""
+
+    under: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Wrapper:
+        made: Wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.under = inner
+        return made
+
+    def __init__(self, inner: Tensor) -> None:
+        pass
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        plain = [arg.under if isinstance(arg, Wrapper) else arg for arg in args]
+        seen.extend(t.detach().flatten().tolist() for t in plain if isinstance(t, Tensor))
+        return func(*plain, **(kwargs or {}))
+
+
+class Plain(torch.Tensor):
+    """A subclass without code below vmap."""
+
+
+def scaled_by(kind: type[Any]) -> Callable[[nn.Module, Tensor], Tensor]:
+    scale = torch.ones(3)
+    return lambda model, x: losses(model, x * (kind(scale) if kind is Wrapper else scale.as_subclass(kind)))
+
+
+def test_a_tensor_with_code_below_vmap_is_refused() -> None:
+    """Before a record's value reaches that code: 7.5 C otherwise, as it may read a record for all others."""
+    seen.clear()
+    with pytest.raises(UnsupportedModel, match="of the class Wrapper, which has a __torch_dispatch__"):
+        step(FastEngine, scaled_by(Wrapper))
+    assert not any(DATA in values for values in seen)
+    step(FastEngine, scaled_by(Plain))
+
+
 def test_a_default_device_is_no_such_mode() -> None:
     with torch.device("cpu"):
         step(FastEngine, losses)

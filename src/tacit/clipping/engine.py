@@ -263,6 +263,8 @@ class GradientEngine(ABC):
         self._writes = Writes(self._survey.parameters)
         self.expected: int | None = None
         """The public number of records of a batch, which decides the number of passes; None: the batch's."""
+        self.shared_seed: int | None = None
+        """The seed of numbers that all records of a step share; None: of a call."""
         self.sources: tuple[Tensor, ...] = ()  # tensors of all records, which the loss may not read
         self.draws = True  # whether passes may draw random numbers, which depend on how a batch is split
         self.measured: dict[str, int] = {}

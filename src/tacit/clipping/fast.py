@@ -60,6 +60,7 @@ class FastEngine(GradientEngine):
         super().__init__(model, per_example_loss, rule, views=views)
         self.draws = False  # until a pass draws
         self._seeds: list[int] = []
+        self._shared: int | None = None
         self.budget = budget
         keep_memory(budget.pass_bytes)
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
@@ -94,6 +95,7 @@ class FastEngine(GradientEngine):
 
         # Drawn before the first pass: afterwards the generator's state shows how many records have drawn.
         self._seeds = torch.randint(2**62, (len(parts),)).tolist()
+        self._shared = self._seeds[0] if self.shared_seed is None else self.shared_seed
         return parts
 
     def _losses_alone(self, rows: tuple[Tensor, ...]) -> Tensor:
@@ -153,7 +155,10 @@ class FastEngine(GradientEngine):
         seed = self._seeds.pop(0) if self._seeds else int(torch.randint(2**62, ()))
         begin_at(seed, self._devices)
         n = len(rows[0]) // self.views
-        return Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget)
+        run = Pass(self.parameters.values(), n, self.views, RULES, Kept, self.budget)
+        if self._shared is not None:
+            run.shared = self._shared
+        return run
 
     def _forward(self, run: Pass, batch: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Return the (n, K) losses of the records under vmap, and their (n,) means."""

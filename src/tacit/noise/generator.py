@@ -72,6 +72,7 @@ class Purpose(IntEnum):
     SCORE = 12
     DEVICE_KEY = 13
     TRUNCATION = 14
+    SHARED = 15
 
 
 class Generator:

@@ -346,6 +346,8 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
     buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
     engine.expected = min(run.physical.at(step), _public_share(run))
+    # one for all physical batches: another record would move some records to the next of them
+    engine.shared_seed = generator.word(purpose=Purpose.SHARED, step=step) >> 1
     uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
 
     def own_share() -> tuple[float, ...]:

@@ -37,6 +37,10 @@ MODE = (
     "records, and could carry a value of one into later steps. Take the step outside of it, and use it on "
     "a plain pass over public or synthetic records."
 )
+SUBCLASS = (
+    "a tensor of the class {}, which has a __torch_dispatch__ of its own: PyTorch would call it with the "
+    "tensors of all records. Use plain tensors, such as weight.dequantize() of a quantised weight."
+)
 OF_WEIGHT = (
     "user code in the backward pass of a weight that is computed from parameters (a hook, or a "
     "torch.autograd.Function in Python): it would see the gradients of several records, and may compute "

@@ -60,6 +60,7 @@ from tacit.clipping.isolation.reasons import (
     OWN_SEED,
     SHARED,
     STALE,
+    SUBCLASS,
     UNSEEN,
     UNSEEN_OPERATION,
     NoRule,
@@ -86,6 +87,7 @@ SHORTCUTS = {
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
+_NO_DISPATCH = Tensor.__torch_dispatch__
 _READS = frozenset(
     {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__, Tensor.item}
     | {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__repr__, Tensor.__format__}
@@ -130,8 +132,10 @@ class Pass(TorchFunctionMode):
         """The vmap level of the records, once ``vmap`` has begun."""
         self.seed = torch.initial_seed()
         """The generator's seed when the pass began."""
+        self.shared = self.seed
+        """The seed of the numbers that all records share, the same in all passes of a step."""
         self.coins: torch.Generator | None = None
-        """The generator of numbers that all records share, once there are any."""
+        """The generator of these numbers, once there are any."""
         self.failed: BaseException | None = None
         """The first error raised, which the model may have caught."""
         self.checkpointed = False
@@ -313,6 +317,9 @@ class Pass(TorchFunctionMode):
 
     def _status(self, tensor: Tensor) -> tuple[bool, bool]:
         """Return whether a tensor is a source, and whether it is batched."""
+        kind = type(tensor)
+        if kind is not Tensor and kind is not nn.Parameter and kind.__torch_dispatch__ is not _NO_DISPATCH:
+            raise UnsupportedModel(SUBCLASS.format(kind.__name__))
         if is_functorch_wrapped_tensor(tensor):
             of = getattr(tensor, "_tacit_pass", None)
             if of is None:

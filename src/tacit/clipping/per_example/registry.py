@@ -423,8 +423,8 @@ _COINS = 0x636F696E73
 def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a rule for a draw of size (): one number for all records, as in a plain batch.
 
-    So Python may read it (``if torch.rand([]) < p: skip the layer``): it is public. The seed of its generator
-    is that of the pass, as the state of torch's own generator depends on the number of records.
+    So Python may read it (``if torch.rand([]) < p: skip the layer``): it is public. It has a generator of its
+    own, as the state of torch's depends on the number of records.
     """
 
     def rule(of: Pass, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -435,7 +435,7 @@ def _coin(draw: Callable[..., Tensor]) -> Callable[..., Any]:
             raise NoRule
 
         if of.coins is None:
-            of.coins = torch.Generator().manual_seed(of.seed ^ _COINS)
+            of.coins = torch.Generator().manual_seed(of.shared ^ _COINS)
         with temporarily_pop_interpreter_stack():
             coin = draw(*args, generator=of.coins, device="cpu", **kwargs)
             return coin if device is None else coin.to(device)
