@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tacit.accounting import account
 from tacit.accounting.flatten import matrix_sensitivity, tree_sensitivity
 from tacit.correlation import BLT, Banded, BandedInverse, Tree, prefix_error
-from tacit.correlation.buffered import fitted
+from tacit.correlation.forms import fitted
 from tacit.errors import InvalidInput
 from tacit.events import MatrixFactorization, Repeat, TreeAggregation
 from tacit.plan import Plan

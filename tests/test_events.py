@@ -40,7 +40,7 @@ from tacit.events import (
     event_from_json,
     event_to_json,
 )
-from tacit.events.serial import EVENTS
+from tacit.events.base import EVENTS
 
 positive = st.floats(1e-6, 1e6)
 whole = st.integers(1, 10**9)

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from tacit.accounting import account
-from tacit.accounting.pld.accountant import chance_of_cut, left_for_poisson, smallest_largest_batch
+from tacit.accounting.pld import chance_of_cut, left_for_poisson, smallest_largest_batch
 from tacit.cli.app import run
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian, PoissonSampled, Repeat, TruncatedPoissonSampled

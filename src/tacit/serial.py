@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Any
@@ -28,7 +28,7 @@ class Family:
     """
 
     tag: str
-    kinds: tuple[type[Any], ...]
+    kinds: Collection[type[Any]]
     unknown: type[TacitError] = InvalidInput
 
     def fields_of(self, kind: type[Any]) -> dict[str, str]:

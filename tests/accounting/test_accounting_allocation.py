@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.accounting import account
-from tacit.accounting.renyi import quadrature
-from tacit.accounting.renyi.quadrature import balls_in_bins
+from tacit.accounting import renyi as quadrature
+from tacit.accounting.renyi import balls_in_bins
 from tacit.errors import UnsupportedEvent
 from tacit.events import BallsInBins, Gaussian, Repeat
 

@@ -11,7 +11,7 @@ import pytest
 
 from tacit.accounting import METHODS
 from tacit.events import Adjacency, GroupPrivacy, event_to_json
-from tacit.events.serial import EVENTS
+from tacit.events.base import EVENTS
 
 ROOT = Path(__file__).parents[2]
 

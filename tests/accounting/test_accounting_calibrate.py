@@ -9,12 +9,11 @@ from unittest import mock
 import pytest
 from priced import epsilon
 
-from tacit.accounting import account, calibrate, epsilon_schedule, largest_steps
+from tacit.accounting import account, calibrate, contour, epsilon_schedule, largest_steps
 from tacit.accounting.calibrate import LooseBudget
 from tacit.accounting.closed_form import gaussian_epsilon
+from tacit.accounting.contour import draw
 from tacit.accounting.flatten import NoiseOutOfRange
-from tacit.accounting.pld import contour
-from tacit.accounting.pld.contour import draw
 from tacit.errors import BudgetExceeded, InvalidInput, UnsupportedEvent
 from tacit.events import (
     BallsInBins,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.accounting import account
 from tacit.accounting.closed_form import pure_epsilon
-from tacit.accounting.renyi.rdp import rho
+from tacit.accounting.renyi import rho
 from tacit.accounting.theorems import (
     Coins,
     _compose,

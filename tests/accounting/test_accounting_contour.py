@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon
-from tacit.accounting.pld.contour import (
+from tacit.accounting.contour import (
     EDGES,
     MANY_PRODUCTS,
     ContourPrice,
@@ -25,8 +25,8 @@ from tacit.accounting.pld.contour import (
     saddle_at_delta,
     saddle_at_epsilon,
 )
-from tacit.accounting.pld.transform import EXTENDED, Mixture, Saddle, TooDear
 from tacit.accounting.price import Direction, ErrorBudget, Price
+from tacit.accounting.transform import EXTENDED, Mixture, Saddle, TooDear
 
 WAYS: list[Direction] = ["remove", "add"]
 

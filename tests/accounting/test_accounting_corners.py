@@ -15,9 +15,8 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from tacit import Plan
-from tacit.accounting import account, calibrate
-from tacit.accounting.pld import bins as balls
-from tacit.accounting.pld import grid, grid_price
+from tacit.accounting import account, calibrate, grid, grid_price
+from tacit.accounting import bins as balls
 from tacit.events import (
     BallsInBins,
     Compose,

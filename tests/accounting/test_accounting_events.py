@@ -8,7 +8,7 @@ import pytest
 import tacit.accounting
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.accounting.flatten import flatten
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import (

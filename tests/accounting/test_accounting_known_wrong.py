@@ -19,7 +19,7 @@ import pytest
 from priced import dp_sgd, epsilon
 
 from tacit.accounting import METHODS, account, calibrate
-from tacit.accounting.renyi.divergences import renyi
+from tacit.accounting.renyi import renyi
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
 from tacit.events import (
     Adjacency,

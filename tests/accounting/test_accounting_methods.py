@@ -18,7 +18,7 @@ from experiments.published_composition import (
 )
 from tacit.accounting import METHODS, account
 from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon, single_delta, single_epsilon
-from tacit.accounting.renyi.rdp import ORDERS, log_moments
+from tacit.accounting.renyi import ORDERS, paper_moments
 from tacit.accounting.theorems import advanced_composition
 from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
@@ -145,7 +145,7 @@ def test_pure_step_has_no_delta_beyond_its_epsilon() -> None:
 
 def test_moments_are_the_published_integrals() -> None:
     q, sigma = 0.01, 4.0
-    alpha = log_moments(PoissonSampled(q, Gaussian(sigma)))
+    alpha = paper_moments(PoissonSampled(q, Gaussian(sigma)))
     assert alpha.shape == ORDERS.shape == (32,)
     with mp.workdps(20):
         for order in (8, 32):

@@ -21,7 +21,7 @@ import oracle_inversion as oracles
 import pytest
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.accounting.pld.transform import EXTENDED
+from tacit.accounting.transform import EXTENDED
 from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 TIGHT = 1e-6  # (upper - lower) / upper where sigma >= .7 and T >= 100

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from tacit.accounting import account
-from tacit.accounting.pld.bins import balls_in_bins
+from tacit.accounting.bins import balls_in_bins
 from tacit.events import BallsInBins, Compose, Gaussian, Laplace, Repeat
 
 

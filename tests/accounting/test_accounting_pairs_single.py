@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from tacit.accounting.pld.grid import Masses, aligned, dominated, dominating
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.grid import Masses, aligned, dominated, dominating
+from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import (
     ApproximateDP,

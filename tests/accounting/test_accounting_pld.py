@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from priced import dp_sgd
 
-from tacit.accounting import account
-from tacit.accounting.pld import convolve
-from tacit.accounting.pld.convolve import compose
+from tacit.accounting import account, convolve
+from tacit.accounting.convolve import compose
 from tacit.events import (
     ApproximateDP,
     Compose,

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import laplace, norm
 
-from tacit.accounting import account
-from tacit.accounting.pld import convolve
-from tacit.accounting.pld.convolve import Composition, Window, compose, directly
-from tacit.accounting.pld.grid import Masses, dominating
-from tacit.accounting.pld.grid_price import PldPrice, Profile
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting import account, convolve
+from tacit.accounting.convolve import Composition, Window, compose, directly
+from tacit.accounting.grid import Masses, dominating
+from tacit.accounting.grid_price import PldPrice, Profile
+from tacit.accounting.losses import loss_of
 from tacit.audits import Claim
 from tacit.events import (
     Compose,

@@ -12,9 +12,9 @@ from priced import dp_sgd, epsilon
 
 from tacit.accounting import account
 from tacit.accounting.closed_form import single_delta
-from tacit.accounting.pld.convolve import Window, compose
-from tacit.accounting.pld.grid import Masses, _shares, dominated, dominating
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting.convolve import Window, compose
+from tacit.accounting.grid import Masses, _shares, dominated, dominating
+from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import Compose, Gaussian, Laplace, PoissonSampled, Repeat
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.accounting import account
-from tacit.accounting.pld.losses import log_one_over_gamma
-from tacit.accounting.renyi.divergences import renyi
+from tacit.accounting.losses import log_one_over_gamma
+from tacit.accounting.renyi import renyi
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from tacit.accounting import account
 from tacit.accounting.account import price_of
 from tacit.accounting.price import Array
-from tacit.accounting.renyi.divergences import epsilon_at_orders, log_delta_at_orders, renyi
-from tacit.accounting.renyi.quadrature import log_moments
-from tacit.accounting.renyi.rdp import RenyiPrice
+from tacit.accounting.renyi import RenyiPrice, epsilon_at_orders, log_delta_at_orders, log_moments, renyi
 from tacit.events import Adjacency, Compose, Gaussian, Laplace, PoissonSampled, Repeat
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tacit.accounting import METHODS, account
-from tacit.accounting.additive import renyi_cost
 from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon
 from tacit.accounting.flatten import NoiseOutOfRange
+from tacit.accounting.renyi import renyi_cost
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     BallsInBins,

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tacit.accounting import account
-from tacit.accounting.pld import losses
-from tacit.accounting.pld.losses import selected
+from tacit.accounting import account, losses
+from tacit.accounting.losses import selected
 from tacit.accounting.price import Price
 from tacit.events import (
     ApproximateDP,

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tacit.accounting import account
-from tacit.accounting.pld import losses
+from tacit.accounting import account, losses
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import GroupPrivacy, Repeat, ShuffledReports, event_from_json, event_to_json
 

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.accounting import account
 from tacit.accounting.closed_form import mixture_delta, mixture_epsilon, single_delta, single_epsilon
-from tacit.accounting.pld.grid_price import PldPrice
+from tacit.accounting.grid_price import PldPrice
 from tacit.accounting.price import directions
 from tacit.accounting.theorems import mechanism_epsilon
 from tacit.events import Adjacency, Gaussian, GaussianMixture, PoissonSampled, Repeat

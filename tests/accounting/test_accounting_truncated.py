@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from scipy.special import bdtrc
 
-from tacit.accounting import account, calibrate
+from tacit.accounting import account, calibrate, grid_price
 from tacit.accounting.account import price_of
 from tacit.accounting.flatten import flatten
-from tacit.accounting.pld import grid_price
-from tacit.accounting.pld.accountant import TruncatedPrice
-from tacit.accounting.pld.pair import counted
+from tacit.accounting.pair import counted
+from tacit.accounting.pld import TruncatedPrice
 from tacit.events import (
     Adjacency,
     Compose,

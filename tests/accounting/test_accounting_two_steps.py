@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from tacit.accounting import account
-from tacit.accounting.pld import convolve
-from tacit.accounting.pld.grid import Layout, Masses, dominated, dominating
-from tacit.accounting.pld.grid_price import PldPrice
-from tacit.accounting.pld.losses import loss_of
+from tacit.accounting import account, convolve
+from tacit.accounting.grid import Layout, Masses, dominated, dominating
+from tacit.accounting.grid_price import PldPrice
+from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import Compose, Gaussian, PoissonSampled, Repeat
 

@@ -45,7 +45,7 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
-from tacit.events.serial import EVENTS
+from tacit.events.base import EVENTS
 from tacit.integrations.dp_accounting import from_dp_accounting, google_epsilon, to_dp_accounting
 
 G = Gaussian(2.0)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting.additive import pure_cost, renyi_cost, zcdp_cost
+from tacit.accounting.closed_form import pure_cost
 from tacit.accounting.price import decimal
+from tacit.accounting.renyi import renyi_cost, zcdp_cost
 from tacit.errors import InvalidInput, UnsupportedEvent
 from tacit.events import (
     Adjacency,

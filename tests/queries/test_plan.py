@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from query_oracles import policy_of
 
-from tacit.accounting.additive import pure_cost, zcdp_cost
+from tacit.accounting.closed_form import pure_cost
+from tacit.accounting.renyi import zcdp_cost
 from tacit.errors import InvalidInput
 from tacit.events import (
     Compose,

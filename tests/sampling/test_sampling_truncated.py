@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from tacit.accounting.account import price_of
-from tacit.accounting.pld.accountant import TruncatedPrice
+from tacit.accounting.pld import TruncatedPrice
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.noise.generator import Generator, Purpose

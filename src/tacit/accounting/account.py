@@ -12,12 +12,11 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from tacit.accounting.additive import pure_claim
-from tacit.accounting.closed_form import gaussian_price
+from tacit.accounting import pld
+from tacit.accounting.closed_form import gaussian_price, pure_claim
 from tacit.accounting.flatten import Steps, check_noise, flatten
-from tacit.accounting.pld import accountant as pld
 from tacit.accounting.price import Array, BoundedPrice, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
-from tacit.accounting.renyi.rdp import moments_price, rdp_price, zcdp_price
+from tacit.accounting.renyi import moments_price, rdp_price, zcdp_price
 from tacit.accounting.theorems import BasicPrice, OptimalPrice, StrongPrice, theorem_price
 from tacit.accounting.tradeoff import false_negative_rates, largest_loss
 from tacit.errors import (

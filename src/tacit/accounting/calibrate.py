@@ -9,9 +9,9 @@ from functools import cache
 
 from tacit.accounting.account import BEST, PrivacyCurve, account, price_of
 from tacit.accounting.closed_form import GaussianPrice, SinglePrice
+from tacit.accounting.contour import ContourPrice, epsilons_along
 from tacit.accounting.flatten import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange, Steps, flatten
-from tacit.accounting.pld.accountant import TruncatedPrice, estimate, uncut
-from tacit.accounting.pld.contour import ContourPrice, epsilons_along
+from tacit.accounting.pld import TruncatedPrice, estimate, uncut
 from tacit.accounting.price import BoundedPrice, LeastPrice, brent, last_whole
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import (

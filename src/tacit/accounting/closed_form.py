@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
-from tacit.accounting.flatten import Base, Steps, in_units_of, total_mu
-from tacit.accounting.price import Array, Direction, ExactPrice, Price, brent, directions
+from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged, total_mu
+from tacit.accounting.price import Array, Direction, ExactPrice, Price, brent, decimal, directions
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
     ApproximateDP,
     DiscreteLaplace,
+    Event,
     ExponentialMechanism,
     Gaussian,
     GaussianMixture,
@@ -364,3 +366,92 @@ def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, s
     while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may leave epsilon on the wrong side
         epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
     return epsilon * _MIXED_UP if side > 0.0 else epsilon / _MIXED_UP
+
+
+# Costs that add up from release to release, so that a ledger can keep a running total.
+#
+# If a total decides, in view of earlier answers, whether the next release may happen, it must be a sum of
+# costs that are each fixed before their release (Rogers et al. 2016, 1605.08294): here a pure epsilon, in
+# ``renyi`` rho and Renyi divergences at fixed orders.  A delta is split off as a *leak*: for any two
+# neighbours, an (epsilon, delta)-DP mechanism is epsilon-DP with probability 1 - delta, and arbitrary
+# otherwise (Kairouz, Oh & Viswanath 2015, 1311.0776, Theorem 3.2).  Numbers that state a guarantee, such as
+# 0.1 in ``ApproximateDP(0.1)``, count as the decimals that they print as.
+
+_LEAKED = 1.0 + 1e-9  # rounding goes towards more delta
+_FEW_LEAKS = 64  # so few deltas are multiplied exactly
+
+
+def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:
+    """Compute (epsilon, delta) of ``event`` as sums over its mechanisms.
+
+    The sums are exact for mechanisms with a rational epsilon.  The result is None if a mechanism inside has
+    no pure epsilon, like Gaussian noise.
+
+    >>> from tacit.events import Repeat
+    >>> pure_cost(Repeat(DiscreteLaplace(scale=10.0), 3), "add-remove")
+    (Fraction(3, 10), Fraction(0, 1))
+    """
+    relation = Adjacency.parse(adjacency)
+    steps, leaks = without_leaks(flatten(event), relation)
+    leak = sum((count * chance for chance, count in leaks), Fraction(0))
+    parts = [(exactly_pure(base, relation), count) for base, count in steps]
+    if any(epsilon is None for epsilon, _ in parts):
+        return None
+    return sum((count * epsilon for epsilon, count in parts if epsilon is not None), Fraction(0)), leak
+
+
+def pure_claim(steps: Steps, adjacency: Adjacency) -> tuple[Fraction, Fraction] | None:
+    """Compute the (epsilon, delta) of ``steps`` at the largest finite privacy loss; None if it is unbounded.
+
+    Epsilons add up.  No delta leaks with the product of the chances that each does not (Kairouz, Oh &
+    Viswanath 2015, 1311.0776, Theorem 3.3), so this delta is less than that of :func:`pure_cost`.
+    """
+    pure, leaks = without_leaks(steps, adjacency)
+    total = Fraction(0)
+    for base, count in pure:
+        epsilon = exactly_pure(base, adjacency)
+        if epsilon is None:
+            return None
+        total += count * epsilon
+    if sum(count for _, count in leaks) <= _FEW_LEAKS:
+        no_leak = math.prod(((1 - chance) ** count for chance, count in leaks), start=Fraction(1))
+        return total, 1 - no_leak
+    log_kept = sum(count * math.log1p(-float(chance)) for chance, count in leaks if chance < 1)
+    leaked = -math.expm1(log_kept) * _LEAKED if all(chance < 1 for chance, _ in leaks) else 1.0
+    return total, Fraction(min(1.0, leaked))
+
+
+def without_leaks(steps: Steps, adjacency: Adjacency) -> tuple[Steps, list[tuple[Fraction, int]]]:
+    """Return ``steps`` without deltas, in units of ``adjacency``, and each delta with its count."""
+    split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, steps)]
+    leaks = [(chance, count) for _, chance, count in split if chance > 0]
+    return merged((part, count) for part, _, count in split), leaks
+
+
+def _split(base: Base, adjacency: Adjacency) -> tuple[Base, Fraction]:
+    match base:
+        case ApproximateDP(epsilon, delta) if delta > 0.0:
+            return ApproximateDP(epsilon), decimal(delta)
+        case PoissonSampled(rate, ApproximateDP(epsilon, delta)) if delta > 0.0 and is_amplified(
+            base.event, adjacency
+        ):  # Balle, Barthe & Gaboardi 2018 (1807.01647), Theorem 8
+            return ApproximateDP(amplified(epsilon, rate)), Fraction(rate) * decimal(delta)
+    return base, Fraction(0)
+
+
+def exactly_pure(base: Base, adjacency: Adjacency) -> Fraction | None:
+    match base:
+        case Laplace(scale):
+            return 1 / Fraction(scale)
+        case DiscreteLaplace(scale, sensitivity):
+            return sensitivity / Fraction(scale)
+        case ApproximateDP(epsilon, 0.0) | ExponentialMechanism(epsilon):
+            return decimal(epsilon)
+        case SparseVector(threshold, queries):
+            return decimal(threshold) + decimal(queries)
+    bound = pure_epsilon(base, adjacency)
+    if bound is None:
+        return None
+    if not np.isfinite(bound):
+        raise UnsupportedEvent(f"{base!r} has no finite epsilon, and protects nothing. Use more noise.")
+    return Fraction(bound)

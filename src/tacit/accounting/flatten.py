@@ -40,7 +40,7 @@ from tacit.events import (
     WithReplacement,
     ZeroConcentratedDP,
 )
-from tacit.events.serial import EVENTS
+from tacit.events.base import EVENTS
 
 # The sensitivity to one record of a release with noise that is correlated over steps.
 #

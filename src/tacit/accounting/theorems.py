@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.special import bdtrc, gammaln, xlogy
 
+from tacit.accounting import pld
 from tacit.accounting.closed_form import (
     SinglePrice,
     amplified,
@@ -22,9 +23,8 @@ from tacit.accounting.closed_form import (
     single_delta,
 )
 from tacit.accounting.flatten import Base, Steps, in_units_of
-from tacit.accounting.pld import accountant as pld
 from tacit.accounting.price import Array, Price, brent, last_whole
-from tacit.accounting.renyi.rdp import rdp_price, rho, zcdp_curve
+from tacit.accounting.renyi import rdp_price, rho, zcdp_curve
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,

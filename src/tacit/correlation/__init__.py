@@ -6,13 +6,11 @@ have less noise, and training depends on such sums (Denisov et al., 2202.08312; 
 2306.08153; DP-FTRL: Kairouz et al., 2103.00039). This helps where sampling amplifies privacy little: with few
 batches, with several passes, or on streams.
 
-* ``forms``: the interface of a correlation, and three of them: bands of C, bands of its inverse, binary tree.
-* ``buffered``: coefficients that are sums of a few exponentials (BLT).
+The forms are bands of C, bands of its inverse, a binary tree, and sums of a few exponentials (BLT).
 """
 
 from __future__ import annotations
 
-from tacit.correlation.buffered import BLT
-from tacit.correlation.forms import Banded, BandedInverse, Correlation, Tree, prefix_error
+from tacit.correlation.forms import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 
 __all__ = ["BLT", "Banded", "BandedInverse", "Correlation", "Tree", "prefix_error"]

@@ -9,20 +9,24 @@ by *Delta*.  Two neighbouring sums differ by at most Delta under ``add-remove`` 
 at most 2 Delta under ``replace-one``.  The accountants apply that factor of 2.
 """
 
-from tacit.events.base import Adjacency, Event
-from tacit.events.composition import Compose, GroupPrivacy, PrivateSelection, Repeat
-from tacit.events.correlated import MatrixFactorization, TreeAggregation
+from tacit.events.base import Adjacency, Event, event_from_json, event_to_json
 from tacit.events.mechanisms import (
     ApproximateDP,
+    Compose,
     DiscreteGaussian,
     DiscreteLaplace,
     ExponentialMechanism,
     Gaussian,
     GaussianMixture,
+    GroupPrivacy,
     Laplace,
+    MatrixFactorization,
+    PrivateSelection,
     RandomizedResponse,
+    Repeat,
     ShuffledReports,
     SparseVector,
+    TreeAggregation,
     ZeroConcentratedDP,
 )
 from tacit.events.sampling import (
@@ -35,7 +39,6 @@ from tacit.events.sampling import (
     WithoutReplacement,
     WithReplacement,
 )
-from tacit.events.serial import event_from_json, event_to_json
 
 __all__ = [
     "Adjacency",

@@ -1,7 +1,8 @@
-"""The base of all events: their interface, the adjacency, and a check for each field name."""
+"""The base of all events: their interface, the adjacency, a check for each field name, and their JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,7 @@ from tacit.errors import (
     check_probability,
     check_real,
 )
+from tacit.serial import Family, from_json, to_data
 
 
 class Adjacency(StrEnum):
@@ -46,6 +48,10 @@ class Adjacency(StrEnum):
             raise InvalidInput(f"adjacency must be one of {names}; got {value!r}.") from None
 
 
+EVENTS: dict[str, type[Any]] = {}
+"""All events by class name: those that the files of this package define, no subclass from elsewhere."""
+
+
 class Event:
     """The base class of all events, without fields or behaviour.
 
@@ -58,6 +64,10 @@ class Event:
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("tacit.events."):
+            EVENTS[cls.__name__] = cls
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]  # every event is a dataclass
@@ -115,3 +125,29 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 }
 """The check of each field, by its name.  Defaults are not checked, and rules about several fields are
 checked by their class."""
+
+# Events as JSON, which can be read back exactly.  An event is a JSON object.  It has the class name under
+# ``event``, the fields under their names, and the event or events that it consists of under ``of``.
+
+FAMILY = Family("event", EVENTS.values(), unknown=UnsupportedEvent)
+
+
+def event_to_json(event: Event) -> str:
+    """Serialise an event; :func:`event_from_json` reads it back exactly.
+
+    >>> from tacit.events import Gaussian, Repeat
+    >>> event_to_json(Repeat(Gaussian(2.0), 3))
+    '{"event": "Repeat", "count": 3, "of": {"event": "Gaussian", "noise_multiplier": 2.0}}'
+    """
+    check_event("event", event)
+    return json.dumps(to_data(event, [FAMILY]))
+
+
+def event_from_json(text: str) -> Event:
+    """Read an event that :func:`event_to_json` wrote.  Unknown events are refused by name.
+
+    >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
+    Gaussian(noise_multiplier=2.0)
+    """
+    event: Event = from_json(text, [FAMILY])
+    return event

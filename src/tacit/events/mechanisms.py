@@ -198,3 +198,145 @@ class GaussianMixture(Event):
             )
         if abs((total := math.fsum(self.probabilities)) - 1.0) > 1e-9:
             raise InvalidInput(f"probabilities must add up to 1; got {total!r}.")
+
+
+# Events with noise that is correlated over steps: tree aggregation and matrix factorization.
+#
+# A record takes part in at most ``participations`` of the steps, and any two of these are at least
+# ``separation`` apart.  Which steps these are depends only on the record's public name (see ``Partitioned``),
+# not on the value of any record.  In each of them it contributes a vector of l2 norm at most Delta.
+
+
+@dataclass(frozen=True)
+class TreeAggregation(Event):
+    """Sums over all dyadic intervals of ``leaves`` steps, each with noise N(0, (noise_multiplier Delta)^2 I).
+
+    This is the binary tree of Dwork et al. (2010) and Chan, Shi & Song (2011), which DP-FTRL uses
+    (2103.00039).  The intervals are [j 2^l, (j+1) 2^l).  Incomplete intervals are left out.
+
+    >>> TreeAggregation(noise_multiplier=2.0, leaves=1024)
+    TreeAggregation(noise_multiplier=2.0, leaves=1024, participations=1, separation=1)
+    """
+
+    noise_multiplier: float
+    leaves: int
+    participations: int = 1
+    separation: int = 1
+
+
+@dataclass(frozen=True)
+class MatrixFactorization(Event):
+    """``C g + Z`` for the ``steps`` sums g of a run.
+
+    Z has independent entries N(0, (noise_multiplier Delta)^2).  C is the lower triangular Toeplitz matrix
+    whose first column is ``coefficients`` followed by zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
+    Choquette-Choo et al. 2023, 2306.08153).  The run uses g + C^{-1} Z, a function of this event's output.
+    The noise multiplier is that of Z.  C's columns are not normalised, so their norm is part of the cost.
+
+    >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
+    1
+    """
+
+    noise_multiplier: float
+    coefficients: tuple[float, ...]
+    steps: int
+    participations: int = 1
+    separation: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        column = self.coefficients
+        if column[0] == 0.0:
+            raise InvalidInput("coefficients[0] must not be 0: their matrix would have no inverse.")
+        if not math.isfinite(math.hypot(*column)):
+            raise InvalidInput(
+                "coefficients are too large: their norm overflows. Scale them and the noise down."
+            )
+        if len(column) > self.steps:
+            raise InvalidInput(
+                f"there are {len(column)} coefficients for {self.steps} steps; give at most one a step."
+            )
+
+
+# Events that consist of other events: compositions, group privacy and private selection.
+
+
+@dataclass(frozen=True)
+class Repeat(Event):
+    """``event``, performed ``count`` times with fresh randomness, possibly adaptively.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> round(account(Repeat(Gaussian(10.0), 2), adjacency="add-remove").epsilon(1e-5), 3)
+    0.497
+    """
+
+    event: Event
+    count: int
+
+
+@dataclass(frozen=True)
+class Compose(Event):
+    """All of ``events``, one after the other.
+
+    The query of each event may depend on the earlier answers.  The parameters of the events are fixed
+    beforehand.  ``Compose(())`` releases nothing.
+
+    >>> from tacit.events import Gaussian
+    >>> from tacit.accounting import account
+    >>> both = Compose((Gaussian(10.0), Gaussian(10.0)))
+    >>> round(account(both, adjacency="add-remove").epsilon(1e-5), 3)
+    0.497
+    """
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class GroupPrivacy(Event):
+    """``event``, accounted for neighbours that differ in a group of ``size`` records.
+
+    Under add-remove and zero-out, one data set has all records of the group and the other has none.  Under
+    replace-one, all of them are exchanged.  Every record of the group is sampled independently.
+
+    >>> from tacit.events import Gaussian
+    >>> GroupPrivacy(Gaussian(8.0), size=4)
+    GroupPrivacy(event=Gaussian(noise_multiplier=8.0), size=4)
+    """
+
+    event: Event
+    size: int
+
+
+@dataclass(frozen=True)
+class PrivateSelection(Event):
+    """The best outcome of a random, secret number of runs of ``event``.
+
+    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  Each selection draws its number
+    of runs.  If ``distribution`` is ``poisson``, the number has the mean ``mean`` > 0, and 0 runs release a
+    fixed outcome.  If it is ``negative-binomial``, the number is conditioned on at least 1 run, with the
+    conditional mean ``mean`` > 1 and ``shape`` > -1.  Shape 1 is the geometric distribution, and shape 0 the
+    logarithmic one.
+
+    >>> from tacit.events import Gaussian
+    >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)
+    PrivateSelection(event=Gaussian(noise_multiplier=8.0), distribution='poisson', mean=10.0, shape=None)
+    """
+
+    event: Event
+    distribution: str
+    mean: float
+    shape: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        poisson = self.distribution == "poisson"
+        mean = check_real("mean", self.mean, low=0.0 if poisson else 1.0, open_low=True)
+        object.__setattr__(self, "mean", mean)
+        if poisson and self.shape is not None:
+            raise InvalidInput(
+                f"distribution 'poisson' has no shape; got shape {self.shape!r}. Leave it out."
+            )
+        if not poisson:
+            shape = check_real("shape", self.shape, low=-1.0, open_low=True)
+            object.__setattr__(self, "shape", shape)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tacit.errors import InvalidInput, UnsupportedEvent, check_integer
 from tacit.events.base import Event
-from tacit.events.correlated import MatrixFactorization
+from tacit.events.mechanisms import MatrixFactorization
 
 
 @dataclass(frozen=True)

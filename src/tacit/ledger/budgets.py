@@ -20,11 +20,10 @@ from typing import Any, ClassVar, TypeAlias, final
 import numpy as np
 
 from tacit.accounting import account
-from tacit.accounting.additive import pure_cost, renyi_cost, zcdp_cost
+from tacit.accounting.closed_form import pure_cost
 from tacit.accounting.flatten import flatten
 from tacit.accounting.price import Array, decimal, halved, last_whole
-from tacit.accounting.renyi.divergences import epsilon_at_orders
-from tacit.accounting.renyi.rdp import zcdp_curve
+from tacit.accounting.renyi import epsilon_at_orders, renyi_cost, zcdp_cost, zcdp_curve
 from tacit.columns.column import check_settings
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in, check_real
 from tacit.events import Adjacency, ApproximateDP, Event

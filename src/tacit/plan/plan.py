@@ -20,7 +20,7 @@ from tacit.accounting import PrivacyCurve
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer
 from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
-from tacit.events.serial import FAMILY as EVENTS
+from tacit.events.base import FAMILY as EVENTS
 from tacit.notebook import facts
 from tacit.plan.facts import CORRELATIONS, RULES, SAMPLERS, LossReport, Mechanism, ScoreReport
 from tacit.plan.settings import PlanSettings, facts_of, listing_settings, rule_of

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from tacit.accounting.pld.accountant import smallest_largest_batch
+from tacit.accounting.pld import smallest_largest_batch
 from tacit.events import event_to_json
 from tacit.planner.request import PlanRequest
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.accounting.pld.accountant import left_for_poisson
+from tacit.accounting.pld import left_for_poisson
 from tacit.accounting.price import last_whole
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Compose, Event, Gaussian

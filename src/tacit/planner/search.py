@@ -28,7 +28,7 @@ from typing import NoReturn
 
 from tacit.accounting import calibrate
 from tacit.accounting.calibrate import LooseBudget
-from tacit.accounting.pld.accountant import chance_of_cut, smallest_largest_batch
+from tacit.accounting.pld import chance_of_cut, smallest_largest_batch
 from tacit.errors import InvalidInput, check_integer
 from tacit.planner.answer import NEAR_FLOOR, PlanAdvice, PlanOption
 from tacit.planner.request import PlanRequest

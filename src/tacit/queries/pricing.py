@@ -10,7 +10,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from tacit.accounting.price import halved, last_whole
-from tacit.accounting.renyi.rdp import zcdp_curve
+from tacit.accounting.renyi import zcdp_curve
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy

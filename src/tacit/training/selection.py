@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
-from tacit.accounting.pld.losses import log_one_over_gamma
+from tacit.accounting.losses import log_one_over_gamma
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import PrivateSelection
 from tacit.ledger import Ledger

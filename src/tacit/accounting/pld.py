@@ -11,14 +11,14 @@ import numpy as np
 from scipy.special import bdtrc
 
 from tacit.accounting.closed_form import GaussianPrice, SinglePrice, is_single
+from tacit.accounting.contour import ContourPrice, Plain, Term
+from tacit.accounting.convolve import FAINT, saddle_at_delta
 from tacit.accounting.flatten import LEAST_NOISE, Base, Steps, flatten, in_units_of, merged, total_mu
-from tacit.accounting.pld.contour import ContourPrice, Plain, Term
-from tacit.accounting.pld.convolve import FAINT, saddle_at_delta
-from tacit.accounting.pld.grid_price import PldPrice
-from tacit.accounting.pld.losses import KnownCurve, check_loss, selected
-from tacit.accounting.pld.pair import counted
-from tacit.accounting.pld.transform import Mixture
+from tacit.accounting.grid_price import PldPrice
+from tacit.accounting.losses import KnownCurve, check_loss, selected
+from tacit.accounting.pair import counted
 from tacit.accounting.price import Array, Direction, LeastPrice, Price, directions, last_whole
+from tacit.accounting.transform import Mixture
 from tacit.events import (
     Adjacency,
     BallsInBins,
@@ -31,7 +31,7 @@ from tacit.events import (
 
 # The price of Poisson batches cut at L records, which is a little above that of uncut ones if cuts are rare.
 #
-# The pair of one step (:func:`tacit.accounting.pld.pair.truncated`) reveals whether at least L others
+# The pair of one step (:func:`tacit.accounting.pair.truncated`) reveals whether at least L others
 # are sampled, which has probability c.  An event with the same probability under both neighbours may also be
 # revealed, so each step is known to be one of three cases:
 #

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.pld.pair import Branch, Loss
+from tacit.accounting.pair import Branch, Loss
 from tacit.accounting.price import Array
 
 # A dominating pair of a privacy loss on a grid; :mod:`.grid_lower` makes a dominated one.
@@ -256,7 +256,7 @@ _EDGE = 512  # grid points at either end that are searched for an edge group
 
 
 def dominated(loss: Loss, h: float, layout: Layout | None = None) -> Masses:
-    """Return a dominated pmf of the loss on the grid of :func:`tacit.accounting.pld.grid.dominating`.
+    """Return a dominated pmf of the loss on the grid of :func:`tacit.accounting.grid.dominating`.
 
     **Guarantee**
 

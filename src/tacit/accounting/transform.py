@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.pair import COUNTED
+from tacit.accounting.pair import COUNTED
 from tacit.accounting.price import Array, Direction
 from tacit.events import GaussianMixture
 

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.fft
 
 from tacit.accounting.flatten import Base, Steps
-from tacit.accounting.pld.grid import (
+from tacit.accounting.grid import (
     MASS_ERROR,
     UNIT,
     Layout,
@@ -22,10 +22,10 @@ from tacit.accounting.pld.grid import (
     dominating,
     lattice,
 )
-from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.pair import Loss
-from tacit.accounting.pld.transform import Cumulant, Saddle, saddle_at
+from tacit.accounting.losses import loss_of
+from tacit.accounting.pair import Loss
 from tacit.accounting.price import Array, Direction, brent
+from tacit.accounting.transform import Cumulant, Saddle, saddle_at
 
 # Compositions of losses on a grid, by an exponentially tilted FFT with bounded errors.
 #
@@ -399,7 +399,7 @@ def narrowest(cumulant: Cumulant, saddle: Saddle, steps: int, share: float = 1e-
 # Compositions on a grid, laid out for the neighbourhood of a saddle point.
 #
 # This file chooses the width of the grid's cells, the losses in the window and their tilt.  The bounds of
-# :mod:`tacit.accounting.pld.convolve` hold for any choice, and are tight for a good one.
+# :mod:`tacit.accounting.convolve` hold for any choice, and are tight for a good one.
 
 _TIGHTNESS = 2e-7  # target of the relative error in epsilon that the grid adds
 _WIDEST = 3.1e-5  # spacing, if affordable: a third of the usual 1e-4

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri_exp
 
-from tacit.accounting.pld.transform import (
+from tacit.accounting.price import Array, ErrorBudget, Price, brent
+from tacit.accounting.transform import (
     EXTENDED,
     UNIT,
     Cumulant,
@@ -23,7 +24,6 @@ from tacit.accounting.pld.transform import (
     TooDear,
     saddle_at,
 )
-from tacit.accounting.price import Array, ErrorBudget, Price, brent
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from tacit.accounting.pld.grid import UNIT
-from tacit.accounting.pld.pair import NOTHING, Loss
+from tacit.accounting.grid import UNIT
+from tacit.accounting.pair import NOTHING, Loss
 from tacit.accounting.price import Array
 
 # The distribution of a sum of i.i.d. terms on a grid, by tilted Fourier transforms with bounded errors.

@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.accounting.flatten import Steps
-from tacit.accounting.pld.convolve import (
+from tacit.accounting.convolve import (
     FAINT,
     Composition,
     composition,
@@ -25,10 +24,11 @@ from tacit.accounting.pld.convolve import (
     samples,
     tail_of,
 )
-from tacit.accounting.pld.grid import snapped
-from tacit.accounting.pld.losses import loss_of
-from tacit.accounting.pld.transform import Saddle, saddle_at
+from tacit.accounting.flatten import Steps
+from tacit.accounting.grid import snapped
+from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Array, Direction, Price, brent
+from tacit.accounting.transform import Saddle, saddle_at
 
 # Upper bounds on many deltas of one composition, on all points of a grid at once.
 #
@@ -220,7 +220,7 @@ def profile_epsilon(steps: Steps, way: Direction, delta: float) -> float:
 # The price of a composition on a grid, for all mechanisms with a dominating pair.
 #
 # One epsilon, or one delta, gets a separate composition.  Of many, those that lie near one another share one
-# composition (:mod:`tacit.accounting.pld.grid_price`).
+# composition (:mod:`tacit.accounting.grid_price`).
 
 _NEGLIGIBLE = 1e-200  # smaller deltas are not resolved
 _FAR_BELOW = 1e-7  # of the other direction's delta: smaller deltas are not resolved either

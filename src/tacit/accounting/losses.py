@@ -10,10 +10,10 @@ from typing import TypeAlias
 import numpy as np
 from scipy.special import gammaln, xlog1py, xlogy
 
+from tacit.accounting.bins import LEAST_BIN_NOISE, balls_in_bins, coarse_tail
 from tacit.accounting.closed_form import exchanged
 from tacit.accounting.flatten import LEAST_NOISE, Base, NoiseOutOfRange
-from tacit.accounting.pld.bins import LEAST_BIN_NOISE, balls_in_bins, coarse_tail
-from tacit.accounting.pld.pair import (
+from tacit.accounting.pair import (
     NOTHING,
     Loss,
     Pair,

@@ -1,1 +1,0 @@
-"""Accountants that use Renyi divergences at several orders."""
