@@ -1,4 +1,4 @@
-"""The exception classes, and validators whose errors show the value and the allowed range.
+"""The exception classes, validators whose errors show the value and the allowed range, and weak promises.
 
 Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
 why Tacit refuses it and how to fix it.  ``exit_code`` is the exit code of the command line: 1 if a privacy
@@ -13,14 +13,17 @@ text that says what is wrong follows the argument's name; if it is a sentence, i
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
 
 __all__ = [
     "BudgetExceeded",
@@ -36,6 +39,8 @@ __all__ = [
     "UnsupportedModel",
     "WeakSignalWarning",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
 """A function from an argument's Python name and its value (or None) to its text in an interface."""
@@ -324,3 +329,108 @@ def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"must be one of {', '.join(allowed)}", argument=name, value=value)
     return value
+
+
+def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """Return a decorator that replaces ``**settings`` in a function's signature by the individual settings.
+
+    ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
+
+    Args:
+        settings: the TypedDict of the keywords that the function accepts as ``**settings``.
+        defaults: the default values of the optional settings.
+
+    >>> from typing import TypedDict
+    >>> @listing(TypedDict("Sizes", {"width": int, "height": int}), {"height": 1})
+    ... def area(**sizes):
+    ...     return sizes["width"] * sizes.get("height", 1)
+    >>> area(width=3)
+    3
+    >>> area(width=3, hight=2)
+    Traceback (most recent call last):
+    TypeError: area() got an unexpected keyword argument 'hight'
+    """
+
+    def listed(function: F) -> F:
+        own, empty = inspect.signature(function), inspect.Parameter.empty
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, empty), annotation=hint
+            )
+            for name, hint in get_type_hints(settings).items()
+        ]
+        first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = own.replace(parameters=[*first, *added])
+
+        @functools.wraps(function)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            try:
+                signature.bind(*args, **keywords)
+            except TypeError as problem:
+                raise TypeError(f"{function.__qualname__}() {problem}") from None
+            return function(*args, **keywords)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(F, checked)
+
+    return listed
+
+
+# --- promises that are too weak ----------------------------------------------------------------------------
+
+# Tacit refuses no positive epsilon, because runs with little noise are useful on public data.  An epsilon
+# above MOST promises nothing in practice, so Tacit warns.  It refuses a delta of 1/N or more.
+
+MOST = 20.0
+"""The largest epsilon without a warning: e^20 is 485 million."""
+
+
+def weakness(epsilon: float) -> str | None:
+    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one.
+
+    >>> weakness(8.0) is None
+    True
+    >>> print(weakness(60.0).partition(":")[0])
+    epsilon = 60 is too weak a promise to mean anything
+    """
+    if not MOST < epsilon < math.inf:
+        return None
+    return (
+        f"epsilon = {epsilon:.4g} is too weak a promise to mean anything: an attacker who falsely accuses "
+        "1 % of those who did not take part may find up to 100 % of those who did, as if without noise. "
+        "Usual values are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
+        "(docs/explanation/what-epsilon-means.md)."
+    )
+
+
+def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
+    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it.
+
+    Args:
+        stacklevel: as in :func:`warnings.warn`, counted from the caller: 2 names the line that calls the
+            caller.
+
+    >>> warn_if_weak(3.0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_weak(60.0)
+    >>> caught[0].category.__name__
+    'PrivacyWarning'
+    """
+    words = None if epsilon is None else weakness(epsilon)
+    if words is not None:
+        warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
+
+
+def check_small_delta(delta: float, records: int, unit: str) -> None:
+    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it.
+
+    >>> check_small_delta(1e-5, 1000, "row")
+    """
+    if delta >= 1 / records:
+        raise PrivacyRefusal(
+            f"= {delta:g} is not below 1/N = {1 / records:.3g}",
+            argument="delta",
+            why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
+            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
+        )

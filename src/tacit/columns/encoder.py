@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.column import PART_NAMES, Column, Dialect, codes_of_part, no_data_bounds
-from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import ROWS, cells_of_frame, pieces, row_numbers
+from tacit.columns.tables import (
+    ROWS,
+    Cells,
+    cells_of_frame,
+    declared_missing,
+    numbers_of,
+    pieces,
+    row_numbers,
+    words_of,
+)
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 _FAULTS = {

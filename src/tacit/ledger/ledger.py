@@ -17,35 +17,32 @@ from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Event, event_to_json
-from tacit.ledger.budgets import Budget
-from tacit.ledger.claims import (
+from tacit.ledger.charges import (
     Verdict,
-    check_fingerprint,
-    claims_of,
-    price_of,
-    refusal_of,
-    register,
-    row_of,
-    status_of,
-    unknown,
-    verdict_of,
-)
-from tacit.ledger.lifecycle import (
     burn,
     charge_of,
+    check_fingerprint,
     check_key,
     check_opening,
     check_same_policy,
+    claims_of,
     end,
     existing_charge,
     forfeit_overdue,
     open_new,
+    price_of,
     public_text,
     raise_cap,
+    refusal_of,
+    register,
     resume_charge,
+    row_of,
+    status_of,
     take,
+    unknown,
+    verdict_of,
 )
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import Budget, Policy
 from tacit.ledger.records import (
     Anchor,
     Charge,

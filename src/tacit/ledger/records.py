@@ -22,8 +22,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, TacitError
-from tacit.ledger.budgets import Cost
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import Cost, Policy
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.errors import TacitError
 from tacit.events import event_from_json
-from tacit.ledger.budgets import Cost, budget_from_data
-from tacit.ledger.claims import WHOLE, added, dearest, totals
-from tacit.ledger.policy import Policy
+from tacit.ledger.charges import WHOLE, added, dearest, totals
+from tacit.ledger.policy import Cost, Policy, budget_from_data
 from tacit.ledger.records import GENESIS, Anchor, Entry, entry_hash
 
 if TYPE_CHECKING:

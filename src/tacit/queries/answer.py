@@ -11,10 +11,19 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 from tacit.notebook import grid
-from tacit.queries.measures import Measure, Present, Squares, Total, centred, in_units, measures_of
-from tacit.queries.noise import Noisy
-from tacit.queries.plan import Compiled, Key, Release
-from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.measures import (
+    Measure,
+    Present,
+    Squares,
+    Total,
+    centred,
+    in_units,
+    interval,
+    laplace_sum_reach,
+    measures_of,
+    normal_sum_reach,
+)
+from tacit.queries.plan import Compiled, Key, Noisy, Release
 from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
 
 # The interval of every value contains the answer without noise in 95 % of all answers. This holds for each

@@ -14,10 +14,17 @@ from tacit.events import Compose
 from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
-from tacit.queries.duckdb import engine_of
-from tacit.queries.engines import EngineFailure
-from tacit.queries.noise import Sampler, collect, release_all, sampler
-from tacit.queries.plan import Compiled, Privacy, compile_query, listing_privacy
+from tacit.queries.engines import EngineFailure, engine_of
+from tacit.queries.plan import (
+    Compiled,
+    Privacy,
+    Sampler,
+    collect,
+    compile_query,
+    listing_privacy,
+    release_all,
+    sampler,
+)
 from tacit.queries.query import Query
 from tacit.queries.sql import parse
 

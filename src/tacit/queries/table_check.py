@@ -12,9 +12,8 @@ from typing import Any
 from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy
-from tacit.ledger.claims import Verdict
-from tacit.queries.duckdb import engine_of
-from tacit.queries.engines import Engine, EngineFailure, Places
+from tacit.ledger.charges import Verdict
+from tacit.queries.engines import Engine, EngineFailure, Places, engine_of
 from tacit.queries.statements import (
     among,
     exp,

@@ -21,15 +21,15 @@ from tacit import __version__
 from tacit.accounting import account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent, needed
 from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
+from tacit.events.serial import parse_json
 from tacit.ledger import Anchor, Budget, Ledger, Policy
-from tacit.ledger.budgets import Cost, budget_from_data
+from tacit.ledger.policy import Cost, budget_from_data
 from tacit.ledger.records import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
 from tacit.report.schema import check_against, other_version, read_json, read_schema
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 from tacit.report.verification import read_event
 from tacit.rounding import finite, pair
-from tacit.serial import parse_json
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

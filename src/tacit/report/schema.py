@@ -11,7 +11,7 @@ from typing import Any
 
 from tacit import __version__
 from tacit.errors import InvalidInput, needed, reason_of
-from tacit.serial import parse_json
+from tacit.events.serial import parse_json
 
 _DEEPEST = 64
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tacit import __version__
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput
+from tacit.events.serial import parse_json
 from tacit.files import write_atomically
 from tacit.report.model_card import CardFacts
 from tacit.runs.config import Config
@@ -32,7 +33,6 @@ from tacit.runs.kinds import Kind, Table, kind_from, kind_of
 from tacit.runs.model import Factory, build_model, import_factory
 from tacit.runs.model_sections import ModelSection
 from tacit.runs.tasks import task_of
-from tacit.serial import parse_json
 
 if TYPE_CHECKING:
     from tacit.pretrained.model import TunedModel
