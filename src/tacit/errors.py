@@ -132,11 +132,6 @@ class MissingExtra(TacitError, ImportError):
 
 
 def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
-    """Import a module of an optional package, or raise :class:`MissingExtra` if it is not installed.
-
-    >>> needed("json", "cli", "a list").dumps([1])
-    '[1]'
-    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -197,17 +192,10 @@ class WeakSignalWarning(UserWarning):
 
 
 def without_values(problem: BaseException) -> str:
-    """Describe an error without its own text, which may contain a value of a record.
-
-    For an error of the operating system the result is the system's reason. For other errors it is the type,
-    and the file and line in the user's code if there is one.  Raise an error with this text ``from None``,
-    because a traceback prints every cause.
-
-    >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
-    'No such file or directory'
-    >>> without_values(ValueError("could not convert string to float: 'P1'"))
-    'ValueError'
-    """
+    """Describe an error without its own text, which may contain a value of a record."""
+    # For an error of the operating system the result is the system's reason. For other errors it is the type,
+    # and the file and line in the user's code if there is one. Raise an error with this text ``from None``,
+    # because a traceback prints every cause.
     if isinstance(problem, OSError) and problem.strerror:
         return reason_of(problem)
     not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's code
@@ -221,13 +209,8 @@ def without_values(problem: BaseException) -> str:
 
 
 def users_level() -> int:
-    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code.
-
-    This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
-
-    >>> users_level()
-    1
-    """
+    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code."""
+    # This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
     own, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
         level, frame = level + 1, frame.f_back
@@ -235,25 +218,14 @@ def users_level() -> int:
 
 
 def of_device(problem: BaseException) -> bool:
-    """Return whether an error is the device's, such as out of memory, and not caused by model or records.
-
-    This compares names of classes, because this module does not import torch.
-
-    >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
-    (True, False)
-    """
+    """Return whether an error is the device's, such as out of memory, and not caused by model or records."""
+    # This compares names of classes, because this module does not import torch.
     by_type = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
     return isinstance(problem, RuntimeError) and (by_type or "CUDA error" in str(problem))
 
 
 def reason_of(problem: BaseException) -> str:
-    """Return why a file cannot be read or written, without "[Errno 21]" and the path.
-
-    >>> reason_of(IsADirectoryError(21, "Is a directory", "runs"))
-    'it is a folder, not a file'
-    >>> reason_of(PermissionError(13, "Permission denied", "runs"))
-    'Permission denied'
-    """
+    """Return why a file cannot be read or written, without "[Errno 21]" and the path."""
     if isinstance(problem, IsADirectoryError):
         return "it is a folder, not a file"
     return (isinstance(problem, OSError) and problem.strerror) or str(problem)
@@ -269,11 +241,7 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``.
-
-    >>> check_real("sigma", 2, low=0.0, open_low=True)
-    2.0
-    """
+    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``."""
 
     def refused(value: object) -> InvalidInput:
         left = "(" if open_low or math.isinf(low) else "["
@@ -295,11 +263,7 @@ def check_real(
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``.
-
-    >>> check_integer("steps", 3, low=1)
-    3
-    """
+    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
     if type(value) is int and low <= value and (high is None or value <= high):
         return value
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
@@ -312,45 +276,19 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return ``value`` as a float if it is in ``[0, 1]``; else raise an error.
-
-    >>> check_probability("delta", 0.5)
-    0.5
-    """
     return check_real(name, value, low=0.0, high=1.0)
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words; else raise an error.
-
-    >>> check_in("method", "pld", ("pld", "rdp"))
-    'pld'
-    """
     if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"must be one of {', '.join(allowed)}", argument=name, value=value)
     return value
 
 
 def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """Return a decorator that replaces ``**settings`` in a function's signature by the individual settings.
+    """Return a decorator that lists the individual settings in a signature in place of ``**settings``."""
 
-    ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
-
-    Args:
-        settings: the TypedDict of the keywords that the function accepts as ``**settings``.
-        defaults: the default values of the optional settings.
-
-    >>> from typing import TypedDict
-    >>> @listing(TypedDict("Sizes", {"width": int, "height": int}), {"height": 1})
-    ... def area(**sizes):
-    ...     return sizes["width"] * sizes.get("height", 1)
-    >>> area(width=3)
-    3
-    >>> area(width=3, hight=2)
-    Traceback (most recent call last):
-    TypeError: area() got an unexpected keyword argument 'hight'
-    """
-
+    # ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
     def listed(function: F) -> F:
         own, empty = inspect.signature(function), inspect.Parameter.empty
         added = [
@@ -386,13 +324,7 @@ MOST = 20.0
 
 
 def weakness(epsilon: float) -> str | None:
-    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one.
-
-    >>> weakness(8.0) is None
-    True
-    >>> print(weakness(60.0).partition(":")[0])
-    epsilon = 60 is too weak a promise to mean anything
-    """
+    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one."""
     if not MOST < epsilon < math.inf:
         return None
     return (
@@ -404,29 +336,14 @@ def weakness(epsilon: float) -> str | None:
 
 
 def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
-    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it.
-
-    Args:
-        stacklevel: as in :func:`warnings.warn`, counted from the caller: 2 names the line that calls the
-            caller.
-
-    >>> warn_if_weak(3.0)
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     warn_if_weak(60.0)
-    >>> caught[0].category.__name__
-    'PrivacyWarning'
-    """
+    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it."""
     words = None if epsilon is None else weakness(epsilon)
     if words is not None:
         warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
 
 
 def check_small_delta(delta: float, records: int, unit: str) -> None:
-    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it.
-
-    >>> check_small_delta(1e-5, 1000, "row")
-    """
+    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it."""
     if delta >= 1 / records:
         raise PrivacyRefusal(
             f"= {delta:g} is not below 1/N = {1 / records:.3g}",

@@ -11,17 +11,7 @@ _SOFT = "opacity:.75;margin:.3em 0 0;max-width:46em"
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = (), details: str = "") -> str:
-    """Format named facts as an HTML table, one per row, with all texts escaped.
-
-    Args:
-        title: the title above the table, in bold.
-        rows: pairs of a name and its text.
-        notes: paragraphs below the table.
-        details: a longer text that a click unfolds; its line breaks are kept.
-
-    >>> facts("A & B", [("steps", "10")])
-    '<div><b>A &amp; B</b><table><tbody><tr>...steps</th><td ...>10</td></tr></tbody></table></div>'
-    """
+    """Format named facts as an HTML table, one per row, with all texts escaped."""
     lines = [
         f'<tr><th scope="row" style="{_CELL}">{escape(name)}</th>'
         f'<td style="{_CELL}">{escape(value)}</td></tr>'
@@ -33,11 +23,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]], notes: Sequence[str] = ()
 
 
 def grid(title: str, head: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """Format a table with a header row as HTML, with all texts escaped.
-
-    >>> grid("", ["ward"], [["<east>"]])
-    '<div><table>...<th ...>ward</th>...<td ...>&lt;east&gt;</td></tr></tbody></table></div>'
-    """
+    """Format a table with a header row as HTML, with all texts escaped."""
     lines = "".join(_line("td", line) for line in body)
     table = f"<table><thead>{_line('th', head)}</thead><tbody>{lines}</tbody></table>"
     above = f"<b>{escape(title)}</b>" if title else ""

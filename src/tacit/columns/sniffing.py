@@ -90,22 +90,16 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """The proposed kind of a column, and its formats.
+    """The proposed kind of a column, and its formats."""
 
-    Attributes:
-        kind: the kind as in ``[columns.NAME]``; empty if all cells of the sample are missing.
-        settings: decimal, thousands, unit, below and format, if they differ from the table's; and
-            missing_values, the words from the lists here that stand for a missing value.
-        formats: the date formats, if more than one fits the sample.
-        words: for a boolean, its words for true and for false, in the case of letters of the sample.
-        doubt: another possible meaning of the cells, in words; empty if there is none.
-    """
-
-    kind: str
+    kind: str  # the kind as in ``[columns.NAME]``; empty if all cells of the sample are missing
+    # decimal, thousands, unit, below and format, if they differ from the table's; and missing_values, the
+    # words from the lists here that stand for a missing value
     settings: Mapping[str, Any] = field(default_factory=dict)
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()  # the date formats, if more than one fits the sample
+    # for a boolean, its words for true and for false, in the case of letters of the sample
     words: tuple[str, ...] = ()
-    doubt: str = ""
+    doubt: str = ""  # another possible meaning of the cells, in words; empty if there is none
 
 
 def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
@@ -130,13 +124,7 @@ def looks_like_data(cell: str) -> bool:
 def find_columns(
     cells: Mapping[str, Sequence[str]], separator: str, form: tuple[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, FoundColumn]]:
-    """Return proposals for the number format of a table, and for its columns by name.
-
-    Args:
-        cells: for each column, the stripped cells of a sample.
-        separator: the separator of the cells. If it is a comma, a decimal comma is unlikely.
-        form: the decimal point and the thousands mark of the table, if they are known.
-    """
+    """Return proposals for the number format of a table, and for its columns by name."""
     present = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
     missing = {name: _missing_words(column) for name, column in present.items()}
     values = {
@@ -346,20 +334,14 @@ _LONGEST_LINE = 1 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Sniffed:
-    """The proposed format of a table and of its columns.
+    """The proposed format of a table and of its columns."""
 
-    Attributes:
-        dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty
-            for a Parquet or Arrow file.
-        columns: for each column, its kind and formats.
-        unnamed: the positions, from 1, of columns without a name, which cannot be used.
-        rows: the number of rows that were read.
-    """
-
+    # the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty for a
+    # Parquet or Arrow file.
     dialect: Mapping[str, str] = field(default_factory=dict)
-    columns: Mapping[str, FoundColumn]
-    unnamed: tuple[int, ...] = ()
-    rows: int = 0
+    columns: Mapping[str, FoundColumn]  # for each column, its kind and formats
+    unnamed: tuple[int, ...] = ()  # the positions, from 1, of columns without a name, which cannot be used
+    rows: int = 0  # the number of rows that were read
 
 
 def sniff(path: Path | str) -> Sniffed:
@@ -610,7 +592,6 @@ def _words(name: str) -> str:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether a column of that name contains names or identifiers of people or things."""
     return bool(person_in(name) or _IDENTIFIER.fullmatch(_words(name)))
 
 
@@ -622,15 +603,8 @@ def person_in(name: str) -> str:
 
 
 def identifies(name: str, unit: str, kind: str = "") -> bool:
-    """Return whether a column identifies the units of privacy: it is called as the unit, or as its number.
-
-    If the unit is a person, a column such as ``pid`` identifies it, too.
-
-    Args:
-        name: the name of the column.
-        unit: the word for the unit.
-        kind: the declared kind of the column; empty if it is not declared.
-    """
+    """Return whether a column identifies the units of privacy: it is called as the unit, or as its number."""
+    # If the unit is a person, a column such as ``pid`` identifies it, too.
     words, own = _words(name), _words(unit)
     if words == own:
         return own != "" and kind not in ("category", "boolean")
@@ -645,7 +619,6 @@ def is_person(name: str) -> bool:
 
 
 def is_count(name: str) -> bool:
-    """Return whether a column of that name contains numbers, even if a sample of it has only 0 and 1."""
     return bool(_COUNT.fullmatch(_words(name)) or usual_bounds(name, "integer"))
 
 
@@ -690,16 +663,9 @@ _USUAL = {
 
 
 def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
-    """Return the usual bounds of a column of that name; None if it has none in its unit.
-
-    They are only a proposal: a person who knows the table must confirm, for instance, that a height is not in
-    metres.
-
-    Args:
-        name: the name of the column.
-        kind: the kind of the column.
-        unit: the unit in the cells of the column; empty if there is none.
-    """
+    """Return the usual bounds of a column of that name; None if it has none in its unit."""
+    # They are only a proposal: a person who knows the table must confirm, for instance, that a height is not
+    # in metres.
     if kind not in ("number", "integer"):
         return None
     candidates = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
@@ -710,13 +676,6 @@ def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
 
 
 def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
-    """Return the columns that identify the units by their names.
-
-    Args:
-        names: the names of all columns.
-        unit: the word for the unit of privacy.
-        kinds: the kinds of the declared columns.  A category called ``patient`` may be a kind of patients.
-    """
     return [name for name in names if identifies(name, unit, kinds.get(name, ""))]
 
 

@@ -49,13 +49,8 @@ def declared_missing(column: Column | None, dialect: Dialect | None = None) -> t
 def numbers_of(
     cells: Cells, column: Column, dialect: Dialect | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read the cells as numbers, with NaN for missing and unreadable ones.
-
-    A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
-
-    Returns:
-        The numbers, and the indices, from 0, of unreadable cells.
-    """
+    """Return the cells as numbers, NaN if missing or unreadable, and the indices of unreadable ones."""
+    # A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
     dialect = dialect or Dialect()
     read = _reader(column, dialect)
     missing = _Missing.of(declared_missing(column, dialect), column, read)
@@ -115,15 +110,9 @@ def _as_float(word: str) -> float:
 def words_of(
     cells: Cells, declared: Collection[str] = (), missing_words: Collection[str] = ()
 ) -> list[str | None]:
-    """Read the cells as texts, with None for missing ones.
-
-    A whole number is written without a point, because pandas stores integers as floats if a cell is missing.
-
-    Args:
-        cells: the cells.
-        declared: words that are values even if they usually mark a missing value.
-        missing_words: further words that mark a missing value in this column.
-    """
+    """Return the cells as texts, None if missing; ``declared`` words are never missing."""
+    # A whole number is written without a point, because pandas stores integers as floats if a cell is
+    # missing.
     missing = MISSING_WORDS.union(missing_words) - set(declared)
     words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
     return [None if word is None or word in missing else word for word in words]
@@ -167,7 +156,6 @@ def _is_plain(column: Column, dialect: Dialect) -> bool:
 
 
 def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
-    """Return the function that reads a text as a number, or as NaN if it is not of the declared kind."""
     if column.is_moment:
         return reader_of_moments(column.kind, column.format)
     if column.kind == "boolean":
@@ -295,10 +283,8 @@ def first_few(places: Sequence[int], count: int | None = None) -> str:
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once, in whatever case of letters.
-
-    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
-    """
+    """Check that a table has each of the columns exactly once, in whatever case of letters."""
+    # DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
     counts = Counter(names)
     if lacking := [name for name in columns if name not in counts]:
         hint = nearest(lacking[0], names, "it has", cutoff=0.5)
@@ -315,14 +301,6 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
 
 
 class CsvFile:
-    """A CSV file whose first line names the columns.
-
-    Args:
-        path: the path of the file; it ends in ``.gz`` if the file is compressed.
-        columns: the columns to read.
-        dialect: the format of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
-    """
-
     def __init__(self, path: Path, columns: Collection[str], dialect: Dialect | None = None) -> None:
         self._path, self._dialect = path, dialect or Dialect()
         self._separator = self._dialect.separator_of(path)
@@ -347,10 +325,8 @@ class CsvFile:
         self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
-        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped.
-
-        An empty line is not a row.
-        """
+        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped."""
+        # An empty line is not a row.
         wrong: list[int] = []
         read = count = 0
         with self._open() as file:

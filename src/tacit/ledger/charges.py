@@ -57,13 +57,7 @@ WHOLE = ""
 
 
 def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
-    """Yield the totals that must stay under the cap, each with the names of its blocks.
-
-    >>> from tacit.ledger import PureBudget
-    >>> policy = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), blocks=("a", "b"))
-    >>> list(totals(policy, {"": (5,), "a": (2,)}))
-    [('a', (7,)), ('b', (5,))]
-    """
+    """Yield the totals that must stay under the cap, each with the names of its blocks."""
     nothing = (0,) * len(policy.budget.slots)
     whole = spent.get(WHOLE, nothing)
     at_once = min(2 if policy.relation is Adjacency.REPLACE_ONE else 1, len(policy.blocks))
@@ -119,11 +113,6 @@ class Claim:
 
 
 def row_of(tx: Transaction, name: str) -> DatasetRow:
-    """Return the row of a data set.
-
-    Raises:
-        InvalidInput: if the data set is not open; the message names those that are.
-    """
     row = tx.dataset(name)
     if row is None:
         names = ", ".join(open_row.name for open_row in tx.datasets()) or "none"
@@ -132,7 +121,6 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
 
 
 def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
-    """Return the state of a data set's budget, as one transaction reads it."""
     policy, budget = row.policy, row.policy.budget
     spent = dearest(policy, row.spent)
     epsilon, delta = budget.epsilon_of(spent)
@@ -258,16 +246,12 @@ _RULES = 2
 class Verdict:
     """The result of the curator's check of every cell against the policy, with the accepted exceptions.
 
-    Attributes:
-        missing: columns whose invalid cells count as missing.
-        outside: columns whose numbers outside the bounds are clipped to them, and whose undeclared texts are
-            in no group.
-
     >>> Verdict(("age", "age"))
     Verdict(missing=('age',), outside=())
     """
 
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # columns whose invalid cells count as missing
+    # columns whose numbers outside the bounds are clipped to them, and whose undeclared texts are in no group
     outside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -280,7 +264,6 @@ class Verdict:
 
 
 def check_fingerprint(fingerprint: object) -> None:
-    """Raise unless ``fingerprint`` has the form of a fingerprint."""
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
         raise InvalidInput(f"fingerprint must be one from Ledger.fingerprint; got {fingerprint!r}.")
 
@@ -294,9 +277,6 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
       content are within the cap of one data set, from which the others are derived.
     * A content is refused if it is registered as another block. It is also refused if it is registered as the
       whole data set and ``block`` names a block, as its people may be in other blocks too.
-
-    Raises:
-        Conflict: if the content is refused; the message names the data set or block that has it.
     """
     claims = lineage(tx, row_of(tx, name), block)
     for claim in claims:
@@ -366,7 +346,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_opening(name: str, policy: object) -> None:
-    """Raise unless ``name`` can name a data set, and ``policy`` is a policy."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r} cannot name a data set. Use 1 to 100 letters, digits, '.', '-' and '_', with a letter "
@@ -377,11 +356,6 @@ def check_opening(name: str, policy: object) -> None:
 
 
 def check_same_policy(row: DatasetRow, policy: Policy) -> None:
-    """Raise if a data set is open with another policy.
-
-    Raises:
-        Conflict: if the policies differ; the message gives both values of each field that differs.
-    """
     old, new = row.policy.to_data(), policy.to_data()
     differ = sorted(field for field in old if old[field] != new[field])
     if differ:
@@ -395,11 +369,6 @@ def check_same_policy(row: DatasetRow, policy: Policy) -> None:
 
 
 def open_new(tx: Transaction, name: str, policy: Policy) -> None:
-    """Open a data set; check that its parent is open and protects the same people.
-
-    Raises:
-        Conflict: if the parent has another unit or adjacency.
-    """
     if policy.parent is not None:
         parent = row_of(tx, policy.parent).policy
         for field in ("unit", "adjacency"):
@@ -429,7 +398,6 @@ def open_new(tx: Transaction, name: str, policy: Policy) -> None:
 
 
 def check_key(key: object) -> None:
-    """Raise unless ``key`` may name a request."""
     if not isinstance(key, str) or not key or len(key) > 500 or key.startswith("@") or not key.isprintable():
         raise InvalidInput(
             f"key must be 1 to 500 printable characters without '@' at the start; got {key!r}."
@@ -437,7 +405,6 @@ def check_key(key: object) -> None:
 
 
 def public_text(name: str, text: object) -> str:
-    """Return ``text`` if it is short enough for the public history, else raise."""
     if not isinstance(text, str) or len(text) > 500:
         raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
     return text
@@ -449,16 +416,13 @@ def hash_of_token(secret: bytes, token: str) -> str:
 
 
 def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
-    """Raise unless ``token`` is the token of the charge ``row``."""
     if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
         raise LeaseLost(f"the token is not that of charge {row.key!r}: another process made the reservation.")
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """Lock the data sets of a charge and of its mirrors, which are its copies in the parent data sets.
-
-    Return a list of the charge and its mirrors, and the ledger's row of each data set by the data set's id.
-    """
+    """Lock the data sets of a charge and of its mirrors, which are its copies in the parent data sets."""
+    # Return a list of the charge and its mirrors, and the ledger's row of each data set by the data set's id.
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
     family = tx.family(charge_id)  # read again under the lock
     if not family or family[0].id != charge_id:
@@ -467,7 +431,6 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
 
 
 def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
-    """Return an existing charge without its token; refuse another request under the same key."""
     if not hmac.compare_digest(charge.request_hash, request_hash):
         raise Conflict(
             f"the key {charge.key!r} on {row.name!r} belongs to another request. A key names one request: "
@@ -477,7 +440,6 @@ def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Ch
 
 
 def charge_of(row: DatasetRow, charge: ChargeRow) -> Charge:
-    """Return a stored charge in the form that users get, without its token."""
     answer = None if charge.answer is None else json.loads(charge.answer)
     return Charge(
         charge.id,
@@ -524,11 +486,7 @@ def take(
 def end(
     tx: Transaction, charge: Charge, token: str, state: str, facts: Mapping[str, Any], *, answer: str | None
 ) -> Charge:
-    """End a reservation: its ``state`` becomes ``SETTLED``, with an answer, or ``FORFEITED``.
-
-    Raises:
-        LeaseLost: if the caller no longer holds the reservation.
-    """
+    """End a reservation: its ``state`` becomes ``SETTLED``, with an answer, or ``FORFEITED``."""
     family, rows = locked_family(tx, charge.id)
     check_token(family[0], tx.identity.secret, token)
     if family[0].state == state and family[0].answer == answer:  # an earlier call whose reply was lost
@@ -547,11 +505,7 @@ def end(
 
 
 def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
-    """Reserve a charge again for the holder of its token; return a settled charge unchanged.
-
-    Raises:
-        LeaseLost: if the token is of another charge.
-    """
+    """Reserve a charge again for the holder of its token; return a settled charge unchanged."""
     family, rows = locked_family(tx, number)
     check_token(family[0], tx.identity.secret, token)
     row = rows[family[0].dataset_id]
@@ -578,7 +532,6 @@ def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str) -> None:
-    """Replace the budget by a larger one of the same mode and slots."""
     row = tx.lock([row_of(tx, name).id])[row_of(tx, name).id]
     old = row.policy.budget
     if (budget.mode, budget.slots) != (old.mode, old.slots):

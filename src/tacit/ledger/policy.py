@@ -144,17 +144,14 @@ class Budget(ABC):
 
 
 def sum_of(first: Cost, second: Cost) -> Cost:
-    """Add two costs slot by slot."""
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def units_up(value: Fraction, unit: int) -> int:
-    """Return ``value`` in units, rounded up."""
     return math.ceil(value * unit)
 
 
 def units_down(value: Fraction, unit: int) -> int:
-    """Return ``value`` in units, rounded down."""
     return math.floor(value * unit)
 
 
@@ -169,11 +166,7 @@ def above(units: int) -> float:
 
 
 def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
-    """Check and set the limits of a budget: epsilon, and delta if the budget has one.
-
-    Raises:
-        InvalidInput: if a limit is not a number, or is smaller than the unit in which the ledger counts.
-    """
+    """Check and set the limits of a budget: epsilon, and delta if the budget has one."""
     checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
     if decimal(checked) * UNIT < 1:
         raise InvalidInput(
@@ -190,7 +183,6 @@ def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
 
 
 def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
-    """Check and set the part of a budget's delta that is for thresholds."""
     share = check_real(name, value, low=0.0, high=delta, open_high=True)
     object.__setattr__(budget, name, share)
 
@@ -312,11 +304,6 @@ def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
 
 
 def budget_from_data(data: object, where: str = "a budget") -> Budget:
-    """Read a budget from the data of :meth:`Budget.to_data` or from the section of a policy file.
-
-    >>> budget_from_data({"mode": "pure", "epsilon": 1.0})
-    PureBudget(epsilon=1.0)
-    """
     kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
     section = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
     mode = check_in(f"{where} mode", section["mode"], tuple(kinds))
@@ -500,11 +487,9 @@ def _largest_rho(epsilon: float, delta: float) -> int:
 
 
 def _pure_fit(order: float, room: int) -> float:
-    """Return about the pure epsilon whose worst case, randomized response, has divergence ``room``.
-
-    With p = e^eps / (1 + e^eps), its divergence at order a is
-    log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a - 1).
-    """
+    """Return about the pure epsilon whose worst case, randomized response, has divergence ``room``."""
+    # With p = e^eps / (1 + e^eps), its divergence at order a is log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a -
+    # 1).
     target, high = room / UNIT, 1.0
 
     def divergence(epsilon: float) -> float:
@@ -528,11 +513,9 @@ def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) 
 
 
 def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
-    """Return five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho).
-
-    Here rho is the solution of epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders suit training, higher
-    orders a few counts.
-    """
+    """Return five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho)."""
+    # Here rho is the solution of epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders suit training, higher
+    # orders a few counts.
     log = -math.log(delta)
     root = math.sqrt(log + epsilon) - math.sqrt(log)  # sqrt(rho)
     best = math.sqrt(log) / root
@@ -722,11 +705,6 @@ _NOT_HERE = ("budget", "columns", "dialect")  # these have separate sections
 
 
 def read_policy(path: Path | str) -> Policy:
-    """Read the policy in a TOML file with ``[policy]``, ``[budget]``, ``[columns.NAME]`` and ``[table]``.
-
-    Raises:
-        InvalidInput: if a setting is missing, misspelt, blank or impossible; the message names it.
-    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -742,24 +720,6 @@ def read_policy(path: Path | str) -> Policy:
 
 
 def parse_policy(text: str, *, source: str = "the policy") -> Policy:
-    """Read the policy in TOML text; see :func:`read_policy`.
-
-    >>> policy = parse_policy('''
-    ... [policy]
-    ... unit = "patient"
-    ... unit_column = "patient_id"
-    ... adjacency = "add-remove"
-    ... [budget]
-    ... mode = "pure"
-    ... epsilon = 1.5
-    ... [columns.age]
-    ... kind = "integer"
-    ... lower = 0
-    ... upper = 120
-    ... ''')
-    >>> policy.unit, policy.columns["age"].upper
-    ('patient', 120.0)
-    """
     refuse_blanks(text, source)
     try:
         data = tomllib.loads(text)
@@ -818,17 +778,7 @@ def policy_template(
     delta: float | None = None,
     note: str | None = None,
 ) -> str:
-    """Return a policy in TOML, for a person to fill in from public knowledge of the data.
-
-    Args:
-        sections: the texts of the sections ``[table]`` and ``[columns.NAME]``.
-        unit, unit_column, largest_table, adjacency, note: as in :class:`tacit.ledger.Policy`. The unit
-            column "none" states that no unit has two rows.
-        epsilon, delta: the limits of the budget.
-
-    >>> policy_template(unit="patient", epsilon=1.5).count("FILL IN") - policy_template().count("FILL IN")
-    -2
-    """
+    """Return a policy in TOML, for a person to fill in from public knowledge of the data."""
     policy = [setting("unit", unit, 'one of these is protected: "patient", "customer"')]
     if unit_column != NO_COLUMN:
         policy.append(setting("unit_column", unit_column, _UNIT_COLUMN))

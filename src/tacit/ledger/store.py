@@ -76,14 +76,6 @@ class Target:
 
 
 def parse_target(url: str | os.PathLike[str]) -> Target:
-    """Return the storage that a URL or a path names.
-
-    Raises:
-        InvalidInput: if ``url`` is neither a path nor the URL of a ledger.
-
-    >>> parse_target("ledger.db").kind, parse_target("sqlite://").kind
-    ('file', 'memory')
-    """
     text = os.fspath(url)
     if not text.strip():
         raise InvalidInput(f"a ledger is named by a path or a URL; got {url!r}.")
@@ -137,12 +129,6 @@ def _refuse_folder(path: Path) -> None:
 
 
 def connect(target: Target) -> Engine:
-    """Return a database engine with the settings of this module.
-
-    Raises:
-        InvalidInput: if the ledger's file does not exist.
-        PrivacyRefusal: if the file is on a network file system.
-    """
     if target.kind == "postgresql":
         return _postgresql(target.url)
     if target.path is None:
@@ -203,12 +189,10 @@ def _sqlite(creator: Any, kind: str) -> Engine:
 
 
 def _wait_for_turn(connection: Connection) -> None:
-    """Begin a transaction that writes.
-
-    While SQLite waits for the lock, it polls less and less often, down to once in 0.1 s. With many processes,
-    new ones then overtake those that have waited longest. Here all processes poll equally often, at random
-    times.
-    """
+    """Begin a transaction that writes."""
+    # While SQLite waits for the lock, it polls less and less often, down to once in 0.1 s. With many
+    # processes, new ones then overtake those that have waited longest. Here all processes poll equally often,
+    # at random times.
     raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
     deadline = time.monotonic() + BUSY_SECONDS
     raw.execute("PRAGMA busy_timeout=0")
@@ -246,7 +230,6 @@ def _postgresql(url: str) -> Engine:
 
 
 def start(connection: Connection, *, reads: bool) -> None:
-    """Run the statements at the beginning of a transaction."""
     if connection.dialect.name != "postgresql":
         return
     if reads:
@@ -267,7 +250,6 @@ def now(connection: Connection) -> int:
 
 
 def engine_text(target: Target, connection: Connection) -> str:
-    """Return the engine and its settings, for the certificate."""
     if target.kind == "postgresql":
         version = connection.exec_driver_sql("SHOW server_version").scalar_one()
         return f"PostgreSQL {version}: row locks, synchronous_commit on, fsync on"
@@ -315,13 +297,8 @@ def file_system_of(path: Path, mounts: str) -> str | None:
 
 
 def refuse_network(path: Path) -> None:
-    """Raise if ``path`` is on a file system that other hosts may write to.
-
-    Without ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
-
-    Raises:
-        PrivacyRefusal: if other hosts may write to it; the message names the file system and the reason.
-    """
+    """Raise if ``path`` is on a file system that other hosts may write to."""
+    # Without ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
     real = path.resolve()
     kind = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None
     if str(real).startswith("\\\\"):
@@ -411,8 +388,6 @@ class Identity:
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One data set as the database stores it."""
-
     id: int
     name: str
     policy: Policy
@@ -469,16 +444,10 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def dataset_row(row: Any) -> DatasetRow:
-    """Parse a row of the table of data sets.
-
-    Raises:
-        LedgerUnavailable: if the row was not written by a ledger.
-    """
     return _read(DatasetRow, row, row.name)
 
 
 def charge_row(row: Any) -> ChargeRow:
-    """Parse a row of the table of charges; errors as for :func:`dataset_row`."""
     return _read(ChargeRow, row, row.idem_key)
 
 
@@ -532,13 +501,11 @@ class Transaction:
         return now(self._connection)
 
     def datasets(self) -> list[DatasetRow]:
-        """Return all data sets, in the order of opening."""
         return [
             dataset_row(row) for row in self._connection.execute(sa.select(DATASET).order_by(DATASET.c.id))
         ]
 
     def dataset(self, name: str) -> DatasetRow | None:
-        """Return the data set of that name, if there is one."""
         row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
         return None if row is None else dataset_row(row)
 
@@ -553,17 +520,14 @@ class Transaction:
         return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
-        """Return the charge under ``key``, if there is one."""
         row = self._connection.execute(_CHARGE_BY_KEY, {"number": dataset_id, "key": key}).one_or_none()
         return None if row is None else charge_row(row)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
-        """Return all charges to a data set, in order."""
         query = sa.select(CHARGE).where(CHARGE.c.dataset_id == dataset_id).order_by(CHARGE.c.id)
         return [charge_row(row) for row in self._connection.execute(query)]
 
     def states(self, dataset_id: int) -> dict[str, int]:
-        """Return the number of charges in each state."""
         query = sa.select(CHARGE.c.state, sa.func.count()).where(CHARGE.c.dataset_id == dataset_id)
         return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
 
@@ -580,12 +544,10 @@ class Transaction:
         )
 
     def entries(self, dataset_id: int) -> list[Entry]:
-        """Return the history of a data set, from its opening."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
         return [_entry(row) for row in self._connection.execute(query)]
 
     def entry(self, dataset_id: int, seq: int) -> Entry:
-        """Return one entry of the history."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id, ENTRY.c.seq == seq)
         return _entry(self._connection.execute(query).one())
 
@@ -601,7 +563,6 @@ class Transaction:
         return {row.id: dataset_row(row) for row in rows}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
-        """Add a data set with nothing spent and no entry yet."""
         at = self.now()
         values = {
             "name": name,
@@ -619,7 +580,6 @@ class Transaction:
         return row
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
-        """Replace the policy and the cap of a data set, as its budget changes."""
         values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(cap)}
         self._connection.execute(_CHANGE_DATASET, values)
 
@@ -637,11 +597,7 @@ class Transaction:
     def move(
         self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
     ) -> None:
-        """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``.
-
-        Raises:
-            LeaseLost: if the charge is not in the state ``before``.
-        """
+        """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``."""
         values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
         if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
             raise LeaseLost(f"charge {charge.key!r} is no longer {before}: another process ended it.")
@@ -682,11 +638,6 @@ class Store:
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Store:
-        """Make the tables, and store the ledger's identity.
-
-        Raises:
-            InvalidInput: if a ledger already exists at ``url``.
-        """
         target = parse_target(url)
         prepare(target)
         store = cls(target, Identity(str(uuid.uuid4()), secrets.token_bytes(32)))
@@ -705,11 +656,6 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Store:
-        """Open an existing ledger.
-
-        Raises:
-            InvalidInput: if there is no ledger at ``url``, or it has another format.
-        """
         target = parse_target(url)
         if target.kind == "memory":
             raise InvalidInput("a ledger in memory cannot be opened again; create one.")
@@ -740,11 +686,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Run a transaction that may write; commit it at the end, or undo all of it after an error.
-
-        Raises:
-            LedgerUnavailable: if the engine fails, for example because the disk is full or a wait too long.
-        """
+        """Run a transaction that may write; commit it at the end, or undo all of it after an error."""
         with self._turn(), self._guarded(), self._engine().begin() as connection:
             start(connection, reads=False)
             yield Transaction(connection, self.identity)
@@ -759,13 +701,11 @@ class Store:
                 yield Transaction(connection, self.identity)
 
     def describe(self) -> str:
-        """Return the engine and its settings, for the certificate."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             return engine_text(self.target, connection)
 
     def close(self) -> None:
-        """Free the connections."""
         with self._make:
             engine = self._engines.pop(os.getpid(), None)
         if engine is not None:

@@ -39,12 +39,6 @@ _MOVES = {
 class Verification:
     """The findings of a replay.
 
-    Attributes:
-        problems: the contradictions that the replay found; empty if there are none.
-        notes: recorded events that change the guarantee: a raised cap, or a recovery from a backup.
-        spent: the total cost that the replay computed; with blocks, that of the most expensive block.
-        entries: the number of entries.
-
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
     >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
@@ -53,10 +47,11 @@ class Verification:
     (True, 1, ())
     """
 
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # the contradictions that the replay found; empty if there are none
+    # recorded events that change the guarantee: a raised cap, or a recovery from a backup
     notes: tuple[str, ...]
-    spent: Cost
-    entries: int
+    spent: Cost  # the total cost that the replay computed; with blocks, that of the most expensive block
+    entries: int  # the number of entries
 
     @property
     def ok(self) -> bool:
@@ -66,8 +61,6 @@ class Verification:
 
 @dataclass
 class _Replay:
-    """The state of a data set, as its entries determine it."""
-
     policy: Policy | None = None
     cap: Cost = ()
     spent: dict[str, Cost] = field(default_factory=dict)
@@ -94,15 +87,6 @@ def replay(
 ) -> Verification:
     """Replay the history of a data set, and compare it with the stored state.
 
-    Args:
-        row: the stored state of the data set.
-        entries: the history, from its first entry.
-        charges: the stored charges to the data set.
-        mirrored: the stored charges to its parent; empty if it has none.
-        contents: the entry number, fingerprint and block of each stored content.
-        identity: the identity of the ledger.
-        anchor: an anchor that was kept outside the ledger, if any.
-
     **Guarantee**
 
     * If there are no problems, every total was under the cap when it was charged, every charge costs at least
@@ -126,7 +110,6 @@ def replay(
 
 
 def _check_chain(state: _Replay, row: DatasetRow, entries: Sequence[Entry], identity: Identity) -> None:
-    """Check the numbers, hashes, names and times in the entries, and the stored head."""
     previous, at = GENESIS, 0
     for number, entry in enumerate(entries):
         if entry.seq != number:
@@ -252,7 +235,6 @@ def _burn(state: _Replay, entry: Entry) -> None:
 def _compare(
     state: _Replay, row: DatasetRow, charges: Sequence[ChargeRow], mirrored: Sequence[ChargeRow]
 ) -> None:
-    """Compare the stored state with the state that the replay computed."""
     if state.policy is None:
         return
     if row.policy.to_data() != state.policy.to_data():

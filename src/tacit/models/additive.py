@@ -42,16 +42,9 @@ from tacit.models.networks import Logistic
 class Moments(nn.Module):
     """The two sums as weights that start at zero, and a loss whose negative gradient is the contribution.
 
-    Args:
-        inputs: f, the number of values per record, each in [-1, 1].
-        outputs: k, the number of entries per target.
-        normalise: whether to scale each record, with its constant, to norm 1.  This uses the whole
-            sensitivity, and a hyperplane still separates the same classes.  Otherwise all records are divided
-            by the largest possible norm, sqrt(f + constant^2), and the model is linear in the inputs.
-        constant: the last entry of x, which replaces an intercept: 1 for inputs in [-1, 1], less for inputs
-            of norm 1.
-        cross_share: b^2, the share of the squared sensitivity for V.  The rest is a^2.
-        classes: whether targets are class numbers (n,), which :func:`simplex_codes` encodes.
+    ``constant`` is the last entry of x, instead of an intercept. ``cross_share`` is b^2, V's share of the
+    squared sensitivity; the rest is a^2. ``normalise`` scales each record, with its constant, to norm 1,
+    which uses the whole sensitivity; otherwise all are divided by the largest norm, sqrt(f + constant^2).
 
     **Guarantee**
 
@@ -62,10 +55,6 @@ class Moments(nn.Module):
       replace-one they differ by at most 2, as accountants assume.
 
     Shapes: :meth:`forward` maps (n, f) inputs and (n, k) targets, or (n,) class numbers, to (n,) losses.
-
-    >>> moments = Moments(3, 2, normalise=True)
-    >>> moments(torch.ones(5, 3), torch.ones(5, 2)).shape
-    torch.Size([5])
     """
 
     codes: Tensor | None
@@ -93,7 +82,6 @@ class Moments(nn.Module):
         nn.init.zeros_(self.cross.weight)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return (n,) losses; their negative gradients are the records' contributions to the sums."""
         x, y = self.rows(inputs), _within_1(targets if self.codes is None else self.codes[targets])
         a, b = math.sqrt(1 - self.cross_share), math.sqrt(self.cross_share)
         losses: Tensor = -(a * (self.gram(x) * x).sum(1) + b * (self.cross(x) * y).sum(1))
@@ -104,20 +92,13 @@ class Moments(nn.Module):
         return _with_constant(inputs, self.constant, normalise=self.normalise)
 
     def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
-        """Return the model, computed after the step that released the sums.  This is post-processing.
-
-        The model predicts targets.  For classes it predicts logits that give the predicted probabilities to
-        first order around 1/k.
-
-        The noisy A is made symmetric, and its negative eigenvalues, which are noise, are set to 0.  Then
-        ``ridge`` times s sqrt(2 d) / a is added to all eigenvalues.  The public number s sqrt(2 d) / a is the
-        largest eigenvalue of the noise alone (Wigner's semicircle).
-
-        Args:
-            records: the public number by which the step divided the sums.
-            noise_multiplier: s, the noise multiplier of the step.
-            ridge: the multiple of the noise's largest eigenvalue that is added.
-        """
+        """Return the model, computed after the step that released the sums.  This is post-processing."""
+        # The model predicts targets. For classes it predicts logits that give the predicted probabilities to
+        # first order around 1/k.
+        #
+        # The noisy A is made symmetric, and its negative eigenvalues, which are noise, are set to 0. Then
+        # ``ridge`` times s sqrt(2 d) / a is added to all eigenvalues. The public number s sqrt(2 d) / a is
+        # the largest eigenvalue of the noise alone (Wigner's semicircle).
         check_real("records", records, low=0.0, open_low=True)
         check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
         check_real("ridge", ridge, low=0.0, open_low=True)
@@ -131,12 +112,7 @@ class Moments(nn.Module):
 
 
 class LeastSquaresHead(nn.Module):
-    """The solved model, which maps (n, f) inputs to (n, k) outputs and is linear in x.
-
-    >>> head = LeastSquaresHead(torch.tensor([[1.0, 0.0, 0.0]]), normalise=True, constant=0.0)
-    >>> round(head(torch.tensor([[3.0, 4.0]])).item(), 4)
-    0.6
-    """
+    """The solved model, which maps (n, f) inputs to (n, k) outputs and is linear in x."""
 
     def __init__(self, weight: Tensor, *, normalise: bool, constant: float) -> None:
         super().__init__()
@@ -152,7 +128,6 @@ class LeastSquaresHead(nn.Module):
         return weight[:, :-1], weight[:, -1] * self.constant
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return (n, k) outputs."""
         outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))
         return outputs
 
@@ -179,26 +154,18 @@ def _within_1(rows: Tensor) -> Tensor:
 
 
 def simplex_codes(classes: int) -> Tensor:
-    """Return a target of norm 1 for each class, (k, k): the vertices of a regular simplex.
-
-    They are scaled one-hot vectors minus 1/k.  Their mean over equally likely classes is 0, so no part of the
-    norm is spent on a mean.
-
-    >>> simplex_codes(2)
-    tensor([[ 0.7071, -0.7071],
-            [-0.7071,  0.7071]])
-    """
+    """Return a target of norm 1 for each class, (k, k): the vertices of a regular simplex."""
+    # They are scaled one-hot vectors minus 1/k. Their mean over equally likely classes is 0, so no part of
+    # the norm is spent on a mean.
     check_integer("classes", classes, low=2)
     return (torch.eye(classes) - 1 / classes) * math.sqrt(classes / (classes - 1))
 
 
 def _of_logits(W: Tensor) -> Tensor:
-    """Convert (k, d) weights that predict simplex codes to weights that predict logits.
-
-    Predicted codes are probabilities minus 1/k, up to scale.  Logits that are sqrt(k (k - 1)) times the code
-    give these probabilities to first order around 1/k.  Subtracting the mean over classes changes no
-    prediction.
-    """
+    """Convert (k, d) weights that predict simplex codes to weights that predict logits."""
+    # Predicted codes are probabilities minus 1/k, up to scale. Logits that are sqrt(k (k - 1)) times the code
+    # give these probabilities to first order around 1/k. Subtracting the mean over classes changes no
+    # prediction.
     classes = len(W)
     return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))
 
@@ -255,8 +222,7 @@ class InPhases(nn.Module, ABC):
     phase: Tensor
 
     @abstractmethod
-    def for_plan(self, plan: Planned) -> None:
-        """Read public facts from a plan."""
+    def for_plan(self, plan: Planned) -> None: ...
 
     @abstractmethod
     def groups(self) -> list[dict[str, object]]:
@@ -267,14 +233,7 @@ class InPhases(nn.Module, ABC):
         """Return the phase of a step, and the learning rate of each phase that has its own."""
 
     def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Decide what a step trains.
-
-        Args:
-            optimizer: the run's optimizer, made from :meth:`groups`.  The learning rates of groups that do
-                not train in this step are set to 0.
-            step: the step's number, from 0.
-            steps: the number of steps of the run.
-        """
+        """Decide what a step trains."""
         phase, rates = self.part_of(step, steps)
         self.phase.fill_(float(phase))
         for group in optimizer.param_groups:
@@ -498,7 +457,6 @@ def _steps_of_classes(steps: int) -> tuple[int, int]:
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the (n,) losses of a :class:`StandardLinear`."""
     losses: Tensor = model(inputs, targets)
     return losses
 
@@ -508,25 +466,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The contribution of one column to a model's output, at each value of the column.
+    """The contribution of one column to a model's output, at each value of the column."""
 
-    Attributes:
-        name: the column's name.  For a weekday, month or hour, the date column's name and that of the part.
-        kind: "number", "date", "datetime" or "category".
-        x: for a category or a boolean, the declared values, (m,).  For a number, the ends of straight
-            pieces: the declared bounds, and between them each bin edge twice, for the value just below it
-            and the value from it on.
-        y: the contribution at each x, (m, k).  Its mean over the declared values, or over the range of a
-            number, is 0.
-        other: the contribution of a value that is not declared, (k,); None for a number.
-        missing: the contribution of a missing cell, (k,); None if no feature marks missing cells.
-    """
-
+    # the column's name.  For a weekday, month or hour, the date column's name and that of the part.
     name: str
-    kind: str
+    kind: str  # "number", "date", "datetime" or "category"
+    # for a category or a boolean, the declared values, (m,).  For a number, the ends of straight pieces: the
+    # declared bounds, and between them each bin edge twice, for the value just below it and the value from it
+    # on.
     x: tuple[float, ...] | tuple[str, ...] | tuple[dt.date, ...]
+    # the contribution at each x, (m, k).  Its mean over the declared values, or over the range of a number,
+    # is 0.
     y: Array
-    other: Array | None = None
+    other: Array | None = None  # the contribution of a value that is not declared, (k,); None for a number
+    # the contribution of a missing cell, (k,); None if no feature marks missing cells
     missing: Array | None = None
 
     @property
@@ -633,10 +586,8 @@ def _array(weights: Tensor) -> Array:
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
-    """Yield the centred curves of a column from its weights (features, k), each with the subtracted mean.
-
-    For a missing cell, all features are 0 except the last, which is the indicator.
-    """
+    """Yield the centred curves of a column from its weights (features, k), each with the subtracted mean."""
+    # For a missing cell, all features are 0 except the last, which is the indicator.
     missing = None
     if column.missing == "indicator":
         weights, missing = weights[:-1], weights[-1]

@@ -63,15 +63,10 @@ class EngineFailure(TacitError):
 
 @dataclass(frozen=True)
 class Places:
-    """The rows that the curator's check finds; they are confidential.
+    """The rows that the curator's check finds; they are confidential."""
 
-    Attributes:
-        count: the number of rows.
-        rows: their indices, from 0; None for a database, where rows have no order.
-    """
-
-    count: int
-    rows: NDArray[np.int64] | None
+    count: int  # the number of rows
+    rows: NDArray[np.int64] | None  # their indices, from 0; None for a database, where rows have no order
 
     @classmethod
     def at(cls, rows: NDArray[np.int64]) -> Self:
@@ -218,11 +213,9 @@ class _Database(Engine):
         self._columns: Any = None
 
     @abstractmethod
-    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement."""
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]: ...
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
         return self._fetch(statement.sql(self._dialect, self._table))
 
     def content(self) -> Iterator[bytes]:
@@ -303,10 +296,8 @@ class PostgresEngine(_Database):
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a statement without parameters, so that a percent sign in a literal has no special meaning.
-
-        Each statement has its own savepoint: if it fails, the next statement still reads the same state.
-        """
+        """Run a statement without parameters, so that a percent sign in a literal has no special meaning."""
+        # Each statement has its own savepoint: if it fails, the next statement still reads the same state.
         try:
             with self._connection.transaction():
                 return list(self._connection.execute(text).fetchall())
@@ -395,16 +386,12 @@ class SparkEngine(_Database):
 
 @dataclass(frozen=True)
 class Read:
-    """A table that was read, and the positions of the cells that became missing.
+    """A table that was read, and the positions of the cells that became missing."""
 
-    Attributes:
-        table: a pyarrow Table with the policy's columns.
-        unreadable: for each column, the indices (from 0) of rows whose cell is not as the column declares.
-        mistyped: for each column, the indices of rows whose cell is a Python object of another type.
-    """
-
-    table: Any
+    table: Any  # a pyarrow Table with the policy's columns
+    # for each column, the indices (from 0) of rows whose cell is not as the column declares
     unreadable: Mapping[str, NDArray[np.int64]]
+    # for each column, the indices of rows whose cell is a Python object of another type
     mistyped: Mapping[str, NDArray[np.int64]]
 
 
@@ -800,5 +787,4 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def engine_of(data: object, policy: Policy) -> Engine:
-    """Return the engine that reads ``data``; an engine is returned unchanged."""
     return data if isinstance(data, Engine) else DuckDBEngine(data, policy)

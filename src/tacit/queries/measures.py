@@ -70,7 +70,6 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, column: Column) -> Grid:
-        """Return the grid that the policy declares for a column of numbers."""
         if column.low is None or column.high is None:
             raise InvalidInput(
                 f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
@@ -146,7 +145,6 @@ class Total(Measure):
 
     @property
     def centre_words(self) -> str:
-        """The centre in words; empty if it is 0."""
         return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
     @property
@@ -188,7 +186,6 @@ class Squares(Measure):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The smallest and the largest integer of a row."""
         return 0, (self.root**2 + (1 << self.shift >> 1)) >> self.shift
 
 
@@ -256,18 +253,10 @@ class Bound:
 
 
 def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> Bound:
-    """Return the sensitivity of a measure under a policy.
-
-    Args:
-        measure: the sum.
-        policy: the policy of the data set.
-        groups: whether the query has ``by`` columns.
-        filtered: whether the query has a predicate, so that some rows may not count.
-
-    Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's span,
-    which may be less than twice the largest contribution. If all integers are doubled and shifted by a public
-    constant, that difference is exactly twice the contribution of a unit.
-    """
+    """Return the sensitivity of a measure under a policy."""
+    # Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's
+    # span, which may be less than twice the largest contribution. If all integers are doubled and shifted by
+    # a public constant, that difference is exactly twice the contribution of a unit.
     rows = policy.rows_per_unit
     low, high = measure.span
     each = measure.largest
@@ -309,7 +298,6 @@ def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
 
 
 def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
-    """Return the measures that an aggregate is computed from."""
     match item:
         case Count(None):
             return [Rows()]
@@ -335,10 +323,8 @@ def count_of_units(policy: Policy) -> Measure:
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """Return the measure that sums the differences between a column and ``centre``.
-
-    The default centre is the middle of the bounds, which minimises the sensitivity to one value.
-    """
+    """Return the measure that sums the differences between a column and ``centre``."""
+    # The default centre is the middle of the bounds, which minimises the sensitivity to one value.
     grid = Grid.of(column, policy.columns[column])
     return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
 
@@ -406,10 +392,8 @@ def laplace_scale(sensitivity: int, epsilon: Fraction) -> Fraction:
 
 
 def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
-    """Return the smallest sigma of 50 bits with squared / (2 sigma^2) <= rho.
-
-    ``squared`` is the squared L2 sensitivity.
-    """
+    """Return the smallest sigma of 50 bits with squared / (2 sigma^2) <= rho."""
+    # ``squared`` is the squared L2 sensitivity.
     value = Fraction(squared) / (2 * rho)
     half = _exponent(value) // 2 - _BITS // 2
     scaled = value / _power(2 * half)
@@ -464,10 +448,8 @@ def interval(law: str, scale: Fraction, level: float) -> int:
 # delta. Under replace-one both data sets have such groups, each because of a different unit, and the same
 # holds for both.
 def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
-    """Return the smallest threshold t for which (1) is at most ``delta``.
-
-    If sigma is above 64, the tail has a closed-form bound, and t may be one more than needed.
-    """
+    """Return the smallest threshold t for which (1) is at most ``delta``."""
+    # If sigma is above 64, the tail has a closed-form bound, and t may be one more than needed.
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     return each + _smallest(law, scale, -math.expm1(math.log1p(-delta) / groups))
 
@@ -482,11 +464,9 @@ def _smallest(law: str, scale: Fraction, most: float) -> int:
 
 
 def _log_tail(law: str, k: int, scale: Fraction) -> float:
-    """Return log P[noise >= k] for k >= 1.
-
-    For Laplace noise the probability is r^k / (1 + r), with r = exp(-1 / scale). Scales below 1/1000 count as
-    1/1000, as noise of such scales is almost certainly 0.
-    """
+    """Return log P[noise >= k] for k >= 1."""
+    # For Laplace noise the probability is r^k / (1 + r), with r = exp(-1 / scale). Scales below 1/1000 count
+    # as 1/1000, as noise of such scales is almost certainly 0.
     scale = max(scale, Fraction(1, 1000))
     if law == "laplace":
         return -float(k / scale) - math.log1p(math.exp(-float(1 / scale)))
@@ -500,27 +480,23 @@ def _log_tail(law: str, k: int, scale: Fraction) -> float:
 
 
 def _log_normal_tail(k: int, sigma: Fraction) -> float:
-    """Return log P[N(0, sigma^2) > k - 1/2], which is at least log P[noise >= k] up to exp(-19 sigma^2).
-
-    Beyond sigma, f(j) = exp(-j^2 / 2 sigma^2) is convex. So f(j) is at most its mean over [j - 1/2, j + 1/2],
-    and the tail is at most the integral from k - 1/2. Within sigma, f is concave, and the sum over the middle
-    is at least its integral. The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2 sigma^2) + ...
-    (Poisson).
-    """
+    """Return log P[N(0, sigma^2) > k - 1/2], which is at least log P[noise >= k] up to exp(-19 sigma^2)."""
+    # Beyond sigma, f(j) = exp(-j^2 / 2 sigma^2) is convex. So f(j) is at most its mean over [j - 1/2, j +
+    # 1/2], and the tail is at most the integral from k - 1/2. Within sigma, f is concave, and the sum over
+    # the middle is at least its integral. The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2
+    # sigma^2) + ... (Poisson).
     z = float((k - Fraction(1, 2)) / sigma) / math.sqrt(2.0)
     tail = math.erfc(z)
     return math.log(tail / 2.0) if tail > 1e-290 else -z * z - math.log(2.0)  # Chernoff: erfc(z) <= exp(-z^2)
 
 
 def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
-    """Return t with P(|noise| > t) = ``risk``, for a sum of independent continuous Laplace noises.
-
-    The characteristic function is a product of 1 / (1 + (b_i x)^2). By partial fractions,
-
-        P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i of (b_i^2 - b_j^2).
-
-    Scales that are too close to each other for this formula are increased, which increases t.
-    """
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent continuous Laplace noises."""
+    # The characteristic function is a product of 1 / (1 + (b_i x)^2). By partial fractions,
+    #
+    #     P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i (b_i^2 - b_j^2).
+    #
+    # Scales that are too close to each other for this formula are increased, which increases t.
     apart: list[float] = []
     for scale in sorted(scales):
         apart.append(max(scale, apart[-1] * 1.01) if apart else scale)
@@ -566,22 +542,15 @@ def normal_sum_reach(scales: Sequence[float], risk: float) -> float:
 
 @dataclass(frozen=True)
 class Choice:
-    """A quantile's candidates and losses.
+    """A quantile's candidates and losses."""
 
-    Attributes:
-        values: the candidates, in increasing order.
-        below, above: d - a and a, the weights of the values below and above a candidate in its signed loss.
-        shift: the number subtracted from the signed loss; 0 except for the maximum and the minimum.
-        sensitivity: Delta, the sensitivity of all groups' losses to one unit, under the policy's adjacency.
-        epsilon: the cost of the choice in all groups together.
-    """
-
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # the candidates, in increasing order
+    # below, above: d - a and a, the weights of the values below and above a candidate in its signed loss
     below: int
     above: int
-    shift: int
-    sensitivity: int
-    epsilon: Fraction
+    shift: int  # the number subtracted from the signed loss; 0 except for the maximum and the minimum
+    sensitivity: int  # Delta, the sensitivity of all groups' losses to one unit, under the policy's adjacency
+    epsilon: Fraction  # the cost of the choice in all groups together
 
     def losses(self, counts: Sequence[int]) -> list[int]:
         """Return the loss of each candidate, given the number of values that count as that candidate."""
@@ -603,12 +572,11 @@ class Choice:
 
     @property
     def rank_error(self) -> int:
-        """The largest error of the answer's rank, in rows, in 95 % of all answers.
-
-        For m candidates, P[loss >= smallest loss + x] <= m exp(-epsilon x / (2 Delta)). In general the loss
-        is d times the error of the rank, and the smallest loss is 0. For the maximum the error is R. If there
-        are more than t values, R - t is at most the loss, and the smallest loss is 0. With fewer, R < t.
-        """
+        """The largest error of the answer's rank, in rows, in 95 % of all answers."""
+        # For m candidates, P[loss >= smallest loss + x] <= m exp(-epsilon x / (2 Delta)). In general the loss
+        # is d times the error of the rank, and the smallest loss is 0. For the maximum the error is R. If
+        # there are more than t values, R - t is at most the loss, and the smallest loss is 0. With fewer, R <
+        # t.
         excess = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
         return math.ceil(excess / (self.below + self.above)) + abs(self.shift)
 

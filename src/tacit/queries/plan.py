@@ -58,20 +58,15 @@ _MOST_GROUPS = 100_000  # the most combinations of declared keys
 
 
 class Privacy(TypedDict, total=False):
-    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them.
+    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them."""
 
-    Attributes:
-        epsilon: the epsilon of the whole answer.
-        rho: the zCDP parameter of the answer, instead of epsilon, for ``gaussian``.
-        delta: for ``gaussian`` with epsilon, the delta of the whole answer; a threshold uses half of it. For
-            ``laplace`` or rho, the delta of the threshold, which is needed if groups are not declared.
-        mechanism: the distribution of the noise, ``laplace`` or ``gaussian``. Quantiles use the exponential
-            mechanism instead.
-    """
-
-    epsilon: float | None
-    rho: float | None
+    epsilon: float | None  # the epsilon of the whole answer
+    rho: float | None  # the zCDP parameter of the answer, instead of epsilon, for ``gaussian``
+    # for ``gaussian`` with epsilon, the delta of the whole answer; a threshold uses half of it. For
+    # ``laplace`` or rho, the delta of the threshold, which is needed if groups are not declared.
     delta: float | None
+    # the distribution of the noise, ``laplace`` or ``gaussian``. Quantiles use the exponential mechanism
+    # instead.
     mechanism: str
 
 
@@ -92,25 +87,18 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class Release:
-    """The release of one measure: with noise, as a choice among its bins, or unchanged because it is public.
+    """The release of one measure: with noise, as a choice among its bins, or unchanged if it is public."""
 
-    Attributes:
-        measure: the integers to sum.
-        bound: the sensitivity of the sum to one unit.
-        law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
-        scale: the scale of the noise that is added to ``bound.factor`` times the integers; for a choice, its
-            epsilon; for a public number, 0.
-        quantile, choice: for a choice, the quantile, and its candidates and losses.
-        moved: for Gaussian noise, the number of contributions by which neighbours differ: 2 under
-            replace-one, else 1.
-    """
-
-    measure: Measure
-    bound: Bound
-    law: str
+    measure: Measure  # the integers to sum
+    bound: Bound  # the sensitivity of the sum to one unit
+    law: str  # ``laplace``, ``gaussian``, ``choice`` or ``public``
+    # the scale of the noise that is added to ``bound.factor`` times the integers; for a choice, its epsilon;
+    # for a public number, 0
     scale: Fraction
+    # quantile, choice: for a choice, the quantile, and its candidates and losses
     quantile: Quantile | None = None
     choice: Choice | None = None
+    # for Gaussian noise, the number of contributions by which neighbours differ: 2 under replace-one, else 1
     moved: int = 1
 
     @property
@@ -150,29 +138,22 @@ class Threshold:
 class Compiled:
     """The plan of an answer under a policy, made from public facts without reading data.
 
-    Attributes:
-        query, policy: the question, and the policy of its data set.
-        releases: what will be released for every group.
-        statements: the trees that an engine runs; each returns the integers of its measures.
-        groups: the declared groups, in order; None if groups are found by a threshold.
-        threshold: the condition for a group to be shown, or None.
-        parameters: the privacy parameters of the question, as texts.
-        charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as a whole; None
-            if the budget adds the epsilons and deltas of the releases.
-
     **Guarantee**
 
     * ``event`` describes ``releases`` and ``threshold`` exactly, under the policy's adjacency and unit.
     * The plan does not depend on the data.
     """
 
-    query: Query
+    query: Query  # query, policy: the question, and the policy of its data set
     policy: Policy
-    releases: tuple[Release, ...]
+    releases: tuple[Release, ...]  # what will be released for every group
+    # the trees that an engine runs; each returns the integers of its measures
     statements: tuple[Statement, ...]
-    groups: tuple[Key, ...] | None
-    threshold: Threshold | None
-    parameters: Mapping[str, str | None]
+    groups: tuple[Key, ...] | None  # the declared groups, in order; None if groups are found by a threshold
+    threshold: Threshold | None  # the condition for a group to be shown, or None
+    parameters: Mapping[str, str | None]  # the privacy parameters of the question, as texts
+    # the delta at which a budget of (epsilon, delta) should charge the event as a whole; None if the budget
+    # adds the epsilons and deltas of the releases
     charge_delta: float | None
 
     @cached_property
@@ -199,13 +180,7 @@ class Compiled:
         return None if epsilon is None else (float(epsilon), float(delta or 0.0))
 
     def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
-        """Return the canonical request, which is equal for equal questions on one content at one price.
-
-        Args:
-            version: the keyed fingerprint of the content, so that other content makes another request.
-            block: the block of the data set that the question is about, if any.
-            attempt: 1, or 2, 3, ... to ask the same question again and be charged again.
-        """
+        """Return the canonical request, which is equal for equal questions on one content at one price."""
         return {
             "scheme": _SCHEME,
             "query": json.loads(query_to_json(self.query)),
@@ -220,13 +195,7 @@ listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
 def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
-    """Plan the answer to a question, and its cost, from public facts alone.
-
-    Args:
-        query: the question.
-        policy: the policy of the data set.
-        privacy: see :class:`Privacy`.
-    """
+    """Plan the answer to a question, and its cost, from public facts alone."""
     parameters = _Parameters(**privacy)
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
@@ -325,10 +294,8 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
 def _release(
     measure: Measure, item: Quantile | None, limit: Bound, noise: _Noise, policy: Policy, *, groups: bool
 ) -> Release:
-    """Return the release that spends one share of epsilon or rho.
-
-    For a sensitivity D, epsilon = f D / b or rho = (f D)^2 / (2 sigma^2). f is 2 under replace-one, else 1.
-    """
+    """Return the release that spends one share of epsilon or rho."""
+    # For a sensitivity D, epsilon = f D / b or rho = (f D)^2 / (2 sigma^2). f is 2 under replace-one, else 1.
     if limit.public:
         return Release(measure, limit, "public", Fraction(0))
     if item is not None:
@@ -379,13 +346,9 @@ class Sampler(Protocol):
       is at most D, that is rho-zCDP with rho = (D / sigma)^2 / 2 (2004.00010, Theorem 4).
     """
 
-    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values`` plus independent discrete Laplace noise of scale ``scale``."""
-        ...
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]: ...
 
-    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """Return ``values`` plus independent discrete Gaussian noise of parameter ``sigma``."""
-        ...
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]: ...
 
 
 @final
@@ -393,11 +356,9 @@ class OwnSampler:
     """Tacit's sampler: integer arithmetic on the system's random bits (2004.00010, Algorithms 1 to 3)."""
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values``, integers of any size, plus discrete Laplace noise."""
         return [x + k for x, k in zip(values, discrete_laplace(scale, len(values)), strict=True)]
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """Return ``values``, integers of any size, plus discrete Gaussian noise."""
         return [x + k for x, k in zip(values, discrete_gaussian(sigma**2, len(values)), strict=True)]
 
 
@@ -415,19 +376,15 @@ class OpenDPSampler:
         self._dp.enable_features("contrib")
 
     def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Laplace noise."""
         return self._noisy("laplace", scale, values)
 
     def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
-        """Return ``values`` plus discrete Gaussian noise; errors as for :meth:`laplace`."""
         return self._noisy("gaussian", sigma, values)
 
     def measurement(self, law: str, scale: Fraction) -> Any:
-        """Return OpenDP's measurement.
-
-        Its ``map(D)`` is epsilon for Laplace noise of L1 sensitivity D, and rho for Gaussian noise of L2
-        sensitivity D.
-        """
+        """Return OpenDP's measurement."""
+        # Its ``map(D)`` is epsilon for Laplace noise of L1 sensitivity D, and rho for Gaussian noise of L2
+        # sensitivity D.
         if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
             raise InvalidInput(
                 f"OpenDP takes the scale of noise as a positive float; got {scale!r}. Choose the nearest "
@@ -459,25 +416,19 @@ Never show, log or store them.
 
 @dataclass(frozen=True)
 class Noisy:
-    """The noisy integers of every release, for every shown group; these may be shown.
+    """The noisy integers of every release, for every shown group; these may be shown."""
 
-    Attributes:
-        groups: the keys of the groups, in order.
-        values: for each release, one tuple per group. It contains the noisy integers (one, or one per bin),
-            multiplied by ``bound.factor``. For a choice it contains the index of the chosen candidate, and
-            for a public number nothing.
-    """
-
-    groups: tuple[Key, ...]
+    groups: tuple[Key, ...]  # the keys of the groups, in order
+    # for each release, one tuple per group. It contains the noisy integers (one, or one per bin), multiplied
+    # by ``bound.factor``. For a choice it contains the index of the chosen candidate, and for a public number
+    # nothing.
     values: Mapping[Release, tuple[tuple[int, ...], ...]]
 
 
 def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) -> RawTable:
-    """Collect the rows that the statements returned in one table; ``results`` is in their order.
-
-    A sum that is larger than ``largest_table`` rows can give is clamped. Clamping never moves two sums
-    further apart.
-    """
+    """Collect the rows that the statements returned in one table; ``results`` is in their order."""
+    # A sum that is larger than ``largest_table`` rows can give is clamped. Clamping never moves two sums
+    # further apart.
     raw: RawTable = {}
     for run, rows in zip(compiled.statements, results, strict=True):
         for place, measure in enumerate(run.measures):
