@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
@@ -36,10 +35,8 @@ Cells: TypeAlias = Sequence[Any] | NDArray[Any]
 """The cells of one column: texts of a file, a typed array, or Python objects; None and NaN are missing."""
 
 _NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # if ``float`` reads a text of only these, it is a number
-_NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
 _TYPED |= dict.fromkeys("uf", _TYPED["i"])
-_DAY = np.timedelta64(1, "D")
 
 
 def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
@@ -53,51 +50,44 @@ def numbers_of(
     # A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
     dialect = dialect or Dialect()
     read = _reader(column, dialect)
-    missing = _Missing.of(declared_missing(column, dialect), column, read)
+    words = declared_missing(column, dialect)
+    # a declared number is missing whatever its spelling; the reader of a boolean cannot read 9
+    number_in = _as_float if column.kind == "boolean" else read
+    numbers = [number for word in words if not math.isnan(number := number_in(word))]
+
     if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OU":
-        return _typed_numbers(cells, column, missing)
-    texts = cells.tolist() if isinstance(cells, np.ndarray) else cells
-    if not all(type(cell) is str for cell in texts):
-        return _numbers_of_objects(texts, column, read, missing)
-    if _is_plain(column, dialect) and _NUMERALS.fullmatch("\n".join(texts)):  # fast, for most files
+        values, unread = _typed_numbers(cells, column, numbers)
+    else:
+        items = cells.tolist() if isinstance(cells, np.ndarray) else cells
+        values = _numbers_in(items, column, dialect, read)
+        unread = np.isnan(values)
+        for at in np.flatnonzero(unread).tolist():
+            unread[at] = not _is_declared_missing(items[at], MISSING_WORDS.union(words), numbers)
+    return np.where(unread | np.isin(values, numbers), np.nan, values), np.flatnonzero(unread)
+
+
+def _numbers_in(
+    items: Sequence[Any], column: Column, dialect: Dialect, read: Callable[[str], float]
+) -> NDArray[np.float64]:
+    if not all(type(item) is str for item in items):
+        return np.fromiter((_number(item, column.kind, read) for item in items), np.float64, len(items))
+    is_plain = column.is_number and _form(column, dialect) == (".", "")
+    if is_plain and _NUMERALS.fullmatch("\n".join(items)):  # fast, for most files
         try:
-            values = np.fromiter(map(float, texts), dtype=np.float64, count=len(texts))
+            values = np.fromiter(map(float, items), np.float64, len(items))
         except ValueError:
             pass
         else:
             if np.isfinite(values).all():
-                return missing.removed(values), _NO_ROWS
-    values_of = {cell: read(cell.strip()) for cell in set(texts)}
-    values = np.fromiter(map(values_of.__getitem__, texts), dtype=np.float64, count=len(texts))
-    lacking = np.flatnonzero(np.isnan(values))
-    return missing.removed(values), _places(
-        at for at in lacking.tolist() if texts[at].strip() not in missing.words
-    )
+                return values
+    value_of = {item: read(item.strip()) for item in set(items)}
+    return np.fromiter(map(value_of.__getitem__, items), np.float64, len(items))
 
 
-@dataclass(frozen=True)
-class _Missing:
-    """The values that are missing in a column of numbers: words, and numbers whatever their spelling."""
-
-    words: frozenset[str]
-    numbers: tuple[float, ...]
-
-    @classmethod
-    def of(cls, declared: Sequence[str], column: Column, read: Callable[[str], float]) -> _Missing:
-        as_numbers = _as_float if column.kind == "boolean" else read  # a reader of booleans cannot read 9
-        numbers = {number for word in declared if not math.isnan(number := as_numbers(word))}
-        return cls(MISSING_WORDS.union(declared), tuple(sorted(numbers)))
-
-    def removed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.where(self.among(values), np.nan, values) if self.numbers else values
-
-    def among(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        return np.isin(values, np.asarray(self.numbers))
-
-    def holds(self, cell: Any) -> bool:
-        if isinstance(cell, str):
-            return cell.strip() in self.words
-        return _is_missing(cell) or (isinstance(cell, int | float | Decimal) and cell in self.numbers)
+def _is_declared_missing(item: Any, words: Collection[str], numbers: Collection[float]) -> bool:
+    if isinstance(item, str):
+        return item.strip() in words
+    return _is_missing(item) or (isinstance(item, int | float | Decimal) and item in numbers)
 
 
 def _as_float(word: str) -> float:
@@ -137,10 +127,6 @@ def _is_missing(cell: Any) -> bool:
         return type(cell).__name__ == "NAType"
 
 
-def _places(indices: Any) -> NDArray[np.int64]:
-    return np.fromiter(indices, dtype=np.int64)
-
-
 # --- texts -----------------------------------------------------------------------------------------------
 
 
@@ -149,10 +135,6 @@ def _form(column: Column, dialect: Dialect) -> tuple[str, str]:
     if column.decimal is not None:
         return column.decimal, column.thousands or ""
     return dialect.decimal, dialect.thousands
-
-
-def _is_plain(column: Column, dialect: Dialect) -> bool:
-    return column.is_number and _form(column, dialect) == (".", "")
 
 
 def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
@@ -194,30 +176,20 @@ def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable
 
 
 def _typed_numbers(
-    cells: NDArray[Any], column: Column, missing: _Missing
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    cells: NDArray[Any], column: Column, missing: list[float]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers in a typed array, NaN if missing, and whether each is not of the declared kind."""
     if column.kind not in _TYPED.get(cells.dtype.kind, ()):
         raise InvalidInput(f"it is declared as {column.kind} but is {cells.dtype} in the table.")
-    if cells.dtype.kind != "M":
-        values = missing.removed(cells.astype(np.float64))
-        wrong = ~np.isnan(values) & (column.kind == "boolean") & (values != 0.0) & (values != 1.0)
-        return np.where(wrong, np.nan, values), np.flatnonzero(wrong)
     if column.kind == "date":
         days = cells.astype("datetime64[D]")
-        wrong = (days != cells) & ~np.isnat(cells)
-        values = np.where(np.isnat(cells) | wrong, np.nan, (days - np.datetime64(0, "D")) / _DAY)
-    else:
-        wrong = np.zeros(len(cells), dtype=np.bool_)
+        return (days - np.datetime64(0, "D")) / np.timedelta64(1, "D"), (days != cells) & ~np.isnat(cells)
+    if column.kind == "datetime":
         values = (cells - np.datetime64(0, "s")) / np.timedelta64(1, "s")  # NaT is NaN
-    return missing.removed(values), np.flatnonzero(wrong)
-
-
-def _numbers_of_objects(
-    cells: Sequence[Any], column: Column, read: Callable[[str], float], missing: _Missing
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    lacking = np.fromiter(map(missing.holds, cells), np.bool_, len(cells))
-    values = np.fromiter((_number(cell, column.kind, read) for cell in cells), np.float64, len(cells))
-    return missing.removed(values), np.flatnonzero(np.isnan(values) & ~lacking)
+        return values, np.zeros(len(cells), np.bool_)
+    values = cells.astype(np.float64)
+    fits = np.isnan(values) | np.isin(values, [0.0, 1.0, *missing])
+    return values, ~fits & (column.kind == "boolean")
 
 
 def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:

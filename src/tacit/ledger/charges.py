@@ -81,6 +81,12 @@ def added(spent: Spent, block: str | None, cost: Cost) -> dict[str, Cost]:
     return {**spent, name: cost if before is None else sum_of(before, cost)}
 
 
+def burnt(spent: Spent, cap: Cost) -> dict[str, Cost]:
+    """Return ``spent`` after what was left of the whole data set's budget is spent."""
+    whole = spent.get(WHOLE, (0,) * len(cap))
+    return {**spent, WHOLE: tuple(max(pair) for pair in zip(whole, cap, strict=True))}
+
+
 def check_block(policy: Policy, block: str | None, event: Event) -> None:
     """Raise unless the policy declares ``block``, and ``event`` on that block has a proven price."""
     if block is None:
@@ -342,6 +348,12 @@ def verdict_of(tx: Transaction, row: DatasetRow, fingerprint: str) -> Verdict | 
 # changes their states, together. Only two things of an open data set may change: its cap, and what is left
 # of it after a backup was restored. Entries record both.
 
+MOVES = {
+    "settle": (("RESERVED",), "SETTLED"),
+    "forfeit": (("RESERVED",), "FORFEITED"),
+    "resume": (("RESERVED", "FORFEITED"), "RESERVED"),  # a running lease is extended
+}
+"""For each kind of entry that moves a charge, the possible states before it, and the state after it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -483,25 +495,38 @@ def take(
     return Charge(origin, name, key, "RESERVED", first.cost, first.block, moment(ends), None, token)
 
 
-def end(
-    tx: Transaction, charge: Charge, token: str, state: str, facts: Mapping[str, Any], *, answer: str | None
+def _move(
+    tx: Transaction,
+    family: Sequence[ChargeRow],
+    rows: Mapping[int, DatasetRow],
+    kind: str,
+    facts: Mapping[str, Any],
+    **changes: Any,
 ) -> Charge:
-    """End a reservation: its ``state`` becomes ``SETTLED``, with an answer, or ``FORFEITED``."""
+    """Move a charge and its mirrors, with ``changes`` to their columns; only the charge gets an answer."""
+    first, after = family[0], MOVES[kind][1]
+    for member in family:
+        own = changes if member is first else {name: changes[name] for name in changes if name != "answer"}
+        tx.move(member, first.state, after, own)
+        tx.append(rows[member.dataset_id], kind, {**facts, "charge": member.id})
+    return charge_of(rows[first.dataset_id], replace(first, state=after, **changes))
+
+
+def end(
+    tx: Transaction, charge: Charge, token: str, kind: str, facts: Mapping[str, Any], answer: str | None
+) -> Charge:
+    """Settle a reservation, with an answer, or forfeit it."""
     family, rows = locked_family(tx, charge.id)
-    check_token(family[0], tx.identity.secret, token)
-    if family[0].state == state and family[0].answer == answer:  # an earlier call whose reply was lost
-        return charge_of(rows[family[0].dataset_id], family[0])
-    if family[0].state != "RESERVED":
+    first, state = family[0], MOVES[kind][1]
+    check_token(first, tx.identity.secret, token)
+    if first.state == state and first.answer == answer:  # an earlier call whose reply was lost
+        return charge_of(rows[first.dataset_id], first)
+    if first.state not in MOVES[kind][0]:
         raise LeaseLost(
-            f"charge {charge.key!r} on {charge.dataset!r} is {family[0].state}, so nothing may be released "
+            f"charge {charge.key!r} on {charge.dataset!r} is {first.state}, so nothing may be released "
             "under it now. If its lease ended during the work, resume it with Ledger.resume and its token."
         )
-    kind = {"SETTLED": "settle", "FORFEITED": "forfeit"}[state]
-    for member in family:
-        has_answer = answer is not None and member.origin is None  # mirrors have no answer
-        tx.move(member, "RESERVED", state, {"answer": str(answer)} if has_answer else None)
-        tx.append(rows[member.dataset_id], kind, {**facts, "charge": member.id})
-    return charge_of(rows[family[0].dataset_id], replace(family[0], state=state, answer=answer))
+    return _move(tx, family, rows, kind, facts, answer=answer)
 
 
 def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Charge:
@@ -512,23 +537,17 @@ def resume_charge(tx: Transaction, number: int, token: str, *, lease: int) -> Ch
     if family[0].state == "SETTLED":
         return charge_of(row, family[0])
     ends = max(tx.now(), row.head_time) + lease
-    for member in family:
-        tx.move(member, member.state, "RESERVED", {"lease_ends": ends})
-        tx.append(rows[member.dataset_id], "resume", {"charge": member.id, "lease_ends": ends})
-    resumed = charge_of(row, replace(family[0], state="RESERVED", lease_ends=ends))
+    resumed = _move(tx, family, rows, "resume", {"lease_ends": ends}, lease_ends=ends)
     return replace(resumed, token=token)
 
 
 def forfeit_overdue(tx: Transaction, number: int) -> Charge | None:
     """Forfeit a reservation whose lease has ended; return None if another process ended or resumed it."""
     family, rows = locked_family(tx, number)
-    row = rows[family[0].dataset_id]
-    if family[0].state != "RESERVED" or family[0].lease_ends > max(tx.now(), row.head_time):
+    now = max(tx.now(), rows[family[0].dataset_id].head_time)
+    if family[0].state != "RESERVED" or family[0].lease_ends > now:
         return None
-    for member in family:
-        tx.move(member, "RESERVED", "FORFEITED")
-        tx.append(rows[member.dataset_id], "forfeit", {"charge": member.id, "why": "lease ended"})
-    return charge_of(row, replace(family[0], state="FORFEITED"))
+    return _move(tx, family, rows, "forfeit", {"why": "lease ended"})
 
 
 def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: str) -> None:
@@ -558,18 +577,12 @@ def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
             f"the history of {name!r} holds the anchor at entry {anchor.seq}: nothing is missing."
         )
     for number in ids:
-        row = _without_reservations(tx, rows[number])
-        whole = row.spent.get(WHOLE, (0,) * len(row.cap))
-        spent = {**row.spent, WHOLE: tuple(max(a, b) for a, b in zip(whole, row.cap, strict=True))}
-        facts = {"anchor": str(anchor), "lost": anchor.seq - (len(entries) - 1)}
-        tx.append(row, "burn", facts, spent=spent)
-
-
-def _without_reservations(tx: Transaction, row: DatasetRow) -> DatasetRow:
-    """Forfeit all reservations, as each may have been settled and its answer shown after the backup."""
-    for charge in tx.charges(row.id):
-        if charge.state == "RESERVED":
-            tx.move(charge, "RESERVED", "FORFEITED", {"token_hash": "none"})
-            facts = {"charge": charge.id, "why": "backup restored", "token_hash": "none"}
-            row = tx.append(row, "forfeit", facts)
-    return row
+        row = rows[number]
+        # each reservation may have been settled, and its answer shown, after the backup
+        for charge in tx.charges(number):
+            if charge.state == "RESERVED":
+                tx.move(charge, "RESERVED", "FORFEITED", {"token_hash": "none"})
+                facts = {"charge": charge.id, "why": "backup restored", "token_hash": "none"}
+                row = tx.append(row, "forfeit", facts)
+        lost = {"anchor": str(anchor), "lost": anchor.seq - (len(entries) - 1)}
+        tx.append(row, "burn", lost, spent=burnt(row.spent, row.cap))

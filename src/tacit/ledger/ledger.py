@@ -359,7 +359,7 @@ class Ledger:
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
-        return self._end(charge, "SETTLED", facts, text)
+        return self._end(charge, "settle", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
         """End a reservation without an answer; its cost stays spent.
@@ -367,16 +367,16 @@ class Ledger:
         Raises:
             LeaseLost: if the caller no longer holds the reservation.
         """
-        return self._end(charge, "FORFEITED", {"why": "given up"}, None)
+        return self._end(charge, "forfeit", {"why": "given up"}, None)
 
-    def _end(self, charge: Charge, state: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
+    def _end(self, charge: Charge, kind: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
                 "this charge has no token: only the process that made the reservation has one, and may end "
                 "it."
             )
         with self._store.write() as tx:
-            return end(tx, charge, charge.token, state, facts, answer=answer)
+            return end(tx, charge, charge.token, kind, facts, answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Resume a reservation with its token: after a crash, or for a longer lease.
