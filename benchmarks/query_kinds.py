@@ -19,7 +19,7 @@ from query_questions import AGES, CAP, HOURS, OCCUPATIONS
 from tacit.accounting import account
 from tacit.events import ZeroConcentratedDP
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.ledger.budgets import Budget
+from tacit.ledger.policy import Budget
 from tacit.queries import (
     And,
     Compare,
@@ -34,9 +34,8 @@ from tacit.queries import (
     Variance,
 )
 from tacit.queries.answer import Answer, content_of, read_content
-from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.noise import OwnSampler, RawTable, collect, release_all
-from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.engines import DuckDBEngine
+from tacit.queries.plan import Compiled, OwnSampler, RawTable, collect, compile_query, release_all
 from tacit.queries.query import Aggregate
 
 __all__ = [

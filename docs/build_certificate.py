@@ -18,7 +18,7 @@ from typing import Any
 from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import Column, DatasetStatus, Ledger, Policy, Refused, RenyiBudget
-from tacit.ledger.claims import Verdict, added
+from tacit.ledger.charges import Verdict, added
 from tacit.ledger.ledger import charge_key
 from tacit.ledger.records import GENESIS, Entry, canonical, entry_hash
 from tacit.report.certificate import Certificate, certificate_of, check_certificate

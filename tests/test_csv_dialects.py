@@ -18,11 +18,10 @@ import pytest
 
 from tacit.cli.app import run
 from tacit.columns import Column, Dialect
-from tacit.columns.reading import Cells, numbers_of
-from tacit.columns.tables import MalformedTable
+from tacit.columns.tables import Cells, MalformedTable, numbers_of
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import parse_policy
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.engines import DuckDBEngine
 from tacit.runs.config import parse_config
 from tacit.runs.kinds import load_data
 
@@ -328,6 +327,6 @@ def test_planted_bug_a_reader_that_forgets_the_dialect(
     def forgetful(cells: Cells, column: Column, dialect: Dialect) -> Any:
         return numbers_of(cells, column)
 
-    monkeypatch.setattr("tacit.queries.duckdb.numbers_of", forgetful)
+    monkeypatch.setattr("tacit.queries.engines.numbers_of", forgetful)
     with pytest.raises(AssertionError):
         assert by_queries(path, case) == wanted(case)

@@ -13,10 +13,9 @@ from torch import nn
 
 from tacit import Plan, PrivateSession, train
 from tacit.cli.app import run
-from tacit.errors import PrivacyWarning
+from tacit.errors import MOST, PrivacyWarning, weakness
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.report.statement import make_statement
-from tacit.strength import MOST, weakness
 
 WORDS = "epsilon = 60 is too weak a promise to mean anything"
 RUN = """

@@ -29,9 +29,8 @@ from experiments.scaling.law import Floats, Law, Range, parameters
 from experiments.scaling.noise_price import NoiseTable, accountant, noise_multiplier
 from experiments.scaling.published import published_facts
 from tacit.accounting.calibrate import LooseBudget
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, warn_if_weak
 from tacit.events import Adjacency
-from tacit.strength import warn_if_weak
 
 NEAR_BEST = 0.01
 """A configuration is near the best if its loss is at most this share above the least loss."""

@@ -1,4 +1,4 @@
-"""The exception classes, and validators whose errors show the value and the allowed range.
+"""The exception classes, validators whose errors show the value and the allowed range, and weak promises.
 
 Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
 why Tacit refuses it and how to fix it.  ``exit_code`` is the exit code of the command line: 1 if a privacy
@@ -13,14 +13,17 @@ text that says what is wrong follows the argument's name; if it is a sentence, i
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
 
 __all__ = [
     "BudgetExceeded",
@@ -36,6 +39,8 @@ __all__ = [
     "UnsupportedModel",
     "WeakSignalWarning",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
 """A function from an argument's Python name and its value (or None) to its text in an interface."""
@@ -127,11 +132,6 @@ class MissingExtra(TacitError, ImportError):
 
 
 def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
-    """Import a module of an optional package, or raise :class:`MissingExtra` if it is not installed.
-
-    >>> needed("json", "cli", "a list").dumps([1])
-    '[1]'
-    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -192,17 +192,10 @@ class WeakSignalWarning(UserWarning):
 
 
 def without_values(problem: BaseException) -> str:
-    """Describe an error without its own text, which may contain a value of a record.
-
-    For an error of the operating system the result is the system's reason. For other errors it is the type,
-    and the file and line in the user's code if there is one.  Raise an error with this text ``from None``,
-    because a traceback prints every cause.
-
-    >>> without_values(FileNotFoundError(2, "No such file or directory", "P1"))
-    'No such file or directory'
-    >>> without_values(ValueError("could not convert string to float: 'P1'"))
-    'ValueError'
-    """
+    """Describe an error without its own text, which may contain a value of a record."""
+    # For an error of the operating system the result is the system's reason. For other errors it is the type,
+    # and the file and line in the user's code if there is one. Raise an error with this text ``from None``,
+    # because a traceback prints every cause.
     if isinstance(problem, OSError) and problem.strerror:
         return reason_of(problem)
     not_the_users = {Path(__file__).parent, Path(traceback.__file__).parent}  # Tacit's and Python's code
@@ -216,13 +209,8 @@ def without_values(problem: BaseException) -> str:
 
 
 def users_level() -> int:
-    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code.
-
-    This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
-
-    >>> users_level()
-    1
-    """
+    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code."""
+    # This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
     own, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
         level, frame = level + 1, frame.f_back
@@ -230,25 +218,14 @@ def users_level() -> int:
 
 
 def of_device(problem: BaseException) -> bool:
-    """Return whether an error is the device's, such as out of memory, and not caused by model or records.
-
-    This compares names of classes, because this module does not import torch.
-
-    >>> of_device(RuntimeError("CUDA error: unspecified launch failure")), of_device(RuntimeError("shapes"))
-    (True, False)
-    """
+    """Return whether an error is the device's, such as out of memory, and not caused by model or records."""
+    # This compares names of classes, because this module does not import torch.
     by_type = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
     return isinstance(problem, RuntimeError) and (by_type or "CUDA error" in str(problem))
 
 
 def reason_of(problem: BaseException) -> str:
-    """Return why a file cannot be read or written, without "[Errno 21]" and the path.
-
-    >>> reason_of(IsADirectoryError(21, "Is a directory", "runs"))
-    'it is a folder, not a file'
-    >>> reason_of(PermissionError(13, "Permission denied", "runs"))
-    'Permission denied'
-    """
+    """Return why a file cannot be read or written, without "[Errno 21]" and the path."""
     if isinstance(problem, IsADirectoryError):
         return "it is a folder, not a file"
     return (isinstance(problem, OSError) and problem.strerror) or str(problem)
@@ -264,11 +241,7 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``.
-
-    >>> check_real("sigma", 2, low=0.0, open_low=True)
-    2.0
-    """
+    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``."""
 
     def refused(value: object) -> InvalidInput:
         left = "(" if open_low or math.isinf(low) else "["
@@ -290,11 +263,7 @@ def check_real(
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``.
-
-    >>> check_integer("steps", 3, low=1)
-    3
-    """
+    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
     if type(value) is int and low <= value and (high is None or value <= high):
         return value
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
@@ -307,20 +276,78 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return ``value`` as a float if it is in ``[0, 1]``; else raise an error.
-
-    >>> check_probability("delta", 0.5)
-    0.5
-    """
     return check_real(name, value, low=0.0, high=1.0)
 
 
 def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of the allowed words; else raise an error.
-
-    >>> check_in("method", "pld", ("pld", "rdp"))
-    'pld'
-    """
     if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"must be one of {', '.join(allowed)}", argument=name, value=value)
     return value
+
+
+def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
+    """Return a decorator that lists the individual settings in a signature in place of ``**settings``."""
+
+    # ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
+    def listed(function: F) -> F:
+        own, empty = inspect.signature(function), inspect.Parameter.empty
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, empty), annotation=hint
+            )
+            for name, hint in get_type_hints(settings).items()
+        ]
+        first = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = own.replace(parameters=[*first, *added])
+
+        @functools.wraps(function)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            try:
+                signature.bind(*args, **keywords)
+            except TypeError as problem:
+                raise TypeError(f"{function.__qualname__}() {problem}") from None
+            return function(*args, **keywords)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(F, checked)
+
+    return listed
+
+
+# --- promises that are too weak ----------------------------------------------------------------------------
+
+# Tacit refuses no positive epsilon, because runs with little noise are useful on public data.  An epsilon
+# above MOST promises nothing in practice, so Tacit warns.  It refuses a delta of 1/N or more.
+
+MOST = 20.0
+"""The largest epsilon without a warning: e^20 is 485 million."""
+
+
+def weakness(epsilon: float) -> str | None:
+    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one."""
+    if not MOST < epsilon < math.inf:
+        return None
+    return (
+        f"epsilon = {epsilon:.4g} is too weak a promise to mean anything: an attacker who falsely accuses "
+        "1 % of those who did not take part may find up to 100 % of those who did, as if without noise. "
+        "Usual values are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
+        "(docs/explanation/what-epsilon-means.md)."
+    )
+
+
+def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
+    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it."""
+    words = None if epsilon is None else weakness(epsilon)
+    if words is not None:
+        warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
+
+
+def check_small_delta(delta: float, records: int, unit: str) -> None:
+    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it."""
+    if delta >= 1 / records:
+        raise PrivacyRefusal(
+            f"= {delta:g} is not below 1/N = {1 / records:.3g}",
+            argument="delta",
+            why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
+            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
+        )

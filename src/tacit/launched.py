@@ -21,13 +21,8 @@ class Launch:
 
 
 def launched() -> Launch:
-    """Read ``WORLD_SIZE``, ``RANK``, ``LOCAL_WORLD_SIZE`` and ``LOCAL_RANK``.
-
-    If one of the first two is not set, there is one process.
-
-    >>> launched()
-    Launch(rank=0, processes=1, rank_here=0, processes_here=1)
-    """
+    """Read ``WORLD_SIZE``, ``RANK``, ``LOCAL_WORLD_SIZE`` and ``LOCAL_RANK``."""
+    # If one of the first two is not set, there is one process.
     processes, rank = _number("WORLD_SIZE"), _number("RANK")
     if processes is None or rank is None:
         return Launch()

@@ -218,10 +218,8 @@ def _of_a_body(records: int, epsilon: float, weights: int, *, rate: float, rank:
 
 
 def _batch_size(records: int, epsilon: float, weights: int) -> int | None:
-    """Return the smallest batch size for which the noise of the run is small; None for all records.
-
-    It ignores the plan's delta and adjacency, because it is a starting point and no promise.
-    """
+    """Return the smallest batch size for which the noise of the run is small; None for all records."""
+    # It ignores the plan's delta and adjacency, because it is a starting point and no promise.
     for parts in _PARTS:
         if (batch_size := round(records / parts)) >= _SMALLEST_BATCH:
             plan = Plan.calibrate(

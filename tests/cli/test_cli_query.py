@@ -15,8 +15,7 @@ from shell import Shell
 from tacit.cli.app import run
 from tacit.ledger import Column, Ledger, Policy, PureBudget
 from tacit.queries import Count, Query, register_table
-from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.engines import EngineFailure
+from tacit.queries.engines import DuckDBEngine, EngineFailure
 from tacit.queries.plan import compile_query
 
 ROWS = 400

@@ -10,7 +10,7 @@ from torch import nn
 
 from tacit.clipping.isolation.model_checks import check_model
 from tacit.errors import UnsupportedModel
-from tacit.models.private_ready import make_private_ready, replacements
+from tacit.models.networks import make_private_ready, replacements
 
 
 def network() -> nn.Sequential:

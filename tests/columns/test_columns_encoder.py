@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import tacit.columns.encoder as features_module
 from tacit.columns import Column, Dialect, Encoder
-from tacit.columns.reading import MISSING_WORDS, numbers_of
+from tacit.columns.tables import MISSING_WORDS, numbers_of
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 SCHEMA = {

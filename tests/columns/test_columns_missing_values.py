@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tacit.columns import Column, Dialect
-from tacit.columns.reading import numbers_of, words_of
 from tacit.columns.sniffing import sniff
+from tacit.columns.tables import numbers_of, words_of
 from tacit.errors import InvalidInput
 from tacit.ledger import Policy, PureBudget
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.engines import DuckDBEngine
 
 NOTHING: list[str | float] = ["n/a", "-", -999]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tacit.columns import Column
-from tacit.columns.names import _USUAL, is_count, is_identifier, person_in, usual_bounds
+from tacit.columns.sniffing import _USUAL, is_count, is_identifier, person_in, usual_bounds
 
 USUAL = {
     "age": "0 to 120 years", "Age (years)": "0 to 120 years", "ageAtDiagnosis": "0 to 120 years",

@@ -19,7 +19,7 @@ from experiments.laboratory.precision import audit_precision, lowest_bits
 from tacit import accounting
 from tacit.errors import InvalidInput
 from tacit.events import DiscreteGaussian
-from tacit.queries.noise import OwnSampler, sampler
+from tacit.queries.plan import OwnSampler, sampler
 
 Release = Callable[[int, int], NDArray[np.float64] | NDArray[np.float32]]  # true answer, number of releases
 N = 10_000

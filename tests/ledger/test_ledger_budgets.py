@@ -34,7 +34,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger import ApproximateBudget, Budget, PureBudget, RenyiBudget, ZeroConcentratedBudget
-from tacit.ledger.budgets import DELTA_UNIT, ENDLESS, UNIT, budget_from_data
+from tacit.ledger.policy import DELTA_UNIT, ENDLESS, UNIT, budget_from_data
 
 ADD = Adjacency.ADD_REMOVE
 BUDGETS = {

@@ -14,8 +14,8 @@ import pytest
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.events import ApproximateDP
-from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, engines, store
-from tacit.ledger.engines import file_system_of, refuse_network
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, store
+from tacit.ledger.store import file_system_of, refuse_network
 
 PEOPLE = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 DAY = 86400 * 10**6
@@ -126,7 +126,7 @@ def test_who_waits_for_the_lock_asks_equally_often(
             if len(naps) == 200:
                 other.execute("ROLLBACK")
 
-        monkeypatch.setattr("tacit.ledger.engines.time.sleep", sleep)
+        monkeypatch.setattr("tacit.ledger.store.time.sleep", sleep)
         assert ledger.reserve("visits", ApproximateDP(0.25), key="q", request={}).token is not None
     assert len(naps) == 200
     assert max(naps) < 0.01
@@ -179,7 +179,7 @@ def test_network_file_systems_are_refused(
     assert file_system_of(Path(path), MOUNTS) == kind
     table = tmp_path / "mounts"
     table.write_text(MOUNTS)
-    monkeypatch.setattr(engines, "_MOUNTS", table)
+    monkeypatch.setattr(store, "_MOUNTS", table)
     if refused:
         with pytest.raises(PrivacyRefusal, match=f"{kind} file system.*PostgreSQL"):
             refuse_network(Path(path))
@@ -193,7 +193,7 @@ def test_a_ledger_on_a_network_file_system_is_neither_made_nor_opened(
     table = tmp_path / "mounts"
     here = str(tmp_path.resolve()).replace(" ", r"\040")
     table.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {here} nfs4 rw 0 0\n")
-    monkeypatch.setattr(engines, "_MOUNTS", table)
+    monkeypatch.setattr(store, "_MOUNTS", table)
     with pytest.raises(PrivacyRefusal, match="nfs4"):
         Ledger.create(tmp_path / "other.db")
     assert not (tmp_path / "other.db").exists()
@@ -313,7 +313,7 @@ def test_urls_that_name_no_ledger_are_refused(url: str) -> None:
 
 
 def test_secrets_are_in_no_message(ledger: Ledger) -> None:
-    target = engines.parse_target("postgresql://me:secret@host/x")
+    target = store.parse_target("postgresql://me:secret@host/x")
     assert "host" in str(target)
     assert "secret" not in str(target) + repr(target)
     charge = ledger.reserve("visits", ApproximateDP(0.1), key="q", request={})

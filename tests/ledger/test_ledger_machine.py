@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Conflict, Ledger, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.budgets import Budget
+from tacit.ledger.policy import Budget
 from tacit.ledger.records import Charge, LeaseLost
 from tacit.ledger.store import DatasetRow, Transaction
 

@@ -11,7 +11,7 @@ import places
 import pytest
 
 from tacit.events import ApproximateDP
-from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, Refused, engines
+from tacit.ledger import Ledger, LedgerUnavailable, Policy, PureBudget, Refused, store
 
 PEOPLE = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0))
 RIGHTS = """
@@ -101,7 +101,7 @@ def test_a_lock_that_is_never_given_back_ends_in_an_error(
 
     ledger = Ledger.create(url)
     ledger.open_dataset("visits", PEOPLE)
-    monkeypatch.setattr(engines, "BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(store, "BUSY_SECONDS", 1.0)
     with psycopg.connect(f"host={server.folder} user=postgres dbname=postgres") as stuck:
         stuck.execute("SELECT * FROM dataset FOR UPDATE")
         with pytest.raises(LedgerUnavailable, match=r"lock timeout\. Nothing may be released"):

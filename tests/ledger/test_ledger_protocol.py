@@ -27,7 +27,7 @@ from tacit.ledger import (
     RenyiBudget,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.budgets import UNIT
+from tacit.ledger.policy import UNIT
 from tacit.ledger.records import Charge, LeaseLost
 
 

@@ -16,7 +16,7 @@ import pytest
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Laplace
 from tacit.ledger import Anchor, Conflict, Ledger, LedgerUnavailable, Policy, PureBudget, Refused, RenyiBudget
-from tacit.ledger.lifecycle import hash_of_token
+from tacit.ledger.charges import hash_of_token
 from tacit.ledger.records import GENESIS, LeaseLost, canonical, entry_hash
 
 OURS = "WHERE dataset_id=2"

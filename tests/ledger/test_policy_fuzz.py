@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Anchor, Budget, Policy
-from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.policy import parse_policy
+from tacit.ledger.policy import budget_from_data, parse_policy
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "pure": {"mode": "pure", "epsilon": 1.0},

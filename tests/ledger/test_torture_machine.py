@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tacit.events import ApproximateDP, Event
-from tacit.ledger import Ledger, Policy, PureBudget, Refused, engines
+from tacit.ledger import Ledger, Policy, PureBudget, Refused, store
 from tacit.ledger.records import Charge
 
 KEYS = st.integers(0, 7)
@@ -232,7 +232,7 @@ def whole(moment: int, kind: type[BaseException]) -> bool:
 
 def test_an_interrupt_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while its traceback is kept, as a notebook does, and with it the cursor of a statement."""
-    monkeypatch.setattr(engines, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(store, "BUSY_SECONDS", 0.2)
     kept = []
     for moment in range(18):
         machine = Failing()

@@ -17,8 +17,7 @@ from tacit.columns.column import number_of_moment
 from tacit.columns.encoder import TextColumn
 from tacit.errors import InvalidInput
 from tacit.models import MLP, Logistic
-from tacit.models.additive import Curve, LinearModel, StandardLinear
-from tacit.models.least_squares import LeastSquaresHead
+from tacit.models.additive import Curve, LeastSquaresHead, LinearModel, StandardLinear
 
 EDGES = (-2.0, 0.5, 3.0)
 DAY, MOMENT = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1)

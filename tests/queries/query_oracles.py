@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from tacit.ledger import Column, Policy, PureBudget
 from tacit.queries import And, Compare, In, IsNull, Not, Or
-from tacit.queries.noise import RawTable, collect
-from tacit.queries.plan import Compiled
+from tacit.queries.plan import Compiled, RawTable, collect
 from tacit.queries.query import Predicate
 from tacit.queries.statements import SOURCE, exp
 

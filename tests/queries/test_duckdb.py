@@ -17,10 +17,8 @@ from query_oracles import policy_of
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Ledger, Policy, PureBudget
-from tacit.queries.duckdb import _LOCK, DuckDBEngine
-from tacit.queries.engines import EngineFailure, check_types
-from tacit.queries.noise import collect
-from tacit.queries.plan import compile_query
+from tacit.queries.engines import _LOCK, DuckDBEngine, EngineFailure, check_types
+from tacit.queries.plan import collect, compile_query
 from tacit.queries.private_table import PrivateTable
 from tacit.queries.query import Compare, Count, IsNull, Query, Sum
 from tacit.queries.statements import SOURCE
@@ -70,7 +68,7 @@ def test_one_row_moves_no_count_of_nans_in_a_file(
     assert counts(nothing) == [0, 50, 0]
     assert counts(one) == [1, 50, 1]
     monkeypatch.setattr(
-        "tacit.queries.duckdb._LOCK", [each for each in _LOCK if "disabled_optimizers" not in each]
+        "tacit.queries.engines._LOCK", [each for each in _LOCK if "disabled_optimizers" not in each]
     )
     assert counts(one) != [1, 50, 1], "else this shows nothing"
 

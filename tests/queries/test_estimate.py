@@ -15,11 +15,9 @@ from scipy import integrate
 
 from tacit.ledger import Column, Policy
 from tacit.queries.answer import Estimate, Reading, _plain, content_of, estimate
-from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.measures import Measure, Present
-from tacit.queries.noise import RawTable, collect, release_all, sampler
-from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.pricing import laplace_sum_reach
+from tacit.queries.engines import DuckDBEngine
+from tacit.queries.measures import Measure, Present, laplace_sum_reach
+from tacit.queries.plan import Compiled, RawTable, collect, compile_query, release_all, sampler
 from tacit.queries.query import (
     Aggregate,
     Compare,

@@ -21,9 +21,8 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger import Column, Policy
-from tacit.queries.measures import Rows, Units
+from tacit.queries.measures import Rows, Units, threshold
 from tacit.queries.plan import Compiled, compile_query
-from tacit.queries.pricing import threshold
 from tacit.queries.query import (
     And,
     Compare,

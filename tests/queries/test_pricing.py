@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
-from tacit.queries.pricing import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
+from tacit.queries.measures import exact, gaussian_sigma, laplace_scale, rho_within, root_down, rounded_down
 
 positive = st.fractions(Fraction(1, 10**9), 10**6).filter(bool)
 sizes = st.integers(1, 1 << 60)

@@ -29,7 +29,7 @@ from tacit.ledger import (
     StillRunning,
     ZeroConcentratedBudget,
 )
-from tacit.ledger.claims import Verdict
+from tacit.ledger.charges import Verdict
 from tacit.ledger.records import Charge, LeaseLost
 from tacit.queries import (
     Compare,

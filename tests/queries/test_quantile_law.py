@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.noise import collect, release_all, sampler
-from tacit.queries.plan import compile_query
+from tacit.queries.engines import DuckDBEngine
+from tacit.queries.plan import collect, compile_query, release_all, sampler
 from tacit.queries.query import Quantile, Query
 
 Array = NDArray[np.float64]

@@ -18,8 +18,7 @@ from scipy import stats
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy
 from tacit.noise.discrete import exponential_choice
-from tacit.queries.measures import Bins, Regular, bins_of
-from tacit.queries.pricing import Choice, choice_of
+from tacit.queries.measures import Bins, Choice, Regular, bins_of, choice_of
 from tacit.queries.query import Quantile
 
 fixed_bits = pytest.fixture(autouse=True)(fix_bits)

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from query_oracles import integers, joined, missing, policy_of, truth
 
 from tacit.ledger import Column, Policy
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.engines import DuckDBEngine
 from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
-from tacit.queries.noise import RawTable, collect
-from tacit.queries.plan import Compiled, compile_query
+from tacit.queries.plan import Compiled, RawTable, collect, compile_query
 from tacit.queries.query import (
     OPERATORS,
     Compare,

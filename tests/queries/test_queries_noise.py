@@ -19,14 +19,14 @@ from tacit import accounting
 from tacit.accounting.closed_form import pure_epsilon
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.events import Adjacency, DiscreteGaussian, DiscreteLaplace, ZeroConcentratedDP
-from tacit.queries import pricing
-from tacit.queries.noise import (
+from tacit.queries import measures as pricing
+from tacit.queries.measures import interval
+from tacit.queries.plan import (
     OpenDPSampler,
     OwnSampler,
     Sampler,
     sampler,
 )
-from tacit.queries.pricing import interval
 
 fixed_bits = pytest.fixture(autouse=True)(fix_bits)
 

@@ -46,8 +46,8 @@ def test_intervals_hold_as_often_as_they_say(kinds: Any) -> None:
 @pytest.mark.skipif(not ADULT.is_file(), reason="adult.csv.gz is not in the folder that TACIT_DATA names")
 def test_an_interval_of_the_wrong_noise_is_found(kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of twice the scale that the interval knows."""
-    draw = importlib.import_module("tacit.queries.noise").discrete_laplace
-    monkeypatch.setattr("tacit.queries.noise.discrete_laplace", lambda scale, size: draw(2 * scale, size))
+    draw = importlib.import_module("tacit.queries.plan").discrete_laplace
+    monkeypatch.setattr("tacit.queries.plan.discrete_laplace", lambda scale, size: draw(2 * scale, size))
     policy = kinds.adult_policy(kinds.PureBudget(1.0))
     adult = kinds.with_more_columns(pd.read_csv(ADULT))
     once = kinds.counted(kinds.Query((kinds.Count(),)), policy, adult, epsilon=0.1)

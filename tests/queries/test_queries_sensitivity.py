@@ -40,8 +40,7 @@ from tacit.queries import (
     statements,
 )
 from tacit.queries.measures import Bins, Regular
-from tacit.queries.noise import RawTable
-from tacit.queries.plan import Compiled, Release, compile_query
+from tacit.queries.plan import Compiled, RawTable, Release, compile_query
 from tacit.queries.query import OPERATORS, Aggregate, Predicate
 
 Row = dict[str, Any]

@@ -22,8 +22,7 @@ from query_oracles import joined
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Column, Policy, PureBudget
-from tacit.queries.duckdb import DuckDBEngine
-from tacit.queries.engines import Engine, EngineFailure, PostgresEngine, SparkEngine
+from tacit.queries.engines import DuckDBEngine, Engine, EngineFailure, PostgresEngine, SparkEngine
 from tacit.queries.plan import compile_query
 from tacit.queries.query import (
     Aggregate,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tacit.cli.app import run
-from tacit.columns.reading import numbers_of
+from tacit.columns.tables import numbers_of
 from tacit.datasets import load_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, PureBudget
@@ -32,7 +32,7 @@ from tacit.queries import (
     check_table,
     register_table,
 )
-from tacit.queries.duckdb import DuckDBEngine
+from tacit.queries.engines import DuckDBEngine
 from tacit.queries.query import Aggregate
 from tacit.queries.table_check import TableCheck
 from tacit.report.certificate import make_certificate

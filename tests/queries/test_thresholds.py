@@ -8,7 +8,7 @@ import mpmath as mp
 import pytest
 
 from tacit.errors import InvalidInput
-from tacit.queries.pricing import threshold
+from tacit.queries.measures import threshold
 
 SCALES = [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(20), Fraction(70)]
 DELTAS = [1e-2, 1e-6, 1e-15]

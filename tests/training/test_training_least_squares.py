@@ -19,8 +19,8 @@ from tacit.audits.slots import audit_slots
 from tacit.clipping.fast import FastEngine
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.models import least_squares as models
-from tacit.models.least_squares import Moments
+from tacit.models import additive as models
+from tacit.models.additive import Moments
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.testing import seeded_generator

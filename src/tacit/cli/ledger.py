@@ -19,8 +19,7 @@ from tacit.cli.verify import certificate_command
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.ledger import Anchor, Ledger
-from tacit.ledger.budgets import budget_from_data
-from tacit.ledger.policy import read_policy
+from tacit.ledger.policy import budget_from_data, read_policy
 from tacit.ledger.records import Entry
 from tacit.report.spending import NO_ENTRY, curator_page, curator_view, spent_in_words
 

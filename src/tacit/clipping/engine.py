@@ -101,7 +101,7 @@ def refuse_modes() -> None:
 
 _BUFFERS = (
     "the forward pass changes the buffers {}: they would carry raw data of the records into the released "
-    "model. Use layers without running statistics (tacit.models.private_ready.make_private_ready)."
+    "model. Use layers without running statistics (tacit.models.networks.make_private_ready)."
 )
 _VECTORS = (
     "the forward pass changes the buffers {}, the vectors of spectral_norm. They contain no data of "

@@ -436,20 +436,6 @@ class Column:
 
 
 def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
-    """Read columns by name from plain data, such as the sections of a TOML file.
-
-    Args:
-        data: for each column, its section as plain data, or a Column.
-        where: the name of the section, for errors.
-        source: the beginning of errors, such as the name of the file.
-
-    Raises:
-        InvalidInput: if a setting is missing, misspelt or impossible. The message names it and its column.
-        PrivacyRefusal: if bounds or values are to be taken from the data.
-
-    >>> parse_columns({"age": {"kind": "integer", "lower": 0, "upper": 120}})["age"].upper
-    120.0
-    """
     if not isinstance(data, Mapping):
         raise InvalidInput(f"{source}[{where}] must hold a section for each column; got {data!r}.")
     columns = {}

@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.column import PART_NAMES, Column, Dialect, codes_of_part, no_data_bounds
-from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import ROWS, cells_of_frame, pieces, row_numbers
+from tacit.columns.tables import (
+    ROWS,
+    Cells,
+    cells_of_frame,
+    declared_missing,
+    numbers_of,
+    pieces,
+    row_numbers,
+    words_of,
+)
 from tacit.errors import InvalidInput, PrivacyRefusal
 
 _FAULTS = {
@@ -30,7 +38,6 @@ Floats = NDArray[np.float32]
 
 
 def check_encodable(name: str, column: Column) -> None:
-    """Check that a column has the facts that a feature or a target needs."""
     if column.kind == "text":
         raise InvalidInput(
             f'column {name!r} is text and cannot be predicted. Declare another kind, such as "category".'
@@ -93,8 +100,6 @@ def _bin_names(edges: Sequence[float]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """The position of cells in a table, for messages: column, source, and the number of rows before them."""
-
     column: str
     source: str
     before: int
@@ -190,10 +195,8 @@ _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS
 def _codes(
     cells: Cells, column: Column, place: Place, dialect: Dialect
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the index of each cell's value, and whether the cell is missing.
-
-    All undeclared values share one index, the number of declared values.
-    """
+    """Return the index of each cell's value, and whether the cell is missing."""
+    # All undeclared values share one index, the number of declared values.
     values = column.listed
     words: Sequence[str | None]
     if column.kind == "integer":
@@ -251,14 +254,10 @@ def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts, of which a pretrained model reads the first ``length`` tokens.
+    """A column of texts, of which a pretrained model reads the first ``length`` tokens, L.
 
-    Args:
-        name: the name of the column.
-        length: the number of tokens per text, L.
-        tokens: a function that turns n texts into an array (n, L) of token numbers, with -1 after the end of
-            a text. It must map each text independently of the others. It is not part of the schema, so code
-            that reads a saved schema must give it again.
+    ``tokens`` turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
+    independently of the others. It is not part of the schema: who reads a saved schema gives it again.
     """
 
     name: str

@@ -25,8 +25,6 @@ _SETTING = re.compile(rf"""\s*([^=#]+?)\s*=(?:[^#"']|"[^"]*"|'[^']*')*?(?P<quote
 
 @dataclass(frozen=True)
 class Blank:
-    """The line, section and key of a fact that is still to be filled in."""
-
     line: int
     section: str
     key: str
@@ -91,7 +89,6 @@ def column_key(name: str) -> str:
 
 
 def setting(key: str, value: object, comment: str = "") -> str:
-    """Return one line of TOML: a key, a value (``FILL IN`` for None), and a comment."""
     line = f"{key} = {toml_value(BLANK if value is None else value)}"
     return f"{line:<{_COMMENTS_AT - 1}} # {comment}" if comment else line
 
@@ -104,17 +101,14 @@ def table_section(dialect: Mapping[str, str]) -> str:
 
 
 def column_section(name: str, facts: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
-    """Return ``[columns.NAME]`` with its facts, ``FILL IN`` for those that are None, and comments on some."""
     texts = comments or {}
     lines = [setting(key, value, texts.get(key, "")) for key, value in facts.items()]
     return "\n".join([f"[{column_key(name)}]", *lines]) + "\n"
 
 
 def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> dict[str, str]:
-    """Read a repeated option ``NAME=WHAT``, and return WHAT for each column.
-
-    A name with ``*`` stands for all columns that it matches and that no other text names in full.
-    """
+    """Read a repeated option ``NAME=WHAT``, and return WHAT for each column."""
+    # A name with ``*`` stands for all columns that it matches and that no other text names in full.
     facts: dict[str, str] = {}
     by_pattern: dict[str, str] = {}
     for text in texts:
@@ -153,13 +147,7 @@ def check_column(option: str, name: str, columns: Collection[str]) -> str:
 
 
 def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fact, Fact]:
-    """Read bounds from ``LOWER:UPPER``, or from ``LOWER..UPPER`` for times with colons.
-
-    Args:
-        kind: the kind of the column.
-        text: the bounds.
-        grouped: whether numbers in the table have marks between thousands, or a decimal comma.
-    """
+    """Read bounds from ``LOWER:UPPER``, or from ``LOWER..UPPER`` for times with colons."""
     parts = [part.strip() for part in text.split(".." if ".." in text else ":")]
     if len(parts) != 2:
         example = "2015-01-01:2025-12-31" if kind in ("date", "datetime") else "0:120"

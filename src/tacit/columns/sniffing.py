@@ -1,11 +1,11 @@
-"""Proposals for the format of a table and the kinds of its columns, which the curator has to check.
+"""Proposals for the format of a table and the kinds of its columns, which the curator has to check; people.
 
 **Guarantee**
 
 * The names of the columns are copied from the file, the cells are not. The proposal for a column comes from
   fixed lists of kinds, number formats, units, date formats and words for a missing value. The proposal for
   the file comes from fixed lists of separators, quotes and encodings. No bound, value or count comes from the
-  cells: usual bounds follow from the name of a column (:mod:`tacit.columns.names`).
+  cells: usual bounds follow from the name of a column.
 * The choice from these lists depends on the first rows, so it is not differentially private. It is for the
   curator, who knowingly publishes it with the file that contains the proposal.
 """
@@ -17,16 +17,26 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tacit.columns.names import is_count, is_identifier, is_person
-from tacit.columns.reading import MISSING_WORDS, number_pattern, words_of
-from tacit.columns.tables import arrow_cells, check_names
+from tacit.columns.column import Dialect
+from tacit.columns.tables import (
+    MISSING_WORDS,
+    Cells,
+    arrow_cells,
+    cells_of_frame,
+    check_names,
+    names_of_file,
+    names_of_frame,
+    number_pattern,
+    pieces,
+    words_of,
+)
 from tacit.errors import InvalidInput, needed
 
 _DIGITS = (("1", "0"), ("1.0", "0.0"))
@@ -80,22 +90,16 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """The proposed kind of a column, and its formats.
+    """The proposed kind of a column, and its formats."""
 
-    Attributes:
-        kind: the kind as in ``[columns.NAME]``; empty if all cells of the sample are missing.
-        settings: decimal, thousands, unit, below and format, if they differ from the table's; and
-            missing_values, the words from the lists here that stand for a missing value.
-        formats: the date formats, if more than one fits the sample.
-        words: for a boolean, its words for true and for false, in the case of letters of the sample.
-        doubt: another possible meaning of the cells, in words; empty if there is none.
-    """
-
-    kind: str
+    kind: str  # the kind as in ``[columns.NAME]``; empty if all cells of the sample are missing
+    # decimal, thousands, unit, below and format, if they differ from the table's; and missing_values, the
+    # words from the lists here that stand for a missing value
     settings: Mapping[str, Any] = field(default_factory=dict)
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()  # the date formats, if more than one fits the sample
+    # for a boolean, its words for true and for false, in the case of letters of the sample
     words: tuple[str, ...] = ()
-    doubt: str = ""
+    doubt: str = ""  # another possible meaning of the cells, in words; empty if there is none
 
 
 def corrected_by_name(name: str, column: FoundColumn, cells: Sequence[str] = ()) -> FoundColumn:
@@ -120,13 +124,7 @@ def looks_like_data(cell: str) -> bool:
 def find_columns(
     cells: Mapping[str, Sequence[str]], separator: str, form: tuple[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, FoundColumn]]:
-    """Return proposals for the number format of a table, and for its columns by name.
-
-    Args:
-        cells: for each column, the stripped cells of a sample.
-        separator: the separator of the cells. If it is a comma, a decimal comma is unlikely.
-        form: the decimal point and the thousands mark of the table, if they are known.
-    """
+    """Return proposals for the number format of a table, and for its columns by name."""
     present = {name: [cell for cell in column if cell not in MISSING_WORDS] for name, column in cells.items()}
     missing = {name: _missing_words(column) for name, column in present.items()}
     values = {
@@ -336,20 +334,14 @@ _LONGEST_LINE = 1 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Sniffed:
-    """The proposed format of a table and of its columns.
+    """The proposed format of a table and of its columns."""
 
-    Attributes:
-        dialect: the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty
-            for a Parquet or Arrow file.
-        columns: for each column, its kind and formats.
-        unnamed: the positions, from 1, of columns without a name, which cannot be used.
-        rows: the number of rows that were read.
-    """
-
+    # the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty for a
+    # Parquet or Arrow file.
     dialect: Mapping[str, str] = field(default_factory=dict)
-    columns: Mapping[str, FoundColumn]
-    unnamed: tuple[int, ...] = ()
-    rows: int = 0
+    columns: Mapping[str, FoundColumn]  # for each column, its kind and formats
+    unnamed: tuple[int, ...] = ()  # the positions, from 1, of columns without a name, which cannot be used
+    rows: int = 0  # the number of rows that were read
 
 
 def sniff(path: Path | str) -> Sniffed:
@@ -576,3 +568,149 @@ def _merged(kind: str, column: FoundColumn) -> FoundColumn:
     ):
         return column if column.kind else FoundColumn(kind)
     return FoundColumn(kind, {k: v for k, v in column.settings.items() if k == "missing_values"})
+
+
+# --- guesses from the name of a column, which never depend on a cell ---------------------------------------
+
+_PEOPLE = (
+    "patient|person|user|customer|client|member|subject|employee|student|participant|respondent|patienten"
+    "|personen|proband|probanden|kunde|kunden|mitglied|mitglieds|mitarbeiter|versicherte|versicherten"
+)
+_NUMBER = "(?:id|no|nr|num|number|nummer|key|code)"
+_ONE_OF_PEOPLE = re.compile(rf"(?:.*_)?({_PEOPLE})_?{_NUMBER}|({_PEOPLE})")
+_PERSON = re.compile("[pu]?id|ssn|mrn")
+_IDENTIFIER = re.compile(r"(?:.*_)?(?:[pu]?id|uuid|guid|ssn|mrn)|(?:lfd_?)?nr")
+_COUNT = re.compile(
+    "(?:n|nr|num|number|count|total|anz|anzahl)_.*|(?:.*_)?(?:count|number|times|total|anz|anzahl)"
+    "|children|kids|babies|kinder"
+)
+
+
+def _words(name: str) -> str:
+    """Split a name into lower-case words: ``userId``, ``User Id`` and ``user.id`` become ``user_id``."""
+    return re.sub(r"[\W_]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower()
+
+
+def is_identifier(name: str) -> bool:
+    return bool(person_in(name) or _IDENTIFIER.fullmatch(_words(name)))
+
+
+def person_in(name: str) -> str:
+    """Return the word for a person in the name of a column that identifies people; empty if it does not."""
+    match = _ONE_OF_PEOPLE.fullmatch(_words(name))
+    other = "person" if _PERSON.fullmatch(_words(name)) else ""
+    return (match[1] or match[2]) if match else other
+
+
+def identifies(name: str, unit: str, kind: str = "") -> bool:
+    """Return whether a column identifies the units of privacy: it is called as the unit, or as its number."""
+    # If the unit is a person, a column such as ``pid`` identifies it, too.
+    words, own = _words(name), _words(unit)
+    if words == own:
+        return own != "" and kind not in ("category", "boolean")
+    if own and re.fullmatch(rf"(?:.*_)?{re.escape(own)}_?{_NUMBER}", words):
+        return True
+    return person_in(name) == "person" and person_in(unit) == own
+
+
+def is_person(name: str) -> bool:
+    """Return whether a name is just a word for people, such as ``customer``: cells may be kinds of people."""
+    return person_in(name) == _words(name) != ""
+
+
+def is_count(name: str) -> bool:
+    return bool(_COUNT.fullmatch(_words(name)) or usual_bounds(name, "integer"))
+
+
+# --- usual bounds ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usual:
+    lower: int
+    upper: int
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lower} to {self.upper} {self.unit}".rstrip()
+
+
+_OF_DATE = "(?:(?:birth|start|end|death|admission|entry|exit|release|build|geburts|bau)_?)?"
+_USUAL = {
+    r"(?:.*_)?(?:age|alter)(?:_at_.*)?(?:_(?:years|yrs|jahre))?": Usual(0, 120, "years"),
+    "(?:.*_)?(?:percent|percentage|pct|perc|prozent)|(?:percent|pct|perc|prozent)_.*": Usual(0, 100, "%"),
+    "probability|prob|wahrscheinlichkeit": Usual(0, 1),
+    f"{_OF_DATE}(?:year|yr|jahr)|year_of_(?:birth|death|admission|entry)|year_?built": Usual(1900, 2100),
+    f"{_OF_DATE}(?:month|monat)|month_of_(?:year|birth|admission)": Usual(1, 12),
+    "day|day_of_month|dayofmonth|tag": Usual(1, 31),
+    "weekday|wday|dow|day_of_week|dayofweek|wochentag": Usual(0, 7),  # days may be counted from 0 or from 1
+    "hour|hr|hour_of_day|stunde|uhrzeit": Usual(0, 24),
+    "minute|second|sekunde": Usual(0, 59),
+    "hours_per_week|weekly_hours|stunden_pro_woche|wochenstunden": Usual(0, 168, "h"),
+    "(?:.*_)?(?:latitude|lat|breitengrad)": Usual(-90, 90, "°"),
+    "(?:.*_)?(?:longitude|lon|lng|l(?:ä|ae)ngengrad)": Usual(-180, 180, "°"),
+    "(?:body_?)?height(?:_cm)?|k(?:ö|oe)rpergr(?:ö|oe)(?:ß|ss)e(?:_cm)?": Usual(30, 250, "cm"),
+    "(?:body_?)?weight(?:_kg)?|(?:k(?:ö|oe)rper)?gewicht(?:_kg)?": Usual(0, 300, "kg"),
+    "bmi|body_mass_index": Usual(10, 80, "kg/m²"),
+    "(?:systolic|sys)(?:_?bp|_blood_pressure)?|sbp|systole|systolisch": Usual(40, 300, "mmHg"),
+    "(?:diastolic|dia)(?:_?bp|_blood_pressure)?|dbp|diastole|diastolisch": Usual(20, 200, "mmHg"),
+    "blood_?pressure|bp|blutdruck": Usual(20, 300, "mmHg"),
+    "heart_?rate|hr_bpm|pulse|pulse_rate|puls|herzfrequenz": Usual(0, 300, "/min"),
+    "body_temp(?:erature)?(?:_c)?|k(?:ö|oe)rpertemperatur": Usual(25, 45, "°C"),
+    "temp(?:erature)?(?:_c|_celsius)?|temperatur": Usual(-60, 60, "°C"),
+    "spo2|o2_?sat|oxygen_saturation|humidity|luftfeuchtigkeit|s(?:ä|ae)ttigung": Usual(0, 100, "%"),
+}
+
+
+def usual_bounds(name: str, kind: str, unit: str = "") -> Usual | None:
+    """Return the usual bounds of a column of that name; None if it has none in its unit."""
+    # They are only a proposal: a person who knows the table must confirm, for instance, that a height is not
+    # in metres.
+    if kind not in ("number", "integer"):
+        return None
+    candidates = (usual for form, usual in _USUAL.items() if re.fullmatch(form, _words(name)))
+    return next((usual for usual in candidates if unit in ("", usual.unit)), None)
+
+
+# --- repeated units ----------------------------------------------------------------------------------------
+
+
+def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
+    return [name for name in names if identifies(name, unit, kinds.get(name, ""))]
+
+
+def repeated_in_file(
+    path: Path, unit: str, kinds: Mapping[str, str], dialect: Dialect | None = None
+) -> str | None:
+    """Return a column of a file that identifies the units and has repeated values; None if there is none."""
+    columns = unit_columns(names_of_file(path, dialect), unit, kinds)
+    return _repeated(columns, lambda: pieces(path, columns, dialect))
+
+
+def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
+    """Return a column of a data frame that identifies the units and has repeated values; None if none has.
+
+    If ``patient_id`` repeats and the unit is a patient, a promise for one row is none for a patient.
+
+    **Guarantee**
+
+    * The result depends on single records. It is only for the person who has the table, and nothing that is
+      released may contain it.
+    """
+    columns = unit_columns(names_of_frame(frame), unit, kinds or {})
+    return _repeated(columns, lambda: [cells_of_frame(frame, columns)])
+
+
+def _repeated(columns: Collection[str], read: Callable[[], Iterable[Mapping[str, Cells]]]) -> str | None:
+    if not columns:
+        return None
+
+    values: dict[str, set[str]] = {name: set() for name in columns}
+    for piece in read():
+        for name, before in values.items():
+            words = [word for word in words_of(piece[name]) if word is not None]
+            distinct = before.union(words)
+            if len(distinct) < len(before) + len(words):
+                return name
+            values[name] = distinct
+    return None

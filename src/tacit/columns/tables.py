@@ -1,22 +1,224 @@
-"""Readers of the cells of a table: CSV, Parquet and JSON Lines files in pieces, and data frames."""
+"""The meaning of a cell, one rule for training, queries and checks; readers of files and data frames."""
 
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import gzip
 import json
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tacit.columns.column import Dialect, nearest
-from tacit.columns.names import identifies
-from tacit.columns.reading import Cells, words_of
+from tacit.columns.column import FALSE, TRUE, Column, Dialect, nearest, number_of_moment, reader_of_moments
 from tacit.errors import InvalidInput, needed
+
+# The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
+# ``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
+# declares as a value is not missing. Every other cell is either of the declared kind or *unreadable*. For
+# instance, ``1,002``, ``$5`` and ``5 mg`` are not numbers unless the column declares that thousands mark or
+# unit.
+
+MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?"})
+"""The words that mark a missing value in every column."""
+
+Cells: TypeAlias = Sequence[Any] | NDArray[Any]
+"""The cells of one column: texts of a file, a typed array, or Python objects; None and NaN are missing."""
+
+_NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # if ``float`` reads a text of only these, it is a number
+_TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
+_TYPED |= dict.fromkeys("uf", _TYPED["i"])
+
+
+def declared_missing(column: Column | None, dialect: Dialect | None = None) -> tuple[str, ...]:
+    return tuple(str(word) for holder in (column, dialect) if holder for word in holder.missing_values)
+
+
+def numbers_of(
+    cells: Cells, column: Column, dialect: Dialect | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the cells as numbers, NaN if missing or unreadable, and the indices of unreadable ones."""
+    # A boolean is 0 or 1, a date is in days and a datetime in seconds since 1970-01-01.
+    dialect = dialect or Dialect()
+    read = _reader(column, dialect)
+    words = declared_missing(column, dialect)
+    # a declared number is missing whatever its spelling; the reader of a boolean cannot read 9
+    number_in = _as_float if column.kind == "boolean" else read
+    numbers = [number for word in words if not math.isnan(number := number_in(word))]
+
+    if isinstance(cells, np.ndarray) and cells.dtype.kind not in "OU":
+        values, unread = _typed_numbers(cells, column, numbers)
+    else:
+        items = cells.tolist() if isinstance(cells, np.ndarray) else cells
+        values = _numbers_in(items, column, dialect, read)
+        unread = np.isnan(values)
+        for at in np.flatnonzero(unread).tolist():
+            unread[at] = not _is_declared_missing(items[at], MISSING_WORDS.union(words), numbers)
+    return np.where(unread | np.isin(values, numbers), np.nan, values), np.flatnonzero(unread)
+
+
+def _numbers_in(
+    items: Sequence[Any], column: Column, dialect: Dialect, read: Callable[[str], float]
+) -> NDArray[np.float64]:
+    if not all(type(item) is str for item in items):
+        return np.fromiter((_number(item, column.kind, read) for item in items), np.float64, len(items))
+    is_plain = column.is_number and _form(column, dialect) == (".", "")
+    if is_plain and _NUMERALS.fullmatch("\n".join(items)):  # fast, for most files
+        try:
+            values = np.fromiter(map(float, items), np.float64, len(items))
+        except ValueError:
+            pass
+        else:
+            if np.isfinite(values).all():
+                return values
+    value_of = {item: read(item.strip()) for item in set(items)}
+    return np.fromiter(map(value_of.__getitem__, items), np.float64, len(items))
+
+
+def _is_declared_missing(item: Any, words: Collection[str], numbers: Collection[float]) -> bool:
+    if isinstance(item, str):
+        return item.strip() in words
+    return _is_missing(item) or (isinstance(item, int | float | Decimal) and item in numbers)
+
+
+def _as_float(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
+
+
+def words_of(
+    cells: Cells, declared: Collection[str] = (), missing_words: Collection[str] = ()
+) -> list[str | None]:
+    """Return the cells as texts, None if missing; ``declared`` words are never missing."""
+    # A whole number is written without a point, because pandas stores integers as floats if a cell is
+    # missing.
+    missing = MISSING_WORDS.union(missing_words) - set(declared)
+    words = (_word(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells))
+    return [None if word is None or word in missing else word for word in words]
+
+
+def _word(cell: object) -> str | None:
+    if isinstance(cell, str):
+        return cell.strip()
+    if _is_missing(cell):
+        return None
+    whole = isinstance(cell, float | np.floating) and cell.is_integer()
+    return str(int(cell) if whole else cell).strip()  # type: ignore[call-overload]
+
+
+def _is_missing(cell: Any) -> bool:
+    """Return whether a cell is None, NaN, NaT, or pandas' NA, which cannot be converted to a boolean."""
+    if cell is None:
+        return True
+    try:
+        return bool(cell != cell)
+    except (ArithmeticError, TypeError, ValueError):  # from a signalling NaN, pandas' NA or an array
+        return type(cell).__name__ == "NAType"
+
+
+# --- texts -----------------------------------------------------------------------------------------------
+
+
+def _form(column: Column, dialect: Dialect) -> tuple[str, str]:
+    """Return the decimal point and the thousands mark, both from the column if it declares either."""
+    if column.decimal is not None:
+        return column.decimal, column.thousands or ""
+    return dialect.decimal, dialect.thousands
+
+
+def _reader(column: Column, dialect: Dialect) -> Callable[[str], float]:
+    if column.is_moment:
+        return reader_of_moments(column.kind, column.format)
+    if column.kind == "boolean":
+        words = dict.fromkeys((word.casefold() for word in column.true or TRUE), 1.0)
+        words |= dict.fromkeys((word.casefold() for word in column.false or FALSE), 0.0)
+        return lambda cell: words.get(cell.casefold(), math.nan)
+    return _reader_of_numbers(column, *_form(column, dialect))
+
+
+@lru_cache(maxsize=64)
+def number_pattern(decimal: str, thousands: str) -> re.Pattern[str]:
+    point, mark = re.escape(decimal), re.escape(thousands)
+    whole = rf"(?:[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    return re.compile(rf"[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def _reader_of_numbers(column: Column, decimal: str, thousands: str) -> Callable[[str], float]:
+    form = number_pattern(decimal, thousands)
+
+    def read(cell: str) -> float:
+        if column.unit:
+            cell = cell.removesuffix(column.unit).rstrip()
+        if column.below:
+            cell = cell.removeprefix(column.below).lstrip()
+        if column.unit:
+            cell = cell.removeprefix(column.unit).lstrip()
+        if not form.fullmatch(cell):
+            return math.nan
+        value = float(cell.replace(thousands, "").replace(decimal, "."))
+        return value if math.isfinite(value) else math.nan
+
+    return read
+
+
+# --- types -----------------------------------------------------------------------------------------------
+
+
+def _typed_numbers(
+    cells: NDArray[Any], column: Column, missing: list[float]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers in a typed array, NaN if missing, and whether each is not of the declared kind."""
+    if column.kind not in _TYPED.get(cells.dtype.kind, ()):
+        raise InvalidInput(f"it is declared as {column.kind} but is {cells.dtype} in the table.")
+    if column.kind == "date":
+        days = cells.astype("datetime64[D]")
+        return (days - np.datetime64(0, "D")) / np.timedelta64(1, "D"), (days != cells) & ~np.isnat(cells)
+    if column.kind == "datetime":
+        values = (cells - np.datetime64(0, "s")) / np.timedelta64(1, "s")  # NaT is NaN
+        return values, np.zeros(len(cells), np.bool_)
+    values = cells.astype(np.float64)
+    fits = np.isnan(values) | np.isin(values, [0.0, 1.0, *missing])
+    return values, ~fits & (column.kind == "boolean")
+
+
+def _number(cell: object, kind: str, read: Callable[[str], float]) -> float:
+    if isinstance(cell, str):
+        return read(cell.strip())
+    if _is_missing(cell):
+        return math.nan
+    if isinstance(cell, np.datetime64):
+        cell = cell.astype("datetime64[us]").item()
+    match kind:
+        case "number" | "integer":
+            fits = isinstance(cell, int | float | np.number | Decimal) and not isinstance(cell, bool)
+        case "boolean":
+            fits = isinstance(cell, bool | np.bool_ | int | float | np.number) and cell in (0, 1)
+        case "datetime" if isinstance(cell, dt.date) and not isinstance(cell, dt.datetime):
+            cell, fits = dt.datetime(cell.year, cell.month, cell.day), True
+        case "date" if isinstance(cell, dt.datetime):
+            fits, cell = cell.time() == dt.time(), cell.date()
+        case _:
+            fits = isinstance(cell, dt.date)
+    if not fits:
+        return math.nan
+    try:
+        return number_of_moment(cell) if isinstance(cell, dt.date) else float(cell)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):  # from 10**400, a complex number or a signalling NaN
+        return math.nan
+
+
+# --- files -------------------------------------------------------------------------------------------------
 
 _ENDINGS = (".csv", ".tsv")
 _CHUNK = 1 << 16  # rows
@@ -53,10 +255,8 @@ def first_few(places: Sequence[int], count: int | None = None) -> str:
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once, in whatever case of letters.
-
-    DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
-    """
+    """Check that a table has each of the columns exactly once, in whatever case of letters."""
+    # DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
     counts = Counter(names)
     if lacking := [name for name in columns if name not in counts]:
         hint = nearest(lacking[0], names, "it has", cutoff=0.5)
@@ -73,14 +273,6 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
 
 
 class CsvFile:
-    """A CSV file whose first line names the columns.
-
-    Args:
-        path: the path of the file; it ends in ``.gz`` if the file is compressed.
-        columns: the columns to read.
-        dialect: the format of the file; by default UTF-8 with commas, or tabs in a ``.tsv`` file.
-    """
-
     def __init__(self, path: Path, columns: Collection[str], dialect: Dialect | None = None) -> None:
         self._path, self._dialect = path, dialect or Dialect()
         self._separator = self._dialect.separator_of(path)
@@ -105,10 +297,8 @@ class CsvFile:
         self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
-        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped.
-
-        An empty line is not a row.
-        """
+        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped."""
+        # An empty line is not a row.
         wrong: list[int] = []
         read = count = 0
         with self._open() as file:
@@ -332,57 +522,9 @@ def _pandas_cells(series: Any) -> Cells:
     return cells
 
 
-def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> list[str]:
-    """Return the columns that identify the units by their names.
-
-    Args:
-        names: the names of all columns.
-        unit: the word for the unit of privacy.
-        kinds: the kinds of the declared columns.  A category called ``patient`` may be a kind of patients.
-    """
-    return [name for name in names if identifies(name, unit, kinds.get(name, ""))]
-
-
-def repeated_in_file(
-    path: Path, unit: str, kinds: Mapping[str, str], dialect: Dialect | None = None
-) -> str | None:
-    """Return a column of a file that identifies the units and has repeated values; None if there is none."""
-    columns = unit_columns(names_of_file(path, dialect), unit, kinds)
-    return _repeated(columns, lambda: pieces(path, columns, dialect))
-
-
 def has_column_names(data: object) -> bool:
     try:
         kind_of_frame(data)
     except InvalidInput:
         return False
     return True
-
-
-def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
-    """Return a column of a data frame that identifies the units and has repeated values; None if none has.
-
-    If ``patient_id`` repeats and the unit is a patient, a promise for one row is none for a patient.
-
-    **Guarantee**
-
-    * The result depends on single records. It is only for the person who has the table, and nothing that is
-      released may contain it.
-    """
-    columns = unit_columns(names_of_frame(frame), unit, kinds or {})
-    return _repeated(columns, lambda: [cells_of_frame(frame, columns)])
-
-
-def _repeated(columns: Collection[str], read: Callable[[], Iterable[Mapping[str, Cells]]]) -> str | None:
-    if not columns:
-        return None
-
-    values: dict[str, set[str]] = {name: set() for name in columns}
-    for piece in read():
-        for name, before in values.items():
-            words = [word for word in words_of(piece[name]) if word is not None]
-            distinct = before.union(words)
-            if len(distinct) < len(before) + len(words):
-                return name
-            values[name] = distinct
-    return None

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from tacit.columns import Encoder
 from tacit.columns.column import parse_columns
-from tacit.columns.tables import has_column_names, names_of_frame, repeated_in_frame
+from tacit.columns.sniffing import repeated_in_frame
+from tacit.columns.tables import has_column_names, names_of_frame
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, without_values
 from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
 from tacit.integrations.sklearn_features import Given, is_additive, takes_given

@@ -1,9 +1,15 @@
 """A durable ledger of the budgets of data sets: runs and queries are charged before they read data."""
 
 from tacit.columns import Column
-from tacit.ledger.budgets import ApproximateBudget, Budget, PureBudget, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.ledger import Ledger
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import (
+    ApproximateBudget,
+    Budget,
+    Policy,
+    PureBudget,
+    RenyiBudget,
+    ZeroConcentratedBudget,
+)
 from tacit.ledger.records import Anchor, Conflict, DatasetStatus, LedgerUnavailable, Refused, StillRunning
 
 __all__ = [

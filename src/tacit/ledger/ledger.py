@@ -17,35 +17,32 @@ from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, check_real
 from tacit.events import Event, event_to_json
-from tacit.ledger.budgets import Budget
-from tacit.ledger.claims import (
+from tacit.ledger.charges import (
     Verdict,
-    check_fingerprint,
-    claims_of,
-    price_of,
-    refusal_of,
-    register,
-    row_of,
-    status_of,
-    unknown,
-    verdict_of,
-)
-from tacit.ledger.lifecycle import (
     burn,
     charge_of,
+    check_fingerprint,
     check_key,
     check_opening,
     check_same_policy,
+    claims_of,
     end,
     existing_charge,
     forfeit_overdue,
     open_new,
+    price_of,
     public_text,
     raise_cap,
+    refusal_of,
+    register,
     resume_charge,
+    row_of,
+    status_of,
     take,
+    unknown,
+    verdict_of,
 )
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import Budget, Policy
 from tacit.ledger.records import (
     Anchor,
     Charge,
@@ -362,7 +359,7 @@ class Ledger:
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
-        return self._end(charge, "SETTLED", facts, text)
+        return self._end(charge, "settle", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
         """End a reservation without an answer; its cost stays spent.
@@ -370,16 +367,16 @@ class Ledger:
         Raises:
             LeaseLost: if the caller no longer holds the reservation.
         """
-        return self._end(charge, "FORFEITED", {"why": "given up"}, None)
+        return self._end(charge, "forfeit", {"why": "given up"}, None)
 
-    def _end(self, charge: Charge, state: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
+    def _end(self, charge: Charge, kind: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
                 "this charge has no token: only the process that made the reservation has one, and may end "
                 "it."
             )
         with self._store.write() as tx:
-            return end(tx, charge, charge.token, state, facts, answer=answer)
+            return end(tx, charge, charge.token, kind, facts, answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
         """Resume a reservation with its token: after a crash, or for a longer lease.
@@ -426,68 +423,31 @@ _PREFIX = "training/"
 
 @dataclass(frozen=True)
 class ChargedRun:
-    """The public facts about the charges of a run that its privacy statement gives.
+    """The public facts about the charges of a run that its privacy statement gives."""
 
-    Attributes:
-        ledger: the ledger's id.
-        dataset: the data set's name in the ledger.
-        run: the run's id, which is in the keys of its charges.
-        steps: the number of reserved steps. All of them are spent, whether or not they were taken.
-        first_entry, last_entry: the numbers of the entries with the run's first and last reservation.
-        head: the anchor of the data set's history when this object was made.
-
-    >>> run = ChargedRun("6f1c", "visits", "a1", 200, first_entry=2, last_entry=11, head="6f1c:visits:12")
-    >>> run.to_data()["steps"]
-    200
-    """
-
-    ledger: str
-    dataset: str
-    run: str
-    steps: int
+    ledger: str  # the ledger's id
+    dataset: str  # the data set's name in the ledger
+    run: str  # the run's id, which is in the keys of its charges
+    steps: int  # the number of reserved steps. All of them are spent, whether or not they were taken.
+    # first_entry, last_entry: the numbers of the entries with the run's first and last reservation
     first_entry: int
     last_entry: int
-    head: str
+    head: str  # the anchor of the data set's history when this object was made
 
     def to_data(self) -> dict[str, Any]:
-        """Return the fields as plain data, for JSON."""
         return asdict(self)
 
 
 def charge_key(run: str, first: int, stop: int) -> str:
-    """Return the key of the charge for the steps ``first``, ..., ``stop - 1`` of the run with id ``run``.
-
-    >>> charge_key("a1", 0, 20)
-    'training/a1/0-20'
-    """
+    """Return the key of the charge for the steps ``first``, ..., ``stop - 1`` of the run with id ``run``."""
     return f"{_PREFIX}{run}/{first}-{stop}"
 
 
 def once_key(run: str, release: str) -> str:
-    """Return the key of ``release``, which the run with id ``run`` releases once.
-
-    >>> once_key("a1", "score")
-    'training/a1/score'
-    """
     return f"{_PREFIX}{run}/{release}"
 
 
 def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
-    """Return the charges that the run with id ``run`` has made so far.
-
-    Raises:
-        InvalidInput: if the run has no charges.
-
-    >>> from tacit.events import Gaussian
-    >>> from tacit.ledger import Policy, RenyiBudget
-    >>> ledger = Ledger.create("sqlite://")
-    >>> policy = Policy(unit="patient", adjacency="add-remove", budget=RenyiBudget(epsilon=3.0, delta=1e-6))
-    >>> ledger.open_dataset("visits", policy)
-    >>> charge = ledger.reserve("visits", Gaussian(20.0), key=charge_key("a1", 0, 20), request={})
-    >>> charges = charged_run(ledger, "visits", "a1")
-    >>> charges.steps, charges.first_entry, charges.last_entry
-    (20, 1, 1)
-    """
     pattern = re.compile(re.escape(f"{_PREFIX}{run}/") + r"\d+-(\d+)")
     matches = [
         (entry.seq, pattern.fullmatch(entry.body["key"]))

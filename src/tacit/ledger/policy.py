@@ -1,27 +1,527 @@
-"""The policy of a data set, fixed before any question: unit, adjacency, budget, bounds; and its TOML file.
+"""The policy of a data set, fixed before any question, with its budget: prices, caps, totals; its TOML file.
 
-A policy is public, and nothing in it is read from the data. The first entry of the data set's history
-contains it, and the data set is never opened again with another policy.
+A policy is public, and nothing in it is read from the data.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, TypeAlias, final
 
+import numpy as np
+
+from tacit.accounting import account
+from tacit.accounting.closed_form import pure_cost
+from tacit.accounting.flatten import flatten
+from tacit.accounting.price import Array, decimal, halved, last_whole
+from tacit.accounting.renyi import epsilon_at_orders, renyi_cost, zcdp_cost, zcdp_curve
 from tacit.columns import Column, Dialect
 from tacit.columns.column import check_settings, parse_columns
 from tacit.columns.sections import refuse_blanks, setting
-from tacit.errors import InvalidInput, check_integer, reason_of
-from tacit.events import Adjacency
-from tacit.ledger.budgets import Budget, budget_from_data
+from tacit.errors import InvalidInput, UnsupportedEvent, check_in, check_integer, check_real, reason_of
+from tacit.events import Adjacency, ApproximateDP, Event
 from tacit.serial import parse_json
+
+# --- budgets -----------------------------------------------------------------------------------------------
+#
+# Costs and totals are tuples of integers, with one slot for each quantity, such as epsilon or delta. So
+# neither rounding nor the order of additions can change them. One unit is 1e-12 of epsilon, rho or a Renyi
+# divergence, or 1e-18 of delta. Prices are rounded up, caps down. Budgets of Renyi divergences bound all
+# releases ever made, even if the questions were chosen adaptively; ``docs/ledger.md`` proves it.
+
+Cost: TypeAlias = tuple[int, ...]
+Spent: TypeAlias = Mapping[str, Cost]
+"""The total of the charges to each block; the empty name stands for charges to the whole data set."""
+
+UNIT = 10**12
+"""The number of units in an epsilon, rho or Renyi divergence of 1."""
+DELTA_UNIT = 10**18
+"""The number of units in a delta of 1."""
+ENDLESS = 10**30
+"""The cost at an order at which the divergence has no known bound; it is above every cap."""
+
+_LARGEST = 1e6  # the largest epsilon of a budget: more is no privacy; in units, it is below ENDLESS
+
+
+class Budget(ABC):
+    """A limit (epsilon, delta) on all releases ever made; the base class of budgets.
+
+    **Guarantee**
+
+    * If ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP, even if
+      each was chosen in view of all earlier ones.
+    * A price is never below the cost of its event: prices are rounded up, and the cap is rounded down.
+    * An event without a proven price is refused by an error that names the event
+      (:class:`~tacit.errors.UnsupportedEvent`).
+
+    >>> from tacit.events import Laplace
+    >>> from tacit.ledger import PureBudget
+    >>> budget = PureBudget(1.0)
+    >>> price = budget.price(Laplace(4.0), Adjacency.ADD_REMOVE)
+    >>> budget.limit, budget.admits(price), budget.epsilon_of(price)
+    ((1.0, 0.0), True, (0.25, 0.0))
+    """
+
+    mode: ClassVar[str]
+    epsilon: float
+
+    @property
+    def limit(self) -> tuple[float, float]:
+        """The (epsilon, delta) that all releases together may cost."""
+        return self.epsilon, getattr(self, "delta", 0.0)
+
+    @property
+    @abstractmethod
+    def slots(self) -> tuple[str, ...]:
+        """The printable names of the numbers in a cost."""
+
+    @property
+    @abstractmethod
+    def cap(self) -> Cost:
+        """The largest total, slot by slot."""
+
+    @abstractmethod
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """Return the cost of ``event``, rounded up.
+
+        Args:
+            event: the mechanism.
+            adjacency: the neighbouring relation.
+            delta: the delta at which the event is charged, for a budget of (epsilon, delta).
+
+        Raises:
+            UnsupportedEvent: if this budget has no proven price for the event.
+        """
+
+    @abstractmethod
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """Return the (epsilon, delta) that a total costs, rounded up; epsilon may be infinite."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+        return {"mode": self.mode, **plain}
+
+    def admits(self, total: Cost, cap: Cost | None = None) -> bool:
+        """Return whether ``total`` stays within ``cap`` (by default this budget's cap) in every slot."""
+        return all(part <= most for part, most in zip(total, self.cap if cap is None else cap, strict=True))
+
+    def check_cost(self, cost: Sequence[object]) -> Cost:
+        """Return ``cost`` as a tuple; refuse it unless it is one non-negative integer per slot."""
+        right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
+        if not right:
+            raise InvalidInput(
+                f"a cost in mode {self.mode!r} must have one non-negative integer for each of "
+                f"{', '.join(self.slots)}; got {cost!r}."
+            )
+        return tuple(part for part in cost if type(part) is int)
+
+    def _pure_room(self, room: Cost) -> float:
+        """Return about the largest pure epsilon whose price fits into ``room``; slots may be negative."""
+        return room[0] / UNIT
+
+    def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
+        """Return the largest epsilon of one more release without delta that fits on top of ``spent``."""
+        room = tuple(most - part for part, most in zip(spent, cap, strict=True))
+        guess, less = self._pure_room(room), 2.0**-52
+        while guess >= 1.0 / UNIT:
+            if self.admits(sum_of(spent, self.price(ApproximateDP(guess), adjacency)), cap):
+                return guess
+            guess, less = guess * (1.0 - less), 2.0 * less
+        return 0.0
+
+
+def sum_of(first: Cost, second: Cost) -> Cost:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def units_up(value: Fraction, unit: int) -> int:
+    return math.ceil(value * unit)
+
+
+def units_down(value: Fraction, unit: int) -> int:
+    return math.floor(value * unit)
+
+
+def least_cost(event: Event) -> int:
+    """Return 1 unit if an event releases anything, even if its divergence underflows, else 0."""
+    return 1 if flatten(event) else 0
+
+
+def above(units: int) -> float:
+    """Return a float that is at least the value of this number of units."""
+    return math.nextafter(units / UNIT, math.inf)
+
+
+def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
+    """Check and set the limits of a budget: epsilon, and delta if the budget has one."""
+    checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
+    if decimal(checked) * UNIT < 1:
+        raise InvalidInput(
+            f"epsilon of a budget must be at least 1e-12; got {checked!r}. The ledger counts in that unit."
+        )
+    object.__setattr__(budget, "epsilon", checked)
+    for delta in deltas:
+        checked = check_real("delta of a budget", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+        if decimal(checked) * DELTA_UNIT < 1:
+            raise InvalidInput(
+                f"delta of a budget must be at least 1e-18; got {checked!r}. The ledger counts in that unit."
+            )
+        object.__setattr__(budget, "delta", checked)
+
+
+def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
+    share = check_real(name, value, low=0.0, high=delta, open_high=True)
+    object.__setattr__(budget, name, share)
+
+
+def conversion_delta(delta: float, threshold: float) -> float:
+    """Return the part of delta that thresholds leave for the conversion to epsilon, rounded down."""
+    rest = decimal(delta) - decimal(threshold)
+    rounded = float(rest)
+    return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
+
+
+def balance_delta(total: int, conversion: float, leaks: int) -> float:
+    """Return the delta of a total: that of thresholds, and that of the conversion if anything was charged."""
+    return (conversion if total else 0.0) + leaks / DELTA_UNIT
+
+
+@final
+@dataclass(frozen=True)
+class PureBudget(Budget):
+    """A budget of pure epsilons, which add up.
+
+    It is for data that only queries with Laplace noise read. Basic composition is from Dwork et al. 2006. It
+    also holds if events are chosen adaptively under a fixed budget (Rogers et al. 2016, 1605.08294).
+
+    >>> from tacit.events import ApproximateDP
+    >>> budget = PureBudget(1.2)
+    >>> budget.price(ApproximateDP(0.2), Adjacency.ADD_REMOVE), budget.cap
+    ((200000000000,), (1200000000000,))
+    """
+
+    mode: ClassVar[str] = "pure"
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon)
+
+    slots = ("epsilon",)
+
+    @cached_property
+    def cap(self) -> Cost:
+        """The limit on epsilon, as a number of the ledger's smallest steps."""
+        return (units_down(decimal(self.epsilon), UNIT),)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """Return the sum of the event's epsilons; refuse an event that has a delta."""
+        cost = pure_cost(event, adjacency)
+        if cost is None or cost[1] > 0:
+            raise UnsupportedEvent(
+                f"a budget of pure epsilon cannot hold {event!r}: it has no guarantee with delta 0. Use "
+                "Laplace noise, or open the data set with a budget that has a delta."
+            )
+        return (units_up(cost[0], UNIT),)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """Return the sum of epsilons, with delta 0."""
+        return spent[0] / UNIT, 0.0
+
+
+@final
+@dataclass(frozen=True)
+class ApproximateBudget(Budget):
+    """A budget whose epsilons and deltas add up (Dwork & Lei 2009).
+
+    This also holds for mechanisms that overlap in time (Haney et al. 2023, 2309.05901). An event without an
+    epsilon of its own, such as Gaussian noise or a training run, is charged as a whole: the tight accountant
+    computes its epsilon at the delta that the caller names.
+
+    >>> from tacit.events import ApproximateDP
+    >>> budget = ApproximateBudget(1.0, 1e-6)
+    >>> budget.price(ApproximateDP(0.5, 1e-7), Adjacency.ADD_REMOVE)
+    (500000000000, 100000000000)
+    """
+
+    mode: ClassVar[str] = "approximate"
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon, self.delta)
+
+    slots = ("epsilon", "delta")
+
+    @cached_property
+    def cap(self) -> Cost:
+        """The limits on epsilon and delta, in units."""
+        return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """Return the sums of the event's epsilons and deltas or, given ``delta``, its epsilon as a whole."""
+        if delta is None:
+            cost = pure_cost(event, adjacency)
+            if cost is None:
+                raise InvalidInput(
+                    f"{event!r} has no epsilon without a delta. Name the delta at which to charge it, such "
+                    f"as delta=1e-7; it is taken from the budget's delta, {self.delta!r}."
+                )
+            return units_up(cost[0], UNIT), units_up(cost[1], DELTA_UNIT)
+        epsilon = _epsilon_as_one(event, adjacency, delta)
+        if not math.isfinite(epsilon):
+            raise UnsupportedEvent(f"{event!r} has no finite epsilon at delta {delta!r}. Use a larger delta.")
+        return units_up(Fraction(epsilon), UNIT), units_up(decimal(delta), DELTA_UNIT)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """Return the sums of epsilons and deltas."""
+        return spent[0] / UNIT, spent[1] / DELTA_UNIT
+
+
+@lru_cache(maxsize=1024)
+def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
+    """Return the epsilon of an event as one release, by the tightest accountant that supports all of it."""
+    refusal: UnsupportedEvent | None = None
+    for method in ("pld", "rdp", "basic"):
+        try:
+            return account(event, adjacency=adjacency, method=method).epsilon(delta)
+        except UnsupportedEvent as problem:
+            refusal = refusal or problem
+    assert refusal is not None
+    raise refusal
+
+
+def budget_from_data(data: object, where: str = "a budget") -> Budget:
+    kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
+    section = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
+    mode = check_in(f"{where} mode", section["mode"], tuple(kinds))
+    attributes = fields(kinds[mode])
+    required = [field.name for field in attributes if field.default is MISSING]
+    names = ["mode", *(field.name for field in attributes)]
+    settings = check_settings(f"{where} of mode {mode!r}", section, names, required)
+    del settings["mode"]
+    try:
+        budget: Budget = kinds[mode](**settings)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{where}: {problem}") from None
+    return budget
+
+
+@final
+@dataclass(frozen=True)
+class ZeroConcentratedBudget(Budget):
+    """A zCDP budget, in which the rho of all releases adds up (Bun & Steinke 2016, 1605.02065).
+
+    It suits Gaussian noise without sampling. The sum also holds if questions are chosen adaptively under a
+    fixed budget (Feldman & Zrnic 2021, 2008.11193). ``threshold_delta`` is the part of ``delta`` for releases
+    whose guarantee fails with a small probability, such as groups found by a threshold. Such a release must
+    be a single step, as every query is: there is no theorem for interactive mechanisms that overlap in time.
+
+    >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
+    >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
+    0.0244
+    """
+
+    mode: ClassVar[str] = "zcdp"
+    epsilon: float
+    delta: float
+    threshold_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon, self.delta)
+        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        if self.cap[0] == 0:
+            raise InvalidInput(
+                f"epsilon {self.epsilon!r} at delta {self.delta!r} is too small for zCDP: its rho is below "
+                "1e-12, the unit of counting, so nothing would ever fit. Use a larger epsilon, or a pure "
+                "budget."
+            )
+
+    slots = ("rho", "delta")
+
+    @cached_property
+    def cap(self) -> Cost:
+        """The largest rho that implies (epsilon, delta - threshold_delta)-DP at the best order."""
+        rho = _largest_rho(self.epsilon, conversion_delta(self.delta, self.threshold_delta))
+        return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """Return the event's rho, and the probability with which its guarantee fails."""
+        rho, leak = zcdp_cost(event, adjacency)
+        return max(least_cost(event), units_up(rho, UNIT)), units_up(leak, DELTA_UNIT)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """Return the epsilon and delta of a total, converted at the best order."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        epsilon = zcdp_curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
+        return epsilon, balance_delta(spent[0], conversion, spent[1])
+
+    def _pure_room(self, room: Cost) -> float:
+        return math.sqrt(2.0 * max(room[0], 0) / UNIT)  # a pure epsilon is epsilon^2 / 2-zCDP
+
+
+@final
+@dataclass(frozen=True)
+class RenyiBudget(Budget):
+    """A budget of Renyi divergences, which add up at each order of a grid declared in advance.
+
+    Laplace and Gaussian noise, sampled or not, count in the same units. Each of the ``orders`` has an equal
+    part of delta, and a separate cap, which the tight conversion gives for that part. A total is admitted
+    while at least one order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021
+    (2008.11193). For several, the parts of delta add up, as ``docs/ledger.md`` proves. ``threshold_delta`` is
+    the part of ``delta`` for releases whose guarantee fails with a small probability, such as groups found by
+    a threshold.
+
+    Attributes:
+        orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.
+
+    >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
+    >>> [round(cap / UNIT, 4) for cap in budget.cap[:-1]]
+    [1.3, 2.2551, 2.6624]
+    """
+
+    mode: ClassVar[str] = "renyi"
+    epsilon: float
+    delta: float
+    orders: tuple[float, ...] = ()
+    threshold_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_limit(self, self.epsilon, self.delta)
+        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        if not isinstance(self.orders, list | tuple):  # JSON gives a list
+            raise InvalidInput(f"orders must be a list of numbers above 1; got {self.orders!r}.")
+        candidates = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
+        orders = tuple(check_real("order", order, low=1.0, high=1e9, open_low=True) for order in candidates)
+        if list(orders) != sorted(set(orders)):
+            raise InvalidInput(f"orders must be strictly increasing; got {orders!r}.")
+        object.__setattr__(self, "orders", orders)
+        useless = [
+            order for order, cap in zip(orders, self.cap, strict=False) if cap * 1000 < self.epsilon * UNIT
+        ]
+        if useless:
+            raise InvalidInput(
+                f"orders {useless} allow almost nothing at epsilon {self.epsilon!r} and delta "
+                f"{self.delta!r}: each uses 1/{len(orders)} of delta for nothing. Leave them out."
+            )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of a cost's numbers: one per order, then the delta of thresholds."""
+        return (*(f"order {order:g}" for order in self.orders), "delta")
+
+    @property
+    def order_delta(self) -> float:
+        """The part of delta for the conversion at each order, rounded down."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        return math.nextafter(conversion / len(self.orders), 0.0)
+
+    @cached_property
+    def cap(self) -> Cost:
+        """The largest divergence at each order that implies (epsilon, order_delta)-DP, converted tightly."""
+        most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
+        return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
+
+    def admits(self, total: Cost, cap: Cost | None = None) -> bool:
+        """Return whether the delta of thresholds fits and at least one order is under its cap."""
+        most = self.cap if cap is None else cap
+        orders = zip(total[:-1], most[:-1], strict=True)
+        return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
+
+    def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
+        """Return the Renyi divergence at every order, and the probability that the guarantee fails."""
+        return _renyi_price(event, self.orders, adjacency)
+
+    def _pure_room(self, room: Cost) -> float:
+        parts = zip(self.orders, room[:-1], strict=True)
+        return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
+
+    def epsilon_of(self, spent: Cost) -> tuple[float, float]:
+        """Return the epsilon and delta of a total, converted at the best order with its part of delta."""
+        conversion = conversion_delta(self.delta, self.threshold_delta)
+        totals = [min(part, ENDLESS) for part in spent[:-1]]
+        epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
+        if all(part >= ENDLESS for part in totals):
+            epsilon = math.inf
+        return epsilon, balance_delta(max(spent[:-1]), conversion, spent[-1])
+
+
+def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
+    """Return, for each order, the epsilon at ``delta`` that follows from its divergence alone."""
+    divergences = np.array([above(total) for total in totals])
+    return np.maximum(epsilon_at_orders(np.array(orders), divergences, delta), 0.0)
+
+
+@lru_cache(maxsize=256)
+def _largest_divergences(epsilon: float, delta: float, orders: tuple[float, ...]) -> Cost:
+    """Return the largest divergence at every order that implies (epsilon, delta)-DP."""
+    low, high = [0] * len(orders), [math.ceil(2 * epsilon * UNIT)] * len(orders)
+    for _ in range(high[0].bit_length()):
+        middle = [(a + b) // 2 for a, b in zip(low, high, strict=True)]
+        within = _epsilons(middle, orders, delta) <= epsilon
+        low = [m if ok else a for a, m, ok in zip(low, middle, within, strict=True)]
+        high = [b if ok else m for b, m, ok in zip(high, middle, within, strict=True)]
+    return tuple(low)
+
+
+@lru_cache(maxsize=256)
+def _largest_rho(epsilon: float, delta: float) -> int:
+    """Return the largest rho that implies (epsilon, delta)-DP, below 2 epsilon unless delta is near 1."""
+
+    def fits(rho: int) -> bool:
+        return zcdp_curve(above(rho)).epsilon(delta) <= epsilon
+
+    return last_whole(fits, 0, math.ceil(2 * epsilon * UNIT))
+
+
+def _pure_fit(order: float, room: int) -> float:
+    """Return about the pure epsilon whose worst case, randomized response, has divergence ``room``."""
+    # With p = e^eps / (1 + e^eps), its divergence at order a is log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a)) / (a -
+    # 1).
+    target, high = room / UNIT, 1.0
+
+    def divergence(epsilon: float) -> float:
+        both = math.log1p(math.exp(-(2.0 * order - 1.0) * epsilon)) - math.log1p(math.exp(-epsilon))
+        return epsilon + both / (order - 1.0)
+
+    while divergence(high) < target:
+        high *= 2.0
+    return halved(lambda epsilon: divergence(epsilon) < target, 0.0, high, 60)[0]
+
+
+@lru_cache(maxsize=4096)
+def _renyi_price(event: Event, orders: tuple[float, ...], adjacency: Adjacency) -> Cost:
+    divergences, leak = renyi_cost(event, orders, adjacency)
+    least = least_cost(event)
+    parts = (
+        max(least, units_up(Fraction(value), UNIT)) if value < 1e15 else ENDLESS
+        for value in divergences.tolist()
+    )
+    return (*parts, units_up(leak, DELTA_UNIT))
+
+
+def _usual_orders(epsilon: float, delta: float) -> tuple[float, ...]:
+    """Return five orders around the best one for Gaussian noise, 1 + sqrt(log(1/delta) / rho)."""
+    # Here rho is the solution of epsilon = rho + 2 sqrt(rho log(1/delta)). Lower orders suit training, higher
+    # orders a few counts.
+    log = -math.log(delta)
+    root = math.sqrt(log + epsilon) - math.sqrt(log)  # sqrt(rho)
+    best = math.sqrt(log) / root
+    return tuple(1.0 + float(f"{factor * best:.3g}") for factor in (0.7, 1.0, 1.5, 2.5, 6.0))
+
+
+# --- the policy --------------------------------------------------------------------------------------------
 
 OWNED_BY = "owned by the column"
 """The words before the unit column in the label of a training charge, if a record is a person's rows."""
@@ -204,11 +704,6 @@ _NOT_HERE = ("budget", "columns", "dialect")  # these have separate sections
 
 
 def read_policy(path: Path | str) -> Policy:
-    """Read the policy in a TOML file with ``[policy]``, ``[budget]``, ``[columns.NAME]`` and ``[table]``.
-
-    Raises:
-        InvalidInput: if a setting is missing, misspelt, blank or impossible; the message names it.
-    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -224,24 +719,6 @@ def read_policy(path: Path | str) -> Policy:
 
 
 def parse_policy(text: str, *, source: str = "the policy") -> Policy:
-    """Read the policy in TOML text; see :func:`read_policy`.
-
-    >>> policy = parse_policy('''
-    ... [policy]
-    ... unit = "patient"
-    ... unit_column = "patient_id"
-    ... adjacency = "add-remove"
-    ... [budget]
-    ... mode = "pure"
-    ... epsilon = 1.5
-    ... [columns.age]
-    ... kind = "integer"
-    ... lower = 0
-    ... upper = 120
-    ... ''')
-    >>> policy.unit, policy.columns["age"].upper
-    ('patient', 120.0)
-    """
     refuse_blanks(text, source)
     try:
         data = tomllib.loads(text)
@@ -300,17 +777,7 @@ def policy_template(
     delta: float | None = None,
     note: str | None = None,
 ) -> str:
-    """Return a policy in TOML, for a person to fill in from public knowledge of the data.
-
-    Args:
-        sections: the texts of the sections ``[table]`` and ``[columns.NAME]``.
-        unit, unit_column, largest_table, adjacency, note: as in :class:`tacit.ledger.Policy`. The unit
-            column "none" states that no unit has two rows.
-        epsilon, delta: the limits of the budget.
-
-    >>> policy_template(unit="patient", epsilon=1.5).count("FILL IN") - policy_template().count("FILL IN")
-    -2
-    """
+    """Return a policy in TOML, for a person to fill in from public knowledge of the data."""
     policy = [setting("unit", unit, 'one of these is protected: "patient", "customer"')]
     if unit_column != NO_COLUMN:
         policy.append(setting("unit_column", unit_column, _UNIT_COLUMN))

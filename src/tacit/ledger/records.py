@@ -22,8 +22,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, TacitError
-from tacit.ledger.budgets import Cost
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import Cost, Policy
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -34,14 +33,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def canonical(value: object) -> str:
-    """Return the canonical JSON text of ``value``.
-
-    Raises:
-        InvalidInput: if it is not JSON, such as NaN, infinity, or a dictionary with keys that are not texts.
-
-    >>> canonical({"b": 1, "a": [True, None]})
-    '{"a":[true,null],"b":1}'
-    """
     _check_json(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -66,20 +57,11 @@ def _check_json(value: object) -> None:
 
 
 def entry_hash(previous: str, body: str) -> str:
-    """Return SHA-256 of the previous hash and the body, in hexadecimal.
-
-    >>> entry_hash(GENESIS, "{}")[:16]
-    '5649d09ed68c1715'
-    """
+    """Return SHA-256 of the previous hash and the body, in hexadecimal."""
     return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
 
 
 def moment(microseconds: int) -> datetime:
-    """Return the time in UTC of a number of microseconds since 1970.
-
-    >>> moment(1_000_000).isoformat()
-    '1970-01-01T00:00:01+00:00'
-    """
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
@@ -147,9 +129,6 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
     * The hash depends on the bytes alone, not on how they are cut into pieces.
     * Without ``secret`` no guess at the content can be confirmed.
-
-    >>> keyed_hash(b"key", [b"ab", b"c"]) == keyed_hash(b"key", [b"abc"])
-    True
     """
     digest = hmac.new(secret, digestmod=hashlib.sha256)
     for piece in content:
@@ -158,10 +137,8 @@ def keyed_hash(secret: bytes, content: Iterable[bytes | memoryview]) -> str:
 
 
 def current_user() -> str:
-    """Return the name of the user who runs this process, or the user's number if there is no name.
-
-    It is a record for people who trust each other, not a proof of identity.
-    """
+    """Return the name of the user who runs this process, or the user's number if there is no name."""
+    # It is a record for people who trust each other, not a proof of identity.
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such account, as in many containers
@@ -246,15 +223,6 @@ class Refused(BudgetExceeded):
 class Price:
     """The cost that an event would have now; asking charges nothing.
 
-    Attributes:
-        cost: the numbers that the budget counts, in its units.
-        epsilon, delta: the cost of the event alone, as an epsilon and delta for people to read.
-        balance: the epsilon of all charges so far.
-        after: the epsilon of all charges so far and this event.
-        refusal: the error that :meth:`Ledger.reserve` would raise, for this data set or one that it is
-            derived from; None if the event fits.
-        remaining: the largest epsilon of one further release without delta that would fit.
-
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -264,13 +232,15 @@ class Price:
     (0.25, 0.25, True)
     """
 
-    cost: Cost
-    epsilon: float
+    cost: Cost  # the numbers that the budget counts, in its units
+    epsilon: float  # epsilon, delta: the cost of the event alone, as an epsilon and delta for people to read
     delta: float
-    balance: float
-    after: float
+    balance: float  # the epsilon of all charges so far
+    after: float  # the epsilon of all charges so far and this event
+    # the error that :meth:`Ledger.reserve` would raise, for this data set or one that it is derived from;
+    # None if the event fits
     refusal: Refused | None
-    remaining: float
+    remaining: float  # the largest epsilon of one further release without delta that would fit
 
     @property
     def fits(self) -> bool:

@@ -12,28 +12,308 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
+import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import index
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-from tacit.errors import InvalidInput, MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, needed
 
 try:
     import sqlalchemy as sa
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+    from sqlalchemy import Connection, Engine, create_engine, event
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+    from sqlalchemy.pool import QueuePool, StaticPool
 except ImportError:
     raise MissingExtra("sqlalchemy", "ledger", "the ledger") from None
 
-from tacit.ledger.budgets import Cost, Spent
-from tacit.ledger.engines import Target, connect, engine_text, now, parse_target, prepare, start
-from tacit.ledger.policy import Policy
+from tacit.ledger.policy import Cost, Policy, Spent
 from tacit.ledger.records import GENESIS, Entry, LeaseLost, LedgerUnavailable, canonical, entry_hash, moment
+
+# --- the two database engines ------------------------------------------------------------------------------
+#
+# All differences between the engines are in this section.
+#
+# SQLite serves one host. It uses a write-ahead log with ``synchronous=FULL``, since ``NORMAL`` may lose a
+# commit at a power failure. A writer takes the lock when it begins, so that nothing changes between its reads
+# and writes. PostgreSQL uses READ COMMITTED with row locks, and every writing transaction turns
+# ``synchronous_commit`` on. A server with ``fsync`` or ``full_page_writes`` off is refused.
+#
+# A SQLite file on a network file system is refused. SQLite keeps writers apart by file locks, and coordinates
+# readers and writers of the write-ahead log by shared memory. With several hosts neither is reliable ("How To
+# Corrupt An SQLite Database File", section 2), and two writers may both find room under the cap.
+
+BUSY_SECONDS = 120.0
+_ASK_AGAIN_SECONDS = (0.0005, 0.005)
+_CHANCE = random.SystemRandom()  # independent of the caller's generators and their seeds
+
+
+@dataclass(frozen=True)
+class Target:
+    """The storage of a ledger: a file, the memory of this process, or a PostgreSQL database."""
+
+    kind: str  # "file", "memory" or "postgresql"
+    path: Path | None = None
+    url: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return str(self.path)
+        if self.kind == "memory":
+            return "sqlite:// (in memory)"
+        return make_url(self.url).render_as_string(hide_password=True)
+
+
+def parse_target(url: str | os.PathLike[str]) -> Target:
+    text = os.fspath(url)
+    if not text.strip():
+        raise InvalidInput(f"a ledger is named by a path or a URL; got {url!r}.")
+    if "://" not in text:
+        return Target("file", Path(text))
+    try:
+        parsed = make_url(text)
+    except ArgumentError:
+        raise InvalidInput(
+            f"not a URL of a ledger: {text!r}. Use a path, or postgresql+psycopg://..."
+        ) from None
+    match parsed.drivername:
+        case "sqlite" | "sqlite+pysqlite":
+            if parsed.query:
+                raise InvalidInput(f"a SQLite URL of a ledger takes no options; got {text!r}.")
+            if parsed.database in (None, "", ":memory:"):
+                return Target("memory")
+            return Target("file", Path(parsed.database))
+        case "postgresql" | "postgresql+psycopg":
+            return Target(
+                "postgresql", url=str(parsed.set(drivername="postgresql+psycopg").render_as_string(False))
+            )
+    raise InvalidInput(
+        f"a ledger is stored in SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
+        f"(postgresql+psycopg://user@host/name); got {parsed.drivername!r}."
+    )
+
+
+def prepare(target: Target) -> None:
+    """Make the empty file of a new SQLite ledger, readable by its owner only.
+
+    Raises:
+        InvalidInput: if the folder of the file is missing, or the path is a folder.
+        PrivacyRefusal: if the file would be on a network file system.
+    """
+    if target.path is None:
+        return
+    if not target.path.parent.is_dir():
+        raise InvalidInput(f"the folder {str(target.path.parent)!r} does not exist; make it first.")
+    _refuse_folder(target.path)
+    refuse_network(target.path)
+    if not target.path.exists():
+        os.close(os.open(target.path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInput(
+            f"{str(path)!r} is a folder, and a ledger is a file. Name one in it: {path}/budget.db."
+        )
+
+
+def connect(target: Target) -> Engine:
+    if target.kind == "postgresql":
+        return _postgresql(target.url)
+    if target.path is None:
+        return _sqlite(
+            lambda: sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None), "memory"
+        )
+    _refuse_folder(target.path)
+    if not target.path.is_file():
+        raise InvalidInput(f"there is no ledger at {str(target.path)!r}. Make one with `tacit ledger init`.")
+    refuse_network(target.path)
+    name = f"file:{quote(str(target.path.resolve()))}?mode=rw"
+    return _sqlite(
+        lambda: sqlite3.connect(
+            name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
+        ),
+        "file",
+    )
+
+
+def _sqlite(creator: Any, kind: str) -> Engine:
+    if kind == "memory":
+        engine = create_engine("sqlite://", creator=creator, poolclass=StaticPool)
+    else:
+        engine = create_engine(
+            "sqlite://", creator=creator, poolclass=QueuePool, pool_size=2, max_overflow=-1
+        )
+
+    @event.listens_for(engine, "connect")
+    def settings(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: fsync alone does not reach the disk there
+        connection.execute("PRAGMA checkpoint_fullfsync=ON")
+        connection.execute("PRAGMA trusted_schema=OFF")
+        if kind == "file":
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise PrivacyRefusal(
+                    f"SQLite cannot keep a write-ahead log here: the journal mode is {mode!r}, and "
+                    "a commit may be lost. Put the ledger on a local disk."
+                )
+
+    @event.listens_for(engine, "close")
+    def end(connection: sqlite3.Connection, _record: object) -> None:
+        # After an interrupt the traceback may hold a cursor. Without the rollback, SQLite would close the
+        # connection and release its lock only when the cursor is gone: in a notebook, never.
+        connection.rollback()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        reads = connection.get_execution_options().get("reads", False)
+        if kind == "file" and not reads:
+            _wait_for_turn(connection)
+        else:
+            connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _wait_for_turn(connection: Connection) -> None:
+    """Begin a transaction that writes."""
+    # While SQLite waits for the lock, it polls less and less often, down to once in 0.1 s. With many
+    # processes, new ones then overtake those that have waited longest. Here all processes poll equally often,
+    # at random times.
+    raw: Any = connection.connection.dbapi_connection  # a sqlite3.Connection
+    deadline = time.monotonic() + BUSY_SECONDS
+    raw.execute("PRAGMA busy_timeout=0")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as problem:
+                if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    break
+            else:
+                return
+            time.sleep(_CHANCE.uniform(*_ASK_AGAIN_SECONDS))
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # the caller handles its errors
+    finally:
+        raw.execute(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS:.0f}")
+
+
+def _postgresql(url: str) -> Engine:
+    needed("psycopg", "postgres", "a ledger in PostgreSQL")
+    engine = create_engine(url, pool_size=2, max_overflow=-1, pool_pre_ping=True)
+
+    @event.listens_for(engine, "connect")
+    def check(connection: Any, _record: object) -> None:
+        for setting in ("fsync", "full_page_writes"):
+            value = connection.execute(f"SHOW {setting}").fetchone()[0]
+            if value != "on":
+                raise PrivacyRefusal(
+                    f"this PostgreSQL server runs with {setting}={value}: it may lose commits, and with them "
+                    "charges for answers that were shown. Turn the setting on."
+                )
+        connection.rollback()
+
+    return engine
+
+
+def start(connection: Connection, *, reads: bool) -> None:
+    if connection.dialect.name != "postgresql":
+        return
+    if reads:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    else:
+        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:.0f}s'")
+
+
+def now(connection: Connection) -> int:
+    """Return microseconds since 1970, by the clock of the PostgreSQL server or of SQLite's host."""
+    if connection.dialect.name == "postgresql":
+        result = connection.exec_driver_sql(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        )
+        return int(result.scalar_one())
+    return time.time_ns() // 1000
+
+
+def engine_text(target: Target, connection: Connection) -> str:
+    if target.kind == "postgresql":
+        version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+        return f"PostgreSQL {version}: row locks, synchronous_commit on, fsync on"
+    if target.kind == "memory":
+        return f"SQLite {sqlite3.sqlite_version} in memory: NOT durable, for tests only"
+    return f"SQLite {sqlite3.sqlite_version}: write-ahead log, synchronous FULL, BEGIN IMMEDIATE"
+
+
+_MOUNTS = Path("/proc/self/mounts")
+
+_WHY_NOT = {
+    "locks are advisory and served by a daemon that may be missing; no shared memory between hosts": "nfs",
+    "no shared memory between hosts, and caches that other hosts do not see": "nfs4",
+    "byte-range locks differ from POSIX ones, and there is no shared memory between hosts": "cifs smb3 smbfs",
+    "whole files are cached, and written back when they are closed": "afs",
+    "the host of a virtual machine sees neither the locks nor the memory maps of its guest": "9p virtiofs "
+    "vboxsf vmhgfs prl_fs",
+    "several hosts mount it, and a memory map is not shared between them": "ceph gpfs glusterfs ocfs2 gfs2",
+    "several hosts mount it, and locks are local to a host unless it is mounted with flock": "lustre",
+    "several hosts mount it, and locks are local to a host by default": "beegfs",
+    "it has no locks": "orangefs",
+    "it writes files back when they are closed": "davfs",
+}
+_NETWORK = {kind: reason for reason, kinds in _WHY_NOT.items() for kind in kinds.split()}
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}  # these serve local disks from one process
+_ANY_FUSE = "a program stands between, as sshfs or s3fs, that keeps no locks other hosts would see"
+
+
+def file_system_of(path: Path, mounts: str) -> str | None:
+    """Return the type of the file system of ``path``, from the text of ``/proc/self/mounts``.
+
+    >>> mounts = "/dev/sda1 / ext4 rw 0 0\\nhost:/x /mnt/share nfs4 rw 0 0"
+    >>> file_system_of(Path("/mnt/share/ledger.db"), mounts)
+    'nfs4'
+    """
+    best: tuple[int, str] | None = None
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+        if path.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
+            best = len(point.parts), fields[2]  # a later mount on the same point hides an earlier one
+    return None if best is None else best[1]
+
+
+def refuse_network(path: Path) -> None:
+    """Raise if ``path`` is on a file system that other hosts may write to."""
+    # Without ``/proc/self/mounts``, only paths that name a host (UNC paths) are recognised.
+    real = path.resolve()
+    kind = file_system_of(real, _MOUNTS.read_text(encoding="utf-8")) if _MOUNTS.exists() else None
+    if str(real).startswith("\\\\"):
+        kind = "smb3"
+    reason = _NETWORK.get(kind or "")
+    if kind is not None and kind.startswith("fuse.") and kind not in _LOCAL_FUSE:
+        reason = _ANY_FUSE
+    if reason is not None:
+        raise PrivacyRefusal(
+            f"{str(path)!r} is on a {kind} file system: {reason}. Two writers could both find room in the "
+            "budget. Put a SQLite ledger on a local disk, or use PostgreSQL."
+        )
+
+
+# --- tables ------------------------------------------------------------------------------------------------
 
 META = sa.MetaData()
 # SQLite numbers rows only for INTEGER keys
@@ -108,8 +388,6 @@ class Identity:
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One data set as the database stores it."""
-
     id: int
     name: str
     policy: Policy
@@ -166,16 +444,10 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def dataset_row(row: Any) -> DatasetRow:
-    """Parse a row of the table of data sets.
-
-    Raises:
-        LedgerUnavailable: if the row was not written by a ledger.
-    """
     return _read(DatasetRow, row, row.name)
 
 
 def charge_row(row: Any) -> ChargeRow:
-    """Parse a row of the table of charges; errors as for :func:`dataset_row`."""
     return _read(ChargeRow, row, row.idem_key)
 
 
@@ -229,13 +501,11 @@ class Transaction:
         return now(self._connection)
 
     def datasets(self) -> list[DatasetRow]:
-        """Return all data sets, in the order of opening."""
         return [
             dataset_row(row) for row in self._connection.execute(sa.select(DATASET).order_by(DATASET.c.id))
         ]
 
     def dataset(self, name: str) -> DatasetRow | None:
-        """Return the data set of that name, if there is one."""
         row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
         return None if row is None else dataset_row(row)
 
@@ -250,17 +520,14 @@ class Transaction:
         return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
-        """Return the charge under ``key``, if there is one."""
         row = self._connection.execute(_CHARGE_BY_KEY, {"number": dataset_id, "key": key}).one_or_none()
         return None if row is None else charge_row(row)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
-        """Return all charges to a data set, in order."""
         query = sa.select(CHARGE).where(CHARGE.c.dataset_id == dataset_id).order_by(CHARGE.c.id)
         return [charge_row(row) for row in self._connection.execute(query)]
 
     def states(self, dataset_id: int) -> dict[str, int]:
-        """Return the number of charges in each state."""
         query = sa.select(CHARGE.c.state, sa.func.count()).where(CHARGE.c.dataset_id == dataset_id)
         return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
 
@@ -277,12 +544,10 @@ class Transaction:
         )
 
     def entries(self, dataset_id: int) -> list[Entry]:
-        """Return the history of a data set, from its opening."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
         return [_entry(row) for row in self._connection.execute(query)]
 
     def entry(self, dataset_id: int, seq: int) -> Entry:
-        """Return one entry of the history."""
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id, ENTRY.c.seq == seq)
         return _entry(self._connection.execute(query).one())
 
@@ -298,7 +563,6 @@ class Transaction:
         return {row.id: dataset_row(row) for row in rows}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
-        """Add a data set with nothing spent and no entry yet."""
         at = self.now()
         values = {
             "name": name,
@@ -316,7 +580,6 @@ class Transaction:
         return row
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
-        """Replace the policy and the cap of a data set, as its budget changes."""
         values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(cap)}
         self._connection.execute(_CHANGE_DATASET, values)
 
@@ -334,11 +597,7 @@ class Transaction:
     def move(
         self, charge: ChargeRow, before: str, after: str, changes: Mapping[str, str | int] | None = None
     ) -> None:
-        """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``.
-
-        Raises:
-            LeaseLost: if the charge is not in the state ``before``.
-        """
+        """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``."""
         values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
         if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
             raise LeaseLost(f"charge {charge.key!r} is no longer {before}: another process ended it.")
@@ -379,11 +638,6 @@ class Store:
 
     @classmethod
     def create(cls, url: str | os.PathLike[str]) -> Store:
-        """Make the tables, and store the ledger's identity.
-
-        Raises:
-            InvalidInput: if a ledger already exists at ``url``.
-        """
         target = parse_target(url)
         prepare(target)
         store = cls(target, Identity(str(uuid.uuid4()), secrets.token_bytes(32)))
@@ -402,11 +656,6 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> Store:
-        """Open an existing ledger.
-
-        Raises:
-            InvalidInput: if there is no ledger at ``url``, or it has another format.
-        """
         target = parse_target(url)
         if target.kind == "memory":
             raise InvalidInput("a ledger in memory cannot be opened again; create one.")
@@ -437,11 +686,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Run a transaction that may write; commit it at the end, or undo all of it after an error.
-
-        Raises:
-            LedgerUnavailable: if the engine fails, for example because the disk is full or a wait too long.
-        """
+        """Run a transaction that may write; commit it at the end, or undo all of it after an error."""
         with self._turn(), self._guarded(), self._engine().begin() as connection:
             start(connection, reads=False)
             yield Transaction(connection, self.identity)
@@ -456,13 +701,11 @@ class Store:
                 yield Transaction(connection, self.identity)
 
     def describe(self) -> str:
-        """Return the engine and its settings, for the certificate."""
         with self._turn(), self._guarded(), self._engine().connect() as plain:
             connection = plain.execution_options(reads=True)
             return engine_text(self.target, connection)
 
     def close(self) -> None:
-        """Free the connections."""
         with self._make:
             engine = self._engines.pop(os.getpid(), None)
         if engine is not None:

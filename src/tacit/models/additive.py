@@ -1,6 +1,6 @@
-"""Linear models for tables: with binned columns, privately standardized targets, and calibrated classes.
+"""Linear models for tables: least squares in one release, binned columns, standardized targets, classes.
 
-Letters: n records; d columns; f inputs; k targets or classes.
+Letters: n records; d columns; f inputs; k targets or classes; s, a step's noise multiplier.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -22,9 +23,154 @@ from tacit.clipping.rules import ClippingRule
 from tacit.columns import Column, Encoder
 from tacit.columns.column import PART_NAMES
 from tacit.columns.encoder import bounds_of, classes_of, feature_names, is_one_hot
-from tacit.errors import InvalidInput, check_integer
-from tacit.models.least_squares import LeastSquaresHead
+from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.models.networks import Logistic
+
+# --- least squares -----------------------------------------------------------------------------------------
+#
+# Least squares from noisy second moments of the records, which have d = f + 1 entries.
+# This is sufficient statistics perturbation (Vu and Slavkovic, 2009; Wang, 1803.02596); Mehta et al.
+# (2211.13403) use it for a last layer on strong features.  Least squares needs only two sums over records,
+#
+#     A = sum of x x^T,    M = sum of x y^T,    W = (A + r I)^-1 M.
+#
+# One full-batch step of DP-SGD releases both. The loss of a record is -(a <G x, x> + b <V x, y>), linear in
+# the weights G and V, so its gradient is -(a x x^T, b y x^T) for any weights. A session can therefore provide
+# sampling, clipping, noise, ledger, audit slots and users with several rows as for any model.
+
+
+class Moments(nn.Module):
+    """The two sums as weights that start at zero, and a loss whose negative gradient is the contribution.
+
+    ``constant`` is the last entry of x, instead of an intercept. ``cross_share`` is b^2, V's share of the
+    squared sensitivity; the rest is a^2. ``normalise`` scales each record, with its constant, to norm 1,
+    which uses the whole sensitivity; otherwise all are divided by the largest norm, sqrt(f + constant^2).
+
+    **Guarantee**
+
+    * The gradient of a record's loss is -(a x x^T, b y x^T), with ``|x| <= 1`` and ``|y| <= 1`` for any
+      record, so its norm is at most 1: ``a^2 |x|^4 + b^2 |y|^2 |x|^2 <= a^2 + b^2 = 1``.  Clipping at 1
+      changes no gradient.
+    * Under add-remove and zero-out the sums of neighbours therefore differ by norm at most 1.  Under
+      replace-one they differ by at most 2, as accountants assume.
+
+    Shapes: :meth:`forward` maps (n, f) inputs and (n, k) targets, or (n,) class numbers, to (n,) losses.
+    """
+
+    codes: Tensor | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        normalise: bool = False,
+        constant: float = 1.0,
+        cross_share: float = 0.5,
+        classes: bool = False,
+    ) -> None:
+        super().__init__()
+        check_integer("inputs", inputs, low=1)
+        check_integer("outputs", outputs, low=1)
+        check_real("cross_share", cross_share, low=0.0, high=1.0, open_low=True, open_high=True)
+        check_real("constant", constant, low=0.0, open_low=True)
+        self.normalise, self.constant, self.cross_share = normalise, constant, cross_share
+        self.register_buffer("codes", simplex_codes(outputs) if classes else None, persistent=False)
+        self.gram = nn.Linear(inputs + 1, inputs + 1, bias=False)  # G
+        self.cross = nn.Linear(inputs + 1, outputs, bias=False)  # V
+        nn.init.zeros_(self.gram.weight)
+        nn.init.zeros_(self.cross.weight)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        x, y = self.rows(inputs), _within_1(targets if self.codes is None else self.codes[targets])
+        a, b = math.sqrt(1 - self.cross_share), math.sqrt(self.cross_share)
+        losses: Tensor = -(a * (self.gram(x) * x).sum(1) + b * (self.cross(x) * y).sum(1))
+        return losses
+
+    def rows(self, inputs: Tensor) -> Tensor:
+        """Return x, (n, f + 1): (n, f) inputs and a constant, scaled to norm at most 1."""
+        return _with_constant(inputs, self.constant, normalise=self.normalise)
+
+    def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
+        """Return the model, computed after the step that released the sums.  This is post-processing."""
+        # The model predicts targets. For classes it predicts logits that give the predicted probabilities to
+        # first order around 1/k.
+        #
+        # The noisy A is made symmetric, and its negative eigenvalues, which are noise, are set to 0. Then
+        # ``ridge`` times s sqrt(2 d) / a is added to all eigenvalues. The public number s sqrt(2 d) / a is
+        # the largest eigenvalue of the noise alone (Wigner's semicircle).
+        check_real("records", records, low=0.0, open_low=True)
+        check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
+        check_real("ridge", ridge, low=0.0, open_low=True)
+        A = self.gram.weight.detach().double() / math.sqrt(1 - self.cross_share)
+        M = self.cross.weight.detach().double() / math.sqrt(self.cross_share)
+        values, vectors = torch.linalg.eigh((A + A.T) / 2)
+        edge = math.sqrt(2 * len(A)) * noise_multiplier / math.sqrt(1 - self.cross_share) / records
+        W: Tensor = (M @ vectors / (values.clamp_min(0.0) + ridge * edge)) @ vectors.T
+        weight = W if self.codes is None else _of_logits(W)
+        return LeastSquaresHead(weight, normalise=self.normalise, constant=self.constant)
+
+
+class LeastSquaresHead(nn.Module):
+    """The solved model, which maps (n, f) inputs to (n, k) outputs and is linear in x."""
+
+    def __init__(self, weight: Tensor, *, normalise: bool, constant: float) -> None:
+        super().__init__()
+        self.normalise, self.constant = normalise, constant
+        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(weight)
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """Return weights (k, f) and constants (k,) for inputs in [-1, 1], if ``normalise`` is off."""
+        weight = self.linear.weight
+        weight = weight / (_SAFE * math.sqrt(weight.shape[1] - 1 + self.constant**2))
+        return weight[:, :-1], weight[:, -1] * self.constant
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(_with_constant(inputs, self.constant, normalise=self.normalise))
+        return outputs
+
+
+def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tensor:
+    """Append a constant to (n, f) inputs and scale to norm at most 1; rows that are not finite become 0."""
+    if inputs.ndim != 2:
+        raise InvalidInput(f"inputs must have shape (n, f); got {tuple(inputs.shape)}.")
+    clean = torch.where(inputs.isfinite().all(1, keepdim=True), inputs, 0.0)
+    x = torch.cat([clean, torch.full_like(clean[:, :1], constant)], dim=1)
+    if normalise:
+        return F.normalize(x / x.abs().amax(1, keepdim=True), dim=1) / _SAFE  # squares do not overflow
+    return _within_1(x / (_SAFE * math.sqrt(inputs.shape[1] + constant**2)))
+
+
+_SAFE = 1 + 1e-6  # covers what float32 rounding may add to a norm of 1
+
+
+def _within_1(rows: Tensor) -> Tensor:
+    """Clip rows to norm 1; rows that are not finite become 0."""
+    clean = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+    cut: Tensor = clean / clean.norm(dim=1, keepdim=True).clamp_min(1.0)
+    return cut
+
+
+def simplex_codes(classes: int) -> Tensor:
+    """Return a target of norm 1 for each class, (k, k): the vertices of a regular simplex."""
+    # They are scaled one-hot vectors minus 1/k. Their mean over equally likely classes is 0, so no part of
+    # the norm is spent on a mean.
+    check_integer("classes", classes, low=2)
+    return (torch.eye(classes) - 1 / classes) * math.sqrt(classes / (classes - 1))
+
+
+def _of_logits(W: Tensor) -> Tensor:
+    """Convert (k, d) weights that predict simplex codes to weights that predict logits."""
+    # Predicted codes are probabilities minus 1/k, up to scale. Logits that are sqrt(k (k - 1)) times the code
+    # give these probabilities to first order around 1/k. Subtracting the mean over classes changes no
+    # prediction.
+    classes = len(W)
+    return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))
+
+
+# --- models that train in phases ---------------------------------------------------------------------------
 
 _SHARE = 1 / 11  # share of the steps that learn mean and spread; averages of the others get 5 % more noise
 _SHARE_OF_SHARES, _SHARE_OF_CONSTANTS = 0.02, 0.13  # of a classifier's steps
@@ -76,8 +222,7 @@ class InPhases(nn.Module, ABC):
     phase: Tensor
 
     @abstractmethod
-    def for_plan(self, plan: Planned) -> None:
-        """Read public facts from a plan."""
+    def for_plan(self, plan: Planned) -> None: ...
 
     @abstractmethod
     def groups(self) -> list[dict[str, object]]:
@@ -88,14 +233,7 @@ class InPhases(nn.Module, ABC):
         """Return the phase of a step, and the learning rate of each phase that has its own."""
 
     def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Decide what a step trains.
-
-        Args:
-            optimizer: the run's optimizer, made from :meth:`groups`.  The learning rates of groups that do
-                not train in this step are set to 0.
-            step: the step's number, from 0.
-            steps: the number of steps of the run.
-        """
+        """Decide what a step trains."""
         phase, rates = self.part_of(step, steps)
         self.phase.fill_(float(phase))
         for group in optimizer.param_groups:
@@ -319,7 +457,6 @@ def _steps_of_classes(steps: int) -> tuple[int, int]:
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the (n,) losses of a :class:`StandardLinear`."""
     losses: Tensor = model(inputs, targets)
     return losses
 
@@ -329,25 +466,20 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The contribution of one column to a model's output, at each value of the column.
+    """The contribution of one column to a model's output, at each value of the column."""
 
-    Attributes:
-        name: the column's name.  For a weekday, month or hour, the date column's name and that of the part.
-        kind: "number", "date", "datetime" or "category".
-        x: for a category or a boolean, the declared values, (m,).  For a number, the ends of straight
-            pieces: the declared bounds, and between them each bin edge twice, for the value just below it
-            and the value from it on.
-        y: the contribution at each x, (m, k).  Its mean over the declared values, or over the range of a
-            number, is 0.
-        other: the contribution of a value that is not declared, (k,); None for a number.
-        missing: the contribution of a missing cell, (k,); None if no feature marks missing cells.
-    """
-
+    # the column's name.  For a weekday, month or hour, the date column's name and that of the part.
     name: str
-    kind: str
+    kind: str  # "number", "date", "datetime" or "category"
+    # for a category or a boolean, the declared values, (m,).  For a number, the ends of straight pieces: the
+    # declared bounds, and between them each bin edge twice, for the value just below it and the value from it
+    # on.
     x: tuple[float, ...] | tuple[str, ...] | tuple[dt.date, ...]
+    # the contribution at each x, (m, k).  Its mean over the declared values, or over the range of a number,
+    # is 0.
     y: Array
-    other: Array | None = None
+    other: Array | None = None  # the contribution of a value that is not declared, (k,); None for a number
+    # the contribution of a missing cell, (k,); None if no feature marks missing cells
     missing: Array | None = None
 
     @property
@@ -454,10 +586,8 @@ def _array(weights: Tensor) -> Array:
 
 
 def _of_column(name: str, column: Column, weights: Array) -> Iterator[tuple[Curve, Array]]:
-    """Yield the centred curves of a column from its weights (features, k), each with the subtracted mean.
-
-    For a missing cell, all features are 0 except the last, which is the indicator.
-    """
+    """Yield the centred curves of a column from its weights (features, k), each with the subtracted mean."""
+    # For a missing cell, all features are 0 except the last, which is the indicator.
     missing = None
     if column.missing == "indicator":
         weights, missing = weights[:-1], weights[-1]

@@ -129,12 +129,10 @@ def raw_gram_matrix(rows: Tensor) -> Tensor:
 
 
 def symmetric_gaussian(size: int, std: float, gaussian: GaussianNoise) -> Tensor:
-    """Draw a symmetric matrix (size, size) distributed as ``(N + N^T) / 2``; ``std`` is that of N's entries.
-
-    Adding N is the Gaussian mechanism for the Frobenius norm, and making the sum symmetric is
-    post-processing.  This draws only the upper triangle, with standard deviation std on the diagonal and
-    std / sqrt 2 off it, which gives the same distribution.
-    """
+    """Draw a matrix (size, size) distributed as ``(N + N^T) / 2``; ``std`` is that of N's entries."""
+    # Adding N is the Gaussian mechanism for the Frobenius norm, and making the sum symmetric is
+    # post-processing. This draws only the upper triangle, with standard deviation std on the diagonal and std
+    # / sqrt 2 off it, which gives the same distribution.
     count = size * (size + 1) // 2
     draws = gaussian((count,), std).to(torch.float64)
     if draws.shape != (count,):

@@ -8,14 +8,17 @@ Letters: n records; L tokens per record; W tokens of context; V, the size of the
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tacit.errors import InvalidInput, check_in, check_integer, check_real
 
@@ -54,18 +57,6 @@ class TemperedSigmoid(nn.Module):
 
 
 def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
-    """Return a new activation layer.
-
-    Args:
-        name: "relu", "tanh" or "tempered-sigmoid".
-        temper: (scale, inverse temperature, offset), used only by tempered-sigmoid.
-
-    Raises:
-        InvalidInput: ``name`` is not one of these.
-
-    >>> activation_layer("tanh")
-    Tanh()
-    """
     match check_in("activation", name, ACTIVATIONS):
         case "relu":
             return nn.ReLU()
@@ -124,37 +115,24 @@ class MLP(nn.Sequential):
 
 
 class GroupNormalize(nn.Module):
-    """:func:`group_normalize` as a layer without weights or state.
-
-    >>> import torch
-    >>> GroupNormalize(groups=1)(torch.tensor([[[1.0], [3.0]]])).flatten()
-    tensor([-1.0000,  1.0000])
-    """
+    """:func:`group_normalize` as a layer without weights or state."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = _positive("groups", groups)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Normalise (n, channels, ...) record by record."""
         return group_normalize(features, groups=self.groups)
 
     def extra_repr(self) -> str:
-        """Return the number of groups."""
         return f"groups={self.groups}"
 
 
 def group_normalize(features: Tensor, *, groups: int) -> Tensor:
-    """Apply group normalisation without scale and shift (Wu and He, 1803.08494), record by record.
-
-    Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and positions.
-    This mixes no records, and no constant comes from data, so it costs no privacy.
-    Shapes: (n, channels, ...) to the same; ``groups`` must divide ``channels``.
-
-    >>> import torch
-    >>> group_normalize(torch.tensor([[[1.0], [3.0]]]), groups=1).flatten()
-    tensor([-1.0000,  1.0000])
-    """
+    """Apply group normalisation without scale and shift (Wu and He, 1803.08494), record by record."""
+    # Every group of neighbouring channels of a record gets mean 0 and variance 1 over channels and positions.
+    # This mixes no records, and no constant comes from data, so it costs no privacy. Shapes: (n, channels,
+    # ...) to the same; ``groups`` must divide ``channels``.
     if features.ndim < 2 or features.shape[1] % check_integer("groups", groups, low=1):
         raise InvalidInput(
             "groups must divide the channels of features (n, channels, ...); "
@@ -166,14 +144,8 @@ def group_normalize(features: Tensor, *, groups: int) -> Tensor:
 def papernot_mnist_cnn(
     *, classes: int = 10, channels: int = 1, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
-    """Build the convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191).
-
-    It has 26,010 parameters for one channel and ten classes.
-    Shapes: (n, channels, 28, 28) to (n, classes).
-
-    >>> sum(weight.numel() for weight in papernot_mnist_cnn().parameters())
-    26010
-    """
+    """Build the convolutional network for MNIST and Fashion-MNIST of Papernot et al. (2007.14191)."""
+    # It has 26,010 parameters for one channel and ten classes. Shapes: (n, channels, 28, 28) to (n, classes).
     return nn.Sequential(
         nn.Conv2d(_positive("channels", channels), 16, 8, stride=2, padding=2),
         activation_layer(activation, temper=temper),
@@ -191,14 +163,9 @@ def papernot_mnist_cnn(
 def papernot_cifar_cnn(
     *, classes: int = 10, channels: int = 3, activation: str = "tanh", temper: Temper = TANH_TEMPER
 ) -> nn.Sequential:
-    """Build the convolutional network for CIFAR-10 of Papernot et al. (2007.14191).
-
-    It has 550,570 parameters for three channels and ten classes.
-    Shapes: (n, channels, 32, 32) to (n, classes).
-
-    >>> sum(weight.numel() for weight in papernot_cifar_cnn().parameters())
-    550570
-    """
+    """Build the convolutional network for CIFAR-10 of Papernot et al. (2007.14191)."""
+    # It has 550,570 parameters for three channels and ten classes. Shapes: (n, channels, 32, 32) to (n,
+    # classes).
     layers: list[nn.Module] = []
     width = _positive("channels", channels)
     for filters in (32, 64, 128):
@@ -213,14 +180,9 @@ def papernot_cifar_cnn(
 def scattering_linear(
     *, input_shape: tuple[int, int, int], classes: int = 10, groups: int = 27
 ) -> nn.Sequential:
-    """Build a linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660).
-
-    For ten classes it has 39,700 parameters with features (81, 7, 7), and 155,530 with (243, 8, 8).
-    Shapes: ``(n, *input_shape)`` to (n, classes).
-
-    >>> sum(weight.numel() for weight in scattering_linear(input_shape=(81, 7, 7)).parameters())
-    39700
-    """
+    """Build a linear model on scattering features, normalised in groups (Tramèr and Boneh, 2011.11660)."""
+    # For ten classes it has 39,700 parameters with features (81, 7, 7), and 155,530 with (243, 8, 8). Shapes:
+    # ``(n, *input_shape)`` to (n, classes).
     _check_groups(input_shape[0], groups)
     return nn.Sequential(GroupNormalize(groups), Logistic(math.prod(input_shape), classes))
 
@@ -233,17 +195,9 @@ def scattering_cnn(
     activation: str = "tanh",
     temper: Temper = TANH_TEMPER,
 ) -> nn.Sequential:
-    """Build a small convolutional network on scattering features (Tramèr and Boneh, 2011.11660).
-
-    There are two variants: for features (channels, 7, 7), of 28x28 images, and (channels, 8, 8), of 32x32.
-    Shapes: ``(n, *input_shape)`` to (n, classes).
-
-    Raises:
-        InvalidInput: the features have another size.
-
-    >>> sum(weight.numel() for weight in scattering_cnn(input_shape=(243, 8, 8)).parameters())
-    187210
-    """
+    """Build a small convolutional network on scattering features (Tramèr and Boneh, 2011.11660)."""
+    # There are two variants: for features (channels, 7, 7), of 28x28 images, and (channels, 8, 8), of 32x32.
+    # Shapes: ``(n, *input_shape)`` to (n, classes).
     channels, *size = input_shape
     _check_groups(channels, groups)
     _positive("classes", classes)
@@ -273,26 +227,16 @@ def scattering_cnn(
 
 
 def abadi_mnist_mlp(inputs: int = 60, hidden: int = 1000, classes: int = 10) -> MLP:
-    """Build a network with one hidden layer of ReLUs for DP-PCA projections (1607.00133, section 5.2).
-
-    Shapes: (n, inputs) to (n, classes).
-
-    >>> sum(weight.numel() for weight in abadi_mnist_mlp().parameters())
-    71010
-    """
+    """Build a network with one hidden layer of ReLUs for DP-PCA projections (1607.00133, section 5.2)."""
+    # Shapes: (n, inputs) to (n, classes).
     return MLP(inputs, classes, hidden=(hidden,), activation="relu")
 
 
 def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> nn.Sequential:
-    """Build the convolutional network for 24x24 crops of CIFAR-10 (Abadi et al., 1607.00133, section 5.3).
-
-    It has two 5x5 convolutions with 64 filters, ReLU and 2x2 max pooling, then two layers of 384 units.
-    ``size`` is the side of the square images, a multiple of 4.
-    Shapes: (n, channels, size, size) to (n, classes).
-
-    >>> sum(weight.numel() for weight in abadi_cifar_cnn().parameters())
-    1144138
-    """
+    """Build the convolutional network for 24x24 crops of CIFAR-10 (Abadi et al., 1607.00133, section 5.3)."""
+    # It has two 5x5 convolutions with 64 filters, ReLU and 2x2 max pooling, then two layers of 384 units.
+    # ``size`` is the side of the square images, a multiple of 4. Shapes: (n, channels, size, size) to (n,
+    # classes).
     if check_integer("size", size, low=4) % 4:
         raise InvalidInput(f"size must be a multiple of 4; got {size}. Two poolings halve it.")
     return nn.Sequential(
@@ -401,11 +345,6 @@ def build(
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that :func:`build` knows.
-
-    >>> names()[:2]
-    ('linear', 'additive')
-    """
     return tuple(_NETWORKS)
 
 
@@ -488,3 +427,68 @@ def _one_width(hidden: Sequence[int]) -> int:
     if len(hidden) != 1:
         raise InvalidInput(f"the network window has one hidden layer; got hidden={list(hidden)}.")
     return hidden[0]
+
+
+# --- layers that mix records -------------------------------------------------------------------------------
+#
+# Letters: C channels; G groups of channels.
+
+
+def make_private_ready(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` without layers that mix records; the original does not change.
+
+    BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
+    section 3.1).  G is the largest divisor of C up to 32 that leaves at least four channels to a group.
+    Scale and bias are kept, and running statistics are dropped.  InstanceNorm loses its running statistics.
+    Shared layers stay shared.  :func:`replacements` lists beforehand what will change.
+
+    **Guarantee**
+
+    * The normalisation layers of the returned model pass ``isolation.model_checks.check_model``.
+    * The original is not changed, and shares no tensor with the copy.
+
+    >>> make_private_ready(nn.BatchNorm2d(48)).num_groups
+    12
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    ready = copy.deepcopy(model)
+    if (new := _replacement(ready)) is not None:
+        return new
+    layers: dict[int, nn.Module] = {}
+    for parent in list(ready.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            new = layers.get(id(child)) or _replacement(child)
+            if new is not None:
+                layers[id(child)] = new
+                setattr(parent, name, new)
+    return ready
+
+
+def replacements(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield (module name, class of the new layer) for each layer that :func:`make_private_ready` replaces."""
+    for name, module in model.named_modules():
+        new = _replacement(copy.deepcopy(module))
+        if new is not None:
+            yield name, type(new).__name__
+
+
+def _replacement(module: nn.Module) -> nn.Module | None:
+    """Return the layer that replaces ``module``, or None if it may stay."""
+    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+        new: nn.Module = type(module)(
+            module.num_features, eps=module.eps, affine=module.affine, track_running_stats=False
+        )
+    elif isinstance(module, _BatchNorm):
+        new = nn.GroupNorm(_groups(module.num_features), module.num_features, module.eps, module.affine)
+    else:
+        return None
+    new._parameters.update(module._parameters)
+    return new.train(module.training)
+
+
+def _groups(C: int) -> int:
+    """Return the largest divisor of C up to 32 that leaves at least four channels to a group, else 1."""
+    return max(g for g in range(1, 33) if C % g == 0 and (g == 1 or C // g >= 4))

@@ -35,12 +35,6 @@ class Scattering(nn.Module):
     **Guarantee**
 
     * The output for a picture depends only on that picture, and on no data set.
-
-    Raises:
-        InvalidInput: height or width is below 8, is not a multiple of 4, or differs from the input's.
-
-    >>> Scattering(28, 28)(torch.rand(2, 1, 28, 28)).shape
-    torch.Size([2, 81, 7, 7])
     """
 
     fine: Tensor
@@ -90,19 +84,8 @@ def scattering_features(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Compute the scattering features of many pictures, about 1,500 of 28x28 pixels per core-second.
-
-    Shapes: (n, c, h, w) to (n, 81 c, h / 4, w / 4).
-
-    Args:
-        images: the pictures.
-        chunk: the number of pictures that are computed at a time.
-        dtype: float16 halves the memory: 1.5 GB instead of 3.1 GB for CIFAR-10.
-        progress: called as ``progress(done, total)`` after every chunk.
-
-    >>> scattering_features(torch.rand(3, 3, 32, 32), dtype=torch.float16).shape
-    torch.Size([3, 243, 8, 8])
-    """
+    """Compute the scattering features of many pictures, about 1,500 of 28x28 pixels per core-second."""
+    # Shapes: (n, c, h, w) to (n, 81 c, h / 4, w / 4).
     check_integer("chunk", chunk, low=1)
     if images.ndim != 4 or len(images) == 0:
         raise InvalidInput(f"images must have shape (n >= 1, c, h, w); got {tuple(images.shape)}.")
@@ -120,13 +103,11 @@ def scattering_features(
 
 
 def mirror_average(features: Tensor) -> Tensor:
-    """Average features with those of the mirrored picture, and return the left half.
-
-    The right half is the mirror image of the left, so it adds nothing.
-    Mirroring a picture mirrors its maps and exchanges the directions of the wavelets, so no second transform
-    is needed.  This is exact for S0 and the first scale.  For the others it is exact up to the aliasing of
-    halved maps.  Shapes: (n, 81 c, h, w) to (n, 81 c, h, ceil(w / 2)).
-    """
+    """Average features with those of the mirrored picture, and return the left half."""
+    # The right half is the mirror image of the left, so it adds nothing. Mirroring a picture mirrors its maps
+    # and exchanges the directions of the wavelets, so no second transform is needed. This is exact for S0 and
+    # the first scale. For the others it is exact up to the aliasing of halved maps. Shapes: (n, 81 c, h, w)
+    # to (n, 81 c, h, ceil(w / 2)).
     if features.ndim != 4 or features.shape[1] % CHANNELS:
         raise InvalidInput(f"features must have shape (n, 81 c, h, w); got {tuple(features.shape)}.")
     count, channels, height, width = features.shape
@@ -146,12 +127,10 @@ def _mirrored_channels() -> list[int]:
 
 
 def _modulus(maps: Tensor, filters: Tensor, *, halve: bool) -> Tensor:
-    """Return ``|maps * psi|`` for the 8 filters: (..., p, r) to (..., 8, p, r), or to (..., 8, p/2, r/2).
-
-    To keep every second pixel, the four quarters of the spectrum are averaged.  The product of a complex
-    spectrum and a real filter is computed on real numbers, quarter by quarter.  This is many times faster
-    than complex arithmetic.
-    """
+    """Return ``|maps * psi|`` for the 8 filters: (..., p, r) to (..., 8, p, r), or to (..., 8, p/2, r/2)."""
+    # To keep every second pixel, the four quarters of the spectrum are averaged. The product of a complex
+    # spectrum and a real filter is computed on real numbers, quarter by quarter. This is many times faster
+    # than complex arithmetic.
     parts = 2 if halve else 1
     height, width = maps.shape[-2] // parts, maps.shape[-1] // parts
     spectrum = torch.view_as_real(torch.fft.fft2(maps)).flatten(-2)  # (..., p, 2 r)
@@ -198,11 +177,9 @@ def _morlet(size: tuple[int, int], scale: int, direction: float) -> NDArray[np.c
 
 
 def _low_pass(size: int, step: int) -> Tensor:
-    """Return the Gaussian phi along one axis, as a matrix (size/4 - 2, size/step) of rows that sum to 1.
-
-    phi is a product of two such Gaussians.  Therefore one small matrix product per axis averages, keeps one
-    position in four and cuts off the padding.
-    """
+    """Return the Gaussian phi along one axis, as a matrix (size/4 - 2, size/step) of rows that sum to 1."""
+    # phi is a product of two such Gaussians. Therefore one small matrix product per axis averages, keeps one
+    # position in four and cuts off the padding.
     spread = 0.8 * 2 ** (_SCALES - 1)
     # Centres of cells of four pixels, so that a mirrored picture has mirrored features.
     centres = np.arange(_PAD, size - _PAD, _STRIDE)[:, None] + (_STRIDE - 1) / 2
@@ -215,25 +192,8 @@ _DRAWN_AT_ONCE = 256  # pictures drawn together; another value gives other pictu
 
 
 def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> Tensor:
-    """Draw dead-leaves pictures.
-
-    With the same seed, a smaller count gives the first pictures of a larger count.
-
-    Args:
-        count: the number of pictures.
-        seed: any number; it may be public, as the pictures contain no data.
-        size: the number of pixels per side.
-        leaves: the number of shapes in a picture; later ones lie on top.
-
-    Returns:
-        (count, 3, size, size) float32 in [0, 1].
-
-    Raises:
-        InvalidInput: a setting is out of range.
-
-    >>> dead_leaves(2, seed=0).shape
-    torch.Size([2, 3, 32, 32])
-    """
+    """Draw dead-leaves pictures."""
+    # With the same seed, a smaller count gives the first pictures of a larger count.
     for name, value in (("count", count), ("size", size), ("leaves", leaves)):
         check_integer(name, value, low=1)
     check_integer("seed", seed, low=0, high=2**63 - 1)
@@ -252,11 +212,9 @@ class _Draw:
     chunk: int
 
     def uniform(self, channels: int = 1) -> Tensor:
-        """Draw uniform numbers in [0, 1)."""
         return torch.rand(self.chunk, channels, 1, 1, generator=self.generator)
 
     def normal(self, channels: int = 1, side: int = 1) -> Tensor:
-        """Draw standard normal numbers."""
         return torch.randn(self.chunk, channels, side, side, generator=self.generator)
 
 
@@ -314,11 +272,6 @@ class PublicDirections:
     """The k principal directions of standardised public rows, and coordinates of other rows along them.
 
     ``values`` (k,) are the mean squared coordinates of the public rows, in decreasing order.
-
-    >>> public = torch.randn(50, 8) * torch.arange(1, 9)
-    >>> directions = PublicDirections(public, directions=5)
-    >>> directions(torch.randn(3, 8)).shape, directions.values.shape
-    (torch.Size([3, 5]), torch.Size([5]))
     """
 
     def __init__(self, public: Tensor, *, directions: int) -> None:
@@ -344,11 +297,7 @@ class PublicDirections:
 
 
 def shrinking(values: Tensor, *, floor: int, power: float = 0.5) -> Tensor:
-    """Return factors (lam / (s_i + lam))^power, (k,), for eigenvalues ``values`` and lam = values[floor].
-
-    >>> shrinking(torch.tensor([8.0, 1.0, 0.1]), floor=1)
-    tensor([0.3333, 0.7071, 0.9535])
-    """
+    """Return factors (lam / (s_i + lam))^power, (k,), for eigenvalues ``values`` and lam = values[floor]."""
     check_integer("floor", floor, low=0, high=len(values) - 1)
     factors: Tensor = (values[floor] / (values + values[floor])) ** power
     return factors
@@ -358,10 +307,6 @@ class PublicWhitening:
     """Standardises features and shrinks strong directions by public statistics, and returns rows of norm 1.
 
     Each of the strongest ``directions`` is scaled by sqrt(lam / (s_i + lam)).  The others do not change.
-
-    >>> public = torch.randn(50, 8) * torch.arange(1, 9)
-    >>> PublicWhitening(public, directions=8, floor=4)(torch.randn(3, 8)).norm(dim=1).round(decimals=4)
-    tensor([1., 1., 1.])
     """
 
     def __init__(self, public: Tensor, *, directions: int = 1000, floor: int = 400) -> None:
@@ -459,7 +404,6 @@ class PictureFeatures(nn.Module):
         return out
 
     def _compressed(self, pictures: Tensor) -> Tensor:
-        """Return (n, d) features before whitening."""
         pictures = pictures.float()
         if tuple(pictures.shape[2:]) != self.size:
             pictures = F.interpolate(pictures, size=self.size, mode="area")
@@ -477,7 +421,6 @@ def _inner_size(height: int, width: int) -> tuple[int, int]:
 
 
 def _public(count: int, colours: int, size: tuple[int, int]) -> Tensor:
-    """Return (count, colours, *size) dead leaves."""
     pictures = dead_leaves(count, seed=0, size=_PROCESS)
     pictures = pictures if colours == 3 else pictures.mean(1, keepdim=True).expand(-1, colours, -1, -1)
     return F.interpolate(pictures, size=size, mode="area")

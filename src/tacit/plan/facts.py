@@ -18,7 +18,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
-from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real, check_small_delta
 from tacit.events import Adjacency, Event, Gaussian
 from tacit.events.base import check_event
 from tacit.sampling import (
@@ -30,7 +30,6 @@ from tacit.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
-from tacit.strength import check_small_delta
 
 SAMPLERS = (
     PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling, ByDate,

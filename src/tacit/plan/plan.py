@@ -18,7 +18,7 @@ from typing import Unpack
 from tacit import accounting
 from tacit.accounting import PrivacyCurve
 from tacit.clipping.rules import AdaptiveClipping, FlatClipping
-from tacit.errors import BudgetExceeded, InvalidInput, check_integer
+from tacit.errors import BudgetExceeded, InvalidInput, check_integer, warn_if_weak
 from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
 from tacit.events.base import FAMILY as EVENTS
 from tacit.notebook import facts
@@ -28,7 +28,6 @@ from tacit.plan.signal import Signal
 from tacit.rounding import NOISE_DIGITS, round_up
 from tacit.sampling import CyclicPoissonSampling, TruncatedPoissonSampling
 from tacit.serial import Family, from_json, to_data
-from tacit.strength import warn_if_weak
 
 _BLANK_NOISE = 1.0  # a placeholder that calibration replaces; no clipping rule may depend on it
 _LEAST_NOISE = 1e-100  # its square is still a normal float

@@ -9,9 +9,8 @@ from typing import Any, TypedDict
 
 from tacit.clipping.rules import ClippingRule, FlatClipping
 from tacit.correlation import Correlation
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput, check_integer, check_real, listing
 from tacit.events import Adjacency, Event
-from tacit.notebook import listing
 from tacit.plan.facts import LossReport, Mechanism, ScoreReport
 from tacit.sampling import ByDate, FullBatch, PoissonSampling, Sampling, TruncatedPoissonSampling
 

@@ -9,10 +9,9 @@ from functools import cached_property
 from tacit.accounting import PrivacyCurve, account
 from tacit.accounting.pld import left_for_poisson
 from tacit.accounting.price import last_whole
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput, check_integer, check_real, check_small_delta
 from tacit.events import Adjacency, Compose, Event, Gaussian
 from tacit.sampling import FullBatch, PoissonSampling
-from tacit.strength import check_small_delta
 
 _LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return the least noise
 

@@ -29,11 +29,10 @@ from typing import NoReturn
 from tacit.accounting import calibrate
 from tacit.accounting.calibrate import LooseBudget
 from tacit.accounting.pld import chance_of_cut, smallest_largest_batch
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import InvalidInput, check_integer, warn_if_weak
 from tacit.planner.answer import NEAR_FLOOR, PlanAdvice, PlanOption
 from tacit.planner.request import PlanRequest
 from tacit.rounding import NOISE_DIGITS
-from tacit.strength import warn_if_weak
 
 _ELBOW_NOISE = 2.3  # solves sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the elbow by the central limit theorem
 _BELOW, _ABOVE = 16, 8  # the table reaches from elbow / 16 to 8 elbow

@@ -1,9 +1,9 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
-A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum (``measures``), amounts of noise
-(``pricing``), and the SQL that an engine runs (``statements``). The ``engines`` are PostgreSQL and Spark, and
-``duckdb`` for files and frames. ``noise`` is added, and ``answer`` makes values with intervals. A
-``private_table`` does all this and charges the ledger, after the curator's ``table_check``.
+A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum and amounts of noise
+(``measures``), and the SQL that an engine runs (``statements``, ``engines``). The plan's noise is added, and
+``answer`` makes values with intervals. A ``private_table`` does all this and charges the ledger, after the
+curator's ``table_check``.
 """
 
 from tacit.queries.answer import Answer

@@ -11,10 +11,19 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 from tacit.notebook import grid
-from tacit.queries.measures import Measure, Present, Squares, Total, centred, in_units, measures_of
-from tacit.queries.noise import Noisy
-from tacit.queries.plan import Compiled, Key, Release
-from tacit.queries.pricing import interval, laplace_sum_reach, normal_sum_reach
+from tacit.queries.measures import (
+    Measure,
+    Present,
+    Squares,
+    Total,
+    centred,
+    in_units,
+    interval,
+    laplace_sum_reach,
+    measures_of,
+    normal_sum_reach,
+)
+from tacit.queries.plan import Compiled, Key, Noisy, Release
 from tacit.queries.query import Aggregate, Mean, Quantile, StandardDeviation, Variance
 
 # The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
@@ -75,15 +84,12 @@ class Reading:
         ]
 
     def value(self, measure: Measure) -> Fraction:
-        """Return the noisy value of a measure that has no bins."""
         return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
-    """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin.
-
-    Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
-    """
+    """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin."""
+    # Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
     match item:
         case Mean(column):
             return _mean(column, reading)
@@ -122,13 +128,11 @@ _Part = tuple[Fraction, Measure]  # a factor, and the measure whose noisy number
 
 
 def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
-    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``.
-
-    Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
-    than continuous noise of the same distribution (for Laplace noise, with the scale
-    1 / (2 tanh(1 / (2 b))), just above b). All these densities decrease on both sides of 0, so the same holds
-    for the sums (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
-    """
+    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``."""
+    # Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
+    # than continuous noise of the same distribution (for Laplace noise, with the scale 1 / (2 tanh(1 / (2
+    # b))), just above b). All these densities decrease on both sides of 0, so the same holds for the sums
+    # (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
     scales, spread, laplace = [], Fraction(0), False
     for coefficient, measure in parts:
         release = reading.compiled.release(measure)
@@ -149,11 +153,9 @@ def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
 
 
 def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) -> _Span:
-    """Return the mean of k - c with its interval, which is narrowed in three rounds.
-
-    The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
-    then for the ends of the interval that the last round gave.
-    """
+    """Return the mean of k - c with its interval, which is narrowed in three rounds."""
+    # The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
+    # then for the ends of the interval that the last round gave.
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
     count = Present(total.column)
     rows, span = reading.value(count), _Span(low, Fraction(0), high)
@@ -171,10 +173,8 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
 # whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of
 # that noise (Fieller 1954).
 def _mean(column: str, reading: Reading) -> Estimate:
-    """Return centre + total / count, clamped to [lower, upper].
-
-    Rounding to the grid moves a value by at most half a step, and the interval allows for that.
-    """
+    """Return centre + total / count, clamped to [lower, upper]."""
+    # Rounding to the grid moves a value by at most half a step, and the interval allows for that.
     total = centred(column, reading.compiled.policy)
     grid = total.grid
     ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
@@ -190,11 +190,9 @@ def _mean(column: str, reading: Reading) -> Estimate:
 # noise. The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of
 # rows matter less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
 def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
-    """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2].
-
-    For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which changes
-    their mean by at most 2^shift / 2.
-    """
+    """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2]."""
+    # For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which
+    # changes their mean by at most 2^shift / 2.
     risk, least = 1.0 - LEVEL, 2 if sample else 1
     total, count = centred(column, reading.compiled.policy), Present(column)
     squares = Squares(column, total.grid, total.centre)

@@ -1,20 +1,37 @@
-"""The interface of engines, their one error after a charge, and tables in PostgreSQL and Spark."""
+"""Engines, which run statements on a table: DuckDB for frames and files, PostgreSQL, Spark."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import tempfile
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.columns.reading import declared_missing
-from tacit.columns.tables import check_names
+from tacit.columns.tables import (
+    Cells,
+    CsvFile,
+    MalformedTable,
+    arrow_cells,
+    check_names,
+    declared_missing,
+    is_csv,
+    kind_of_frame,
+    names_of_frame,
+    numbers_of,
+    pieces,
+    words_of,
+)
 from tacit.errors import InvalidInput, TacitError, needed
 from tacit.ledger.policy import Policy
-from tacit.queries.statements import SOURCE, Statement, exp
+from tacit.queries.statements import SOURCE, Statement, alias, exp, field
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _FLOATS = ("FLOAT", "DOUBLE", "DECIMAL")
@@ -46,15 +63,10 @@ class EngineFailure(TacitError):
 
 @dataclass(frozen=True)
 class Places:
-    """The rows that the curator's check finds; they are confidential.
+    """The rows that the curator's check finds; they are confidential."""
 
-    Attributes:
-        count: the number of rows.
-        rows: their indices, from 0; None for a database, where rows have no order.
-    """
-
-    count: int
-    rows: NDArray[np.int64] | None
+    count: int  # the number of rows
+    rows: NDArray[np.int64] | None  # their indices, from 0; None for a database, where rows have no order
 
     @classmethod
     def at(cls, rows: NDArray[np.int64]) -> Self:
@@ -201,11 +213,9 @@ class _Database(Engine):
         self._columns: Any = None
 
     @abstractmethod
-    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement."""
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]: ...
 
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """See :meth:`Engine.rows`."""
         return self._fetch(statement.sql(self._dialect, self._table))
 
     def content(self) -> Iterator[bytes]:
@@ -286,10 +296,8 @@ class PostgresEngine(_Database):
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a statement without parameters, so that a percent sign in a literal has no special meaning.
-
-        Each statement has its own savepoint: if it fails, the next statement still reads the same state.
-        """
+        """Run a statement without parameters, so that a percent sign in a literal has no special meaning."""
+        # Each statement has its own savepoint: if it fails, the next statement still reads the same state.
         try:
             with self._connection.transaction():
                 return list(self._connection.execute(text).fetchall())
@@ -368,3 +376,415 @@ class SparkEngine(_Database):
 
     def close(self) -> None:
         """Do nothing; the session belongs to the caller."""
+
+
+# --- DuckDB: frames, Parquet and CSV, read as Arrow tables -------------------------------------------------
+#
+# The content of a cell neither decides how other cells are read nor makes reading fail. A cell that is not as
+# its column declares becomes missing, and its position is recorded for the curator's check.
+
+
+@dataclass(frozen=True)
+class Read:
+    """A table that was read, and the positions of the cells that became missing."""
+
+    table: Any  # a pyarrow Table with the policy's columns
+    # for each column, the indices (from 0) of rows whose cell is not as the column declares
+    unreadable: Mapping[str, NDArray[np.int64]]
+    # for each column, the indices of rows whose cell is a Python object of another type
+    mistyped: Mapping[str, NDArray[np.int64]]
+
+
+_TEXT = ("VARCHAR", "string")
+_TYPES = {
+    "number": ("DOUBLE", "double"),
+    "integer": ("DOUBLE", "double"),
+    "boolean": ("BOOLEAN", "bool"),
+    "category": _TEXT,
+    "text": _TEXT,
+    "date": ("DATE", "date32"),
+    "datetime": ("TIMESTAMP", "timestamp[us]"),
+}
+"""For each kind of column, its type in SQL and in Arrow."""
+
+
+def sql_type(column: str, policy: Policy) -> str:
+    """Return the SQL type that the policy implies for a column; used if the table's column has no type."""
+    return _TYPES[_kind(column, policy)][0]
+
+
+def _kind(column: str, policy: Policy) -> str:
+    """Return the declared kind; the unit column is read as text, whatever is declared."""
+    return "text" if column == policy.unit_column else policy.columns[column].kind
+
+
+def _pyarrow() -> Any:
+    return needed("pyarrow", "query", "Asking a data frame or a CSV file")
+
+
+def _arrow_type(column: str, policy: Policy) -> Any:
+    return _pyarrow().type_for_alias(_TYPES[_kind(column, policy)][1])
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def file_table(path: Path, policy: Policy) -> Read:
+    pa = _pyarrow()
+    columns = policy.needed_columns
+    schema = pa.schema([(column, _arrow_type(column, policy)) for column in columns])
+    unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in columns}
+    batches, rows = [], 0
+    names = columns or CsvFile(path, (), policy.dialect).header[:1]
+    for piece in pieces(path, names, policy.dialect):
+        arrays = []
+        for column in columns:
+            array, places = _read_cells(piece[column], column, policy)
+            arrays.append(array)
+            unreadable[column].append(places + rows)
+        rows += len(next(iter(piece.values())))
+        batches.append(pa.record_batch(arrays, schema=schema))
+    table = pa.Table.from_batches(batches, schema=schema) if columns else _rows_alone(rows)
+    places_of = {column: np.concatenate(places) for column, places in unreadable.items() if places}
+    return Read(table, _not_empty(places_of), {})
+
+
+def _not_empty(places_of: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    return {column: places for column, places in places_of.items() if len(places)}
+
+
+def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+    """Return cells as an Arrow array of the declared kind, and the indices of the unreadable cells."""
+    pa, kind = _pyarrow(), _kind(column, policy)
+    if kind in ("category", "text"):
+        declared = () if column not in policy.columns else map(str, policy.columns[column].values or ())
+        words = words_of(cells, tuple(declared), missing_words_of(column, policy))
+        return pa.array(words, pa.string()), np.empty(0, dtype=np.int64)
+    try:
+        numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
+    except InvalidInput as problem:
+        raise InvalidInput(f"column {column!r}: {problem} Convert it, or declare what it is.") from None
+    lacking = np.isnan(numbers)
+    if kind == "boolean":
+        return pa.array(numbers == 1.0, pa.bool_(), mask=lacking), places
+    if kind in ("date", "datetime"):
+        scale, whole = (1.0, pa.int32()) if kind == "date" else (1e6, pa.int64())
+        counts = np.round(np.nan_to_num(numbers) * scale).astype(np.int64)
+        return pa.array(counts, whole, mask=lacking).cast(_arrow_type(column, policy)), places
+    return pa.array(numbers, from_pandas=True), places
+
+
+def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
+    """Return whether a column of this Arrow type must be read cell by cell, such as numbers in texts."""
+    types = _pyarrow().types
+    string = (
+        types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
+    )
+    moment = types.is_timestamp(arrow_type)
+    read = {
+        "number": string,
+        "integer": string,
+        "boolean": string or types.is_integer(arrow_type) or types.is_floating(arrow_type),
+        "date": string or moment,
+        "datetime": string or (moment and arrow_type.tz is not None),
+    }
+    return bool(missing_words_of(column, policy) or read.get(_kind(column, policy)))
+
+
+def must_be_read(path: Path, policy: Policy) -> bool:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:  # without pyarrow, only types that the engine itself can read are supported
+        return False
+    try:
+        schema = parquet.read_schema(path)
+    except (OSError, ArrowException):  # the engine reports the problem
+        return False
+    columns = [column for column in policy.needed_columns if schema.names.count(column) == 1]
+    return any(_needs_reading(column, schema.field(column).type, policy) for column in columns)
+
+
+# --- data frames -----------------------------------------------------------------------------------------
+
+
+def arrow_table(data: object, policy: Policy) -> Read:
+    """Return the policy's columns of a data frame or Arrow table; numbers are not copied if possible."""
+    pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
+    if kind == "mapping":
+        raise InvalidInput(
+            "data must be a table; got a mapping. Give a data frame, a pyarrow Table or the path of a file."
+        )
+    check_names(names_of_frame(data), names, "the table")
+    frame: Any = data
+    rows = len(frame)
+    frame = frame.select(names).to_arrow() if kind == "polars" else frame
+    columns: dict[str, Any] = {}
+    unreadable: dict[str, NDArray[np.int64]] = {}
+    mistyped: dict[str, NDArray[np.int64]] = {}
+    for column in names:
+        cells = _pandas_column(frame[column]) if kind == "pandas" else frame.column(column)
+        if cells is None:
+            cells, places = _cell_by_cell(frame[column], column, policy)
+            texts = np.array([isinstance(frame[column].iloc[at], str) for at in places], dtype=np.bool_)
+            unreadable[column], mistyped[column] = places[texts], places[~texts]
+        if _needs_reading(column, cells.type, policy):
+            cells, places = _read_cells(arrow_cells(cells), column, policy)
+            unreadable.setdefault(column, places)
+        elif pa.types.is_null(cells.type):  # the column contains only None
+            cells = cells.cast(_arrow_type(column, policy))
+        columns[column] = cells
+    table = pa.table(columns) if columns else _rows_alone(rows)
+    return Read(table, _not_empty(unreadable), _not_empty(mistyped))
+
+
+def _rows_alone(rows: int) -> Any:
+    pa = _pyarrow()
+    return pa.table({"row": pa.nulls(rows)})
+
+
+def _pandas_column(series: Any) -> Any:
+    pa = _pyarrow()
+    if str(series.dtype) == "object":
+        return None
+    try:
+        return pa.chunked_array(pa.array(series, from_pandas=True))
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+        return None  # a cell that cannot be converted is of another type
+
+
+def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
+    pa, kind = _pyarrow(), _kind(column, policy)
+    cells = series.to_numpy(dtype=object, na_value=None)
+    if kind not in ("category", "text"):
+        return _read_cells(cells, column, policy)
+    read = _as_text if kind == "category" else _as_name
+    missing = series.isna().to_numpy()
+    values = [None if lacks else read(cell) for cell, lacks in zip(cells, missing, strict=True)]
+    readable = np.array([value is not None for value in values], dtype=np.bool_)
+    return pa.array(values, pa.string()), np.flatnonzero(~readable & ~missing)
+
+
+def _as_text(cell: object) -> str | None:
+    if not isinstance(cell, str):
+        return None
+    try:
+        cell.encode()
+    except UnicodeEncodeError:  # the text contains half of a surrogate pair
+        return None
+    return str(cell)
+
+
+def _as_name(cell: object) -> str | None:
+    """Return the identifier of a row's unit as text; None if the cell's type cannot be an identifier."""
+    if isinstance(cell, int | np.integer | uuid.UUID | datetime.date) and not isinstance(cell, bool):
+        return str(cell)
+    return _as_text(cell)
+
+
+_LOCK = (
+    "SET enable_external_access = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
+    "SET python_enable_replacements = false",
+    # Without this, x <= infinity is true for NaN if a row group of a file has statistics, which ignore NaN.
+    "SET disabled_optimizers = 'statistics_propagation'",
+    "SET enable_progress_bar = false",  # a progress bar would reveal the size of the data
+    "SET lock_configuration = true",
+)
+_PIECE = 1 << 20
+
+
+@final
+class DuckDBEngine(Engine):
+    """A data frame, an Arrow table, or the path of a Parquet or CSV file.
+
+    A CSV file is read once, as the kinds that the policy declares. Cells that do not fit become missing. A
+    Parquet file is read again for every statement, unless it contains numbers or dates as texts. Neither file
+    may change while the engine is open.
+
+    Args:
+        data: the table, or the path of its file.
+        policy: the policy of the data set; only its columns are used. The constructor does not check types,
+            as they are often inferred from cells; :meth:`check` does.
+
+    Raises:
+        InvalidInput: if the table cannot be read, or lacks a column.
+        MissingExtra: if duckdb, or pyarrow for a data frame, is not installed.
+    """
+
+    def __init__(self, data: object, policy: Policy) -> None:
+        duckdb = needed("duckdb", "query", "Asking a private table")
+        self._error: type[Exception] = duckdb.Error
+        self._connection = duckdb.connect(":memory:")
+        self._path = Path(os.fspath(data)).resolve() if isinstance(data, str | os.PathLike) else None
+        self._read: Read | None = None
+        self._unread: Policy | None = None  # set while a file must still be read cell by cell
+        if self._path is None:
+            self._register(arrow_table(data, policy))
+        else:
+            self._attach(self._path, policy)
+        for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
+            self._connection.execute(setting)
+        self._stamp = None if self._path is None else _stamp(self._path)
+
+    def _register(self, read: Read) -> None:
+        self._read, self._unread = read, None
+        try:
+            self._connection.register(SOURCE, read.table)
+        except self._error:
+            types = ", ".join(f"{field.name!r} {field.type}" for field in read.table.schema)
+            raise InvalidInput(
+                f"DuckDB has no type for a column of the table: {types}. Convert it."
+            ) from None
+
+    def _attach(self, path: Path, policy: Policy) -> None:
+        if not path.is_file():
+            if path.is_dir():
+                raise InvalidInput(f"{str(path)!r} is a folder. Name a file in it.")
+            raise InvalidInput(f"there is no file {str(path)!r}. Check the path.")
+        if is_csv(path):
+            CsvFile(path, policy.needed_columns, policy.dialect)
+            self._unread = policy
+            return
+        if path.suffix.lower() != ".parquet":
+            raise InvalidInput(
+                f"{str(path)!r} is not a table that can be queried. Give a .parquet, .csv or .tsv file; the "
+                "last two may end in .gz."
+            )
+        if any(letter in str(path) for letter in "*?[]{}"):
+            raise InvalidInput(
+                f"the path {str(path)!r} contains one of *?[]{{}}, which mark a pattern. Rename the file."
+            )
+        if must_be_read(path, policy):
+            self._unread = policy
+            return
+        quoted = _text(str(path))
+        reading = f"read_parquet({quoted}, hive_partitioning = false)"
+        try:
+            described = self._connection.execute(f"DESCRIBE SELECT * FROM {reading}").fetchall()
+            elements = self._connection.execute(
+                f"SELECT name, num_children FROM parquet_schema({quoted})"
+            ).fetchall()
+            columns = ", ".join(_column_sql(str(row[0]), str(row[1]), policy) for row in described)
+            self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {columns} FROM {reading}")
+            self._connection.execute(f"SET allowed_paths = [{quoted}]")
+        except self._error:
+            raise InvalidInput(
+                f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may hold rows "
+                "and is not shown.)"
+            ) from None
+        own = _top_names(elements)
+        if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
+            check_names(own, own, repr(str(path)))
+            raise InvalidInput(
+                f"DuckDB changes names of columns in {str(path)!r}. Rename them to plain, different names."
+            )
+
+    def load(self) -> None:
+        """Read a file if that is needed; see :meth:`Engine.load`."""
+        if self._unread is not None and self._path is not None:
+            self._register(file_table(self._path, self._unread))
+
+    def check(self, policy: Policy) -> None:
+        """Check types as in :meth:`Engine.check`; refuse a file that has changed."""
+        if self._path is not None and _stamp(self._path) != self._stamp:
+            raise InvalidInput(f"{str(self._path)!r} has changed since it was opened. Open it again.")
+        if self._unread is None:  # a file that is read cell by cell gets the policy's types
+            described = self._connection.execute(f"DESCRIBE {SOURCE}").fetchall()
+            check_types({str(row[0]): str(row[1]) for row in described}, policy)
+
+    def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
+        try:
+            self.load()
+        except MalformedTable:
+            raise EngineFailure from None
+        return self._fetch(statement.sql("duckdb", exp.to_table(SOURCE)))
+
+    def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
+        self.load()
+        if self._read is None:
+            return {}, {}
+        return _by_column(self._read.unreadable), _by_column(self._read.mistyped)
+
+    def places(self, condition: Any) -> Places:
+        """Return places as :meth:`Engine.places` does, with indices, as DuckDB keeps the order of rows."""
+        self.load()
+        number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
+        rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
+        select = exp.select(field("place")).from_(rows.subquery("numbered")).where(field("found"))
+        text = str(select.sql(dialect="duckdb"))
+        return Places.at(np.array([row[0] for row in self._fetch(text)], dtype=np.int64))
+
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
+        try:
+            return list(self._connection.execute(text).fetchall())
+        except self._error:
+            raise EngineFailure from None
+        except RuntimeError as problem:  # DuckDB's form of a Ctrl-C
+            raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
+
+    def content(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, or the columns in Arrow's format."""
+        if self._path is not None:
+            yield from _pieces(self._path)
+            return
+        assert self._read is not None, "a table is in a file or in memory"
+        table = self._read.table
+        yield str(table.schema).encode()
+        for batch in table.combine_chunks().to_batches(max_chunksize=_PIECE):
+            yield batch.serialize().to_pybytes()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _text(value: str) -> str:
+    return str(exp.Literal.string(value).sql(dialect="duckdb"))
+
+
+def _top_names(elements: list[tuple[str, int | None]]) -> list[str]:
+    """Return the names of a Parquet file's columns from its schema: the root, then a tree in preorder."""
+    names = []
+    unread = 0  # the elements of the current column that are still to come
+    for name, children in elements[1:]:
+        if not unread:
+            names.append(str(name))
+            unread = 1
+        unread += (children or 0) - 1
+    return names
+
+
+def _column_sql(column: str, kind: str, policy: Policy) -> str:
+    """Return the SQL for a file's column; a column of only NULL has no type, and gets the declared one."""
+    name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
+    if kind == '"NULL"' and column in policy.needed_columns:
+        return f"CAST({name} AS {sql_type(column, policy)}) AS {name}"
+    return name
+
+
+def _spill() -> str:
+    """Return DuckDB's folder for data that do not fit into memory; it is not in the working directory."""
+    return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
+
+
+def _by_column(rows_of: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
+    return {column: Places.at(rows) for column, rows in rows_of.items()}
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        raise InvalidInput(f"{str(path)!r} cannot be read now. Check the path.") from None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def engine_of(data: object, policy: Policy) -> Engine:
+    return data if isinstance(data, Engine) else DuckDBEngine(data, policy)

@@ -1,4 +1,4 @@
-"""The integers that a query sums, and their sensitivity to one unit.
+"""The integers that a query sums, their sensitivity to one unit, and the noise for a share of the budget.
 
 Legend: x is the value of a row, k its integer, s the step of the grid, c the centre. K is the number of a
 unit's rows that count, and G the number of an answer's groups in which a unit may count.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from statistics import NormalDist
 from typing import ClassVar
 
+from tacit.accounting.price import halved, last_whole
+from tacit.accounting.renyi import zcdp_curve
 from tacit.columns import Column
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
 from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
@@ -65,7 +70,6 @@ class Grid:
 
     @classmethod
     def of(cls, name: str, column: Column) -> Grid:
-        """Return the grid that the policy declares for a column of numbers."""
         if column.low is None or column.high is None:
             raise InvalidInput(
                 f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
@@ -141,7 +145,6 @@ class Total(Measure):
 
     @property
     def centre_words(self) -> str:
-        """The centre in words; empty if it is 0."""
         return f" around {self.centre * self.grid.step:g}" if self.centre else ""
 
     @property
@@ -183,7 +186,6 @@ class Squares(Measure):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The smallest and the largest integer of a row."""
         return 0, (self.root**2 + (1 << self.shift >> 1)) >> self.shift
 
 
@@ -251,18 +253,10 @@ class Bound:
 
 
 def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> Bound:
-    """Return the sensitivity of a measure under a policy.
-
-    Args:
-        measure: the sum.
-        policy: the policy of the data set.
-        groups: whether the query has ``by`` columns.
-        filtered: whether the query has a predicate, so that some rows may not count.
-
-    Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's span,
-    which may be less than twice the largest contribution. If all integers are doubled and shifted by a public
-    constant, that difference is exactly twice the contribution of a unit.
-    """
+    """Return the sensitivity of a measure under a policy."""
+    # Under replace-one, neighbours' values of a single sum differ by at most K times the width of a row's
+    # span, which may be less than twice the largest contribution. If all integers are doubled and shifted by
+    # a public constant, that difference is exactly twice the contribution of a unit.
     rows = policy.rows_per_unit
     low, high = measure.span
     each = measure.largest
@@ -304,7 +298,6 @@ def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
 
 
 def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
-    """Return the measures that an aggregate is computed from."""
     match item:
         case Count(None):
             return [Rows()]
@@ -330,10 +323,8 @@ def count_of_units(policy: Policy) -> Measure:
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
-    """Return the measure that sums the differences between a column and ``centre``.
-
-    The default centre is the middle of the bounds, which minimises the sensitivity to one value.
-    """
+    """Return the measure that sums the differences between a column and ``centre``."""
+    # The default centre is the middle of the bounds, which minimises the sensitivity to one value.
     grid = Grid.of(column, policy.columns[column])
     return Total(column, grid, (grid.low + grid.high) // 2 if centre is None else centre)
 
@@ -351,3 +342,265 @@ def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
         return Bins(item.column, edges, (False,) * len(edges))
     grid = Grid.of(item.column, policy.columns[item.column])
     return Regular(item.column, grid, -(-(grid.high - grid.low) // _MOST_CANDIDATES))
+
+
+# --- the noise for a share of the budget -------------------------------------------------------------------
+#
+# All arithmetic is exact, and rounds towards more noise. Scales are rounded up to 50 bits. So events hold
+# them exactly as doubles, and they are small fractions for the exact samplers. If a quotient needs fewer
+# bits, as 1 / 0.1 = 10, nothing is rounded and the price is exactly the one requested.
+
+_BITS = 50
+
+
+def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> Fraction:
+    """Return a parameter as the exact decimal that the user wrote: 0.1 is 1/10."""
+    number = check_real(name, value, low=0.0, high=high, open_low=True)
+    if number < low:
+        raise InvalidInput(
+            f"{name} must be at least {low:g}; got {value!r}. With less, an answer is only noise."
+        )
+    return Fraction(repr(number))
+
+
+def _exponent(value: Fraction) -> int:
+    """Return e with 2^(_BITS - 1) <= value / 2^e < 2^(_BITS + 1)."""
+    return value.numerator.bit_length() - value.denominator.bit_length() - _BITS
+
+
+def _power(e: int) -> Fraction:
+    return Fraction(2) ** e
+
+
+def rounded_down(value: Fraction) -> Fraction:
+    """Return the largest number of 50 bits that is at most ``value``."""
+    unit = _power(_exponent(value))
+    return math.floor(value / unit) * unit
+
+
+def root_down(value: Fraction) -> Fraction:
+    """Return a number of 50 bits at or just below the square root."""
+    half = _exponent(value) // 2 - _BITS // 2
+    return math.isqrt(math.floor(value / _power(2 * half))) * _power(half)
+
+
+def laplace_scale(sensitivity: int, epsilon: Fraction) -> Fraction:
+    """Return the smallest scale of 50 bits with sensitivity / scale <= epsilon."""
+    value = sensitivity / epsilon
+    unit = _power(_exponent(value))
+    return math.ceil(value / unit) * unit
+
+
+def gaussian_sigma(squared: int, rho: Fraction) -> Fraction:
+    """Return the smallest sigma of 50 bits with squared / (2 sigma^2) <= rho."""
+    # ``squared`` is the squared L2 sensitivity.
+    value = Fraction(squared) / (2 * rho)
+    half = _exponent(value) // 2 - _BITS // 2
+    scaled = value / _power(2 * half)
+    root = math.isqrt(math.ceil(scaled))
+    while root * root < scaled:
+        root += 1
+    return root * _power(half)
+
+
+def rho_within(epsilon: Fraction, delta: float) -> Fraction:
+    """Return the largest rho (of 50 bits) for which rho-zCDP is (epsilon, delta)-DP at the best order."""
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    target = float(epsilon) * (1.0 - 1e-15)
+    low, high = 0.0, float(epsilon)  # rho = epsilon is more than any delta < 1/2 allows
+    while zcdp_curve(high).epsilon(delta) <= target:
+        low, high = high, 2.0 * high
+    low, _ = halved(lambda rho: zcdp_curve(rho).epsilon(delta) <= target, low, high, 60)
+    return rounded_down(Fraction(low))
+
+
+_ROUNDING = 1e-9  # relative margin for the rounding of probabilities computed here
+_SUMMED = 64  # up to this sigma the tail of a discrete Gaussian is summed term by term
+_RISK = 0.05
+
+
+# --- the width of the noise ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)  # an answer calls it once per group
+def interval(law: str, scale: Fraction, level: float) -> int:
+    """Return the smallest k with P(|noise| <= k) >= ``level`` for integer ``laplace`` or ``gaussian`` noise.
+
+    **Guarantee**
+
+    * k is never too small. As a margin for rounding, 1 - ``level`` is multiplied by 1 - 1e-9. If sigma is
+      above 64, the tail has a closed-form bound, and k may be one more than needed.
+    """
+    return _smallest(law, scale, (1.0 - level) / 2) - 1
+
+
+# Thresholds are for groups whose keys are not public: a group may exist because of one person. Let D' have
+# one unit more than D, which counts in at most G groups, and at most ``each`` times in each. Groups that
+# exist only because of this unit have a true count of at most ``each``. One such group reaches the threshold
+# t with probability at most p, and any of them does with probability at most delta:
+#
+#     p is P[each + Z >= t], and delta is 1 - (1 - p)^G,                                        (1)
+#
+# where the noises Z of the groups are independent. So the release on D' is a mixture of two cases. With
+# probability at least 1 - delta, none of these groups is shown. Then groups and counts are those of a
+# mechanism that sees only the keys of D, and its noise hides the unit as it does if keys are public. The
+# event of the noise composed with ``ApproximateDP(0, delta)`` covers a mixture with weights 1 - delta and
+# delta. Under replace-one both data sets have such groups, each because of a different unit, and the same
+# holds for both.
+def threshold(law: str, scale: Fraction, *, each: int, groups: int, delta: float) -> int:
+    """Return the smallest threshold t for which (1) is at most ``delta``."""
+    # If sigma is above 64, the tail has a closed-form bound, and t may be one more than needed.
+    check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
+    return each + _smallest(law, scale, -math.expm1(math.log1p(-delta) / groups))
+
+
+def _smallest(law: str, scale: Fraction, most: float) -> int:
+    """Return the smallest k >= 1 with P[noise >= k] at most ``most``."""
+    limit = math.log(most * (1.0 - _ROUNDING))
+    low, high = 0, 1
+    while _log_tail(law, high, scale) > limit:
+        low, high = high, 2 * high
+    return 1 + last_whole(lambda k: _log_tail(law, k, scale) > limit, low, high)
+
+
+def _log_tail(law: str, k: int, scale: Fraction) -> float:
+    """Return log P[noise >= k] for k >= 1."""
+    # For Laplace noise the probability is r^k / (1 + r), with r = exp(-1 / scale). Scales below 1/1000 count
+    # as 1/1000, as noise of such scales is almost certainly 0.
+    scale = max(scale, Fraction(1, 1000))
+    if law == "laplace":
+        return -float(k / scale) - math.log1p(math.exp(-float(1 / scale)))
+    if scale > _SUMMED:
+        return _log_normal_tail(k, scale)
+    s = float(scale)
+    reach = range(1, math.ceil(12 * s) + 1)  # terms beyond 12 sigma are below 1e-30 of the first
+    rest = 1.0 + math.fsum(math.exp(-j * (2 * k + j) / (2.0 * s * s)) for j in reach)
+    whole = 1.0 + 2.0 * math.fsum(math.exp(-((j / s) ** 2) / 2.0) for j in reach)
+    return -((k / s) ** 2) / 2.0 + math.log(rest / whole)
+
+
+def _log_normal_tail(k: int, sigma: Fraction) -> float:
+    """Return log P[N(0, sigma^2) > k - 1/2], which is at least log P[noise >= k] up to exp(-19 sigma^2)."""
+    # Beyond sigma, f(j) = exp(-j^2 / 2 sigma^2) is convex. So f(j) is at most its mean over [j - 1/2, j +
+    # 1/2], and the tail is at most the integral from k - 1/2. Within sigma, f is concave, and the sum over
+    # the middle is at least its integral. The sum of all f(j) is the integral times 1 + 2 exp(-2 pi^2
+    # sigma^2) + ... (Poisson).
+    z = float((k - Fraction(1, 2)) / sigma) / math.sqrt(2.0)
+    tail = math.erfc(z)
+    return math.log(tail / 2.0) if tail > 1e-290 else -z * z - math.log(2.0)  # Chernoff: erfc(z) <= exp(-z^2)
+
+
+def laplace_sum_reach(scales: Sequence[float], risk: float) -> float:
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent continuous Laplace noises."""
+    # The characteristic function is a product of 1 / (1 + (b_i x)^2). By partial fractions,
+    #
+    #     P(|noise| > t) = sum over i of exp(-t / b_i) b_i^(2 (m - 1)) / product over j != i (b_i^2 - b_j^2).
+    #
+    # Scales that are too close to each other for this formula are increased, which increases t.
+    apart: list[float] = []
+    for scale in sorted(scales):
+        apart.append(max(scale, apart[-1] * 1.01) if apart else scale)
+    weights = [
+        math.prod(b * b / (b * b - c * c) for place, c in enumerate(apart) if place != i)
+        for i, b in enumerate(apart)
+    ]
+
+    def beyond(t: float) -> float:
+        return math.fsum(w * math.exp(-t / b) for w, b in zip(weights, apart, strict=True))
+
+    most = sum(apart) * (math.log(len(apart)) - math.log(risk))
+    return halved(lambda t: beyond(t) > risk, 0.0, most, 44)[1]
+
+
+def normal_sum_reach(scales: Sequence[float], risk: float) -> float:
+    """Return t with P(|noise| > t) = ``risk``, for a sum of independent normal noises."""
+    return math.hypot(*scales) * NormalDist().inv_cdf(1.0 - risk / 2)
+
+
+# --- quantiles --------------------------------------------------------------------------------------------
+#
+# Quantiles use the exponential mechanism. A value counts as the candidate nearest to it. If instead a value
+# could lie between two candidates, no candidate would be the median of a column of equal values, and all
+# candidates would have the same loss. For a candidate c let L, E and R be the numbers of values below it,
+# equal to it and above it, and n = L + E + R. With q = a / d the loss of c is d times the distance of the
+# rank q n from the ranks L to L + E,
+#
+#     max(0,  (d - a) L - a (R + E),  a R - (d - a) (L + E)).                                              (2)
+#
+# One value changes each of the terms, and so the loss, by at most max(d - a, a) if it is added or removed,
+# and by d if it is replaced. Values equal to a candidate count on neither side. So a candidate whose equal
+# values include the rank q n has the loss 0, however many they are.
+#
+# The largest value belongs to one person. So the maximum aims at rank t from the top, where t is the error of
+# the rank that noise exceeds in at most 5 % of cases. Its loss is the distance of t from the ranks R to R +
+# E, counted from the top. The minimum does the same from the bottom.
+#
+# A candidate is drawn with probability proportional to exp(-epsilon loss / (2 Delta)) (McSherry & Talwar
+# 2007). The draw is exact: a uniform candidate is kept with probability exp(-epsilon loss / (2 Delta)), which
+# only comparisons of integers decide.
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A quantile's candidates and losses."""
+
+    values: tuple[float, ...]  # the candidates, in increasing order
+    # below, above: d - a and a, the weights of the values below and above a candidate in its signed loss
+    below: int
+    above: int
+    shift: int  # the number subtracted from the signed loss; 0 except for the maximum and the minimum
+    sensitivity: int  # Delta, the sensitivity of all groups' losses to one unit, under the policy's adjacency
+    epsilon: Fraction  # the cost of the choice in all groups together
+
+    def losses(self, counts: Sequence[int]) -> list[int]:
+        """Return the loss of each candidate, given the number of values that count as that candidate."""
+        if len(counts) != len(self.values):
+            raise InvalidInput(f"give one count per candidate ({len(self.values)}); got {len(counts)}.")
+        whole, below, losses = sum(counts), 0, []
+        for equal in counts:
+            above = whole - below - equal
+            least = self.below * below - self.above * (above + equal) - self.shift
+            most = self.below * (below + equal) - self.above * above - self.shift
+            losses.append(max(0, least, -most))
+            below += equal
+        return losses
+
+    @property
+    def rate(self) -> Fraction:
+        """The factor ``rate`` in a candidate's weight, exp(-rate loss)."""
+        return self.epsilon / (2 * self.sensitivity)
+
+    @property
+    def rank_error(self) -> int:
+        """The largest error of the answer's rank, in rows, in 95 % of all answers."""
+        # For m candidates, P[loss >= smallest loss + x] <= m exp(-epsilon x / (2 Delta)). In general the loss
+        # is d times the error of the rank, and the smallest loss is 0. For the maximum the error is R. If
+        # there are more than t values, R - t is at most the loss, and the smallest loss is 0. With fewer, R <
+        # t.
+        excess = _reach(self.sensitivity, self.epsilon, len(self.values)) - 1
+        return math.ceil(excess / (self.below + self.above)) + abs(self.shift)
+
+
+def _reach(sensitivity: int, epsilon: Fraction, candidates: int) -> int:
+    """Return the smallest x with m exp(-epsilon x / (2 Delta)) <= 0.05, for m candidates."""
+    return math.ceil(2 * sensitivity / float(epsilon) * math.log(candidates / _RISK))
+
+
+def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool) -> Choice:
+    values = _candidates(item, bins_of(item, policy))
+    q = Fraction(repr(item.q))
+    extreme = q in (0, 1)
+    below, above = (int(1 - q), int(q)) if extreme else (q.denominator - q.numerator, q.numerator)
+    one = policy.rows_per_unit * max(below, above)
+    exchanged = 2 * one if groups else policy.rows_per_unit * (below + above)
+    sensitivity = exchanged if policy.relation is Adjacency.REPLACE_ONE else one
+    shift = _reach(sensitivity, epsilon, len(values)) if extreme else 0
+    return Choice(values, below, above, -shift if q == 1 else shift, sensitivity, epsilon)
+
+
+def _candidates(item: Quantile, measure: Bins | Regular) -> tuple[float, ...]:
+    if isinstance(measure, Bins):
+        return tuple(map(float, item.candidates or ()))
+    grid = measure.grid
+    cells = range(grid.low, grid.high + 1, measure.stride)
+    return tuple(min(max(float(in_units(grid, cell)), grid.lower), grid.upper) for cell in cells)

@@ -1,17 +1,18 @@
-"""The plan of an answer: integers to measure, noise for each, and the event that is charged."""
+"""The plan of an answer: integers to measure, noise for each, the event that is charged, noisy integers."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack, final
 
-from tacit.errors import InvalidInput, check_in, check_real
+from tacit.errors import InvalidInput, check_in, check_real, listing, needed
 from tacit.events import (
     Adjacency,
     ApproximateDP,
@@ -24,14 +25,19 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 from tacit.ledger.policy import Policy
-from tacit.notebook import listing
-from tacit.queries.measures import Bound, Measure, bound, count_of_units, measures_of, most_groups
-from tacit.queries.pricing import (
+from tacit.noise.discrete import discrete_gaussian, discrete_laplace, exponential_choice
+from tacit.queries.measures import (
+    Bound,
     Choice,
+    Measure,
+    bound,
     choice_of,
+    count_of_units,
     exact,
     gaussian_sigma,
     laplace_scale,
+    measures_of,
+    most_groups,
     rho_within,
     root_down,
     rounded_down,
@@ -52,20 +58,15 @@ _MOST_GROUPS = 100_000  # the most combinations of declared keys
 
 
 class Privacy(TypedDict, total=False):
-    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them.
+    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them."""
 
-    Attributes:
-        epsilon: the epsilon of the whole answer.
-        rho: the zCDP parameter of the answer, instead of epsilon, for ``gaussian``.
-        delta: for ``gaussian`` with epsilon, the delta of the whole answer; a threshold uses half of it. For
-            ``laplace`` or rho, the delta of the threshold, which is needed if groups are not declared.
-        mechanism: the distribution of the noise, ``laplace`` or ``gaussian``. Quantiles use the exponential
-            mechanism instead.
-    """
-
-    epsilon: float | None
-    rho: float | None
+    epsilon: float | None  # the epsilon of the whole answer
+    rho: float | None  # the zCDP parameter of the answer, instead of epsilon, for ``gaussian``
+    # for ``gaussian`` with epsilon, the delta of the whole answer; a threshold uses half of it. For
+    # ``laplace`` or rho, the delta of the threshold, which is needed if groups are not declared.
     delta: float | None
+    # the distribution of the noise, ``laplace`` or ``gaussian``. Quantiles use the exponential mechanism
+    # instead.
     mechanism: str
 
 
@@ -86,25 +87,18 @@ class _Parameters:
 
 @dataclass(frozen=True)
 class Release:
-    """The release of one measure: with noise, as a choice among its bins, or unchanged because it is public.
+    """The release of one measure: with noise, as a choice among its bins, or unchanged if it is public."""
 
-    Attributes:
-        measure: the integers to sum.
-        bound: the sensitivity of the sum to one unit.
-        law: ``laplace``, ``gaussian``, ``choice`` or ``public``.
-        scale: the scale of the noise that is added to ``bound.factor`` times the integers; for a choice, its
-            epsilon; for a public number, 0.
-        quantile, choice: for a choice, the quantile, and its candidates and losses.
-        moved: for Gaussian noise, the number of contributions by which neighbours differ: 2 under
-            replace-one, else 1.
-    """
-
-    measure: Measure
-    bound: Bound
-    law: str
+    measure: Measure  # the integers to sum
+    bound: Bound  # the sensitivity of the sum to one unit
+    law: str  # ``laplace``, ``gaussian``, ``choice`` or ``public``
+    # the scale of the noise that is added to ``bound.factor`` times the integers; for a choice, its epsilon;
+    # for a public number, 0
     scale: Fraction
+    # quantile, choice: for a choice, the quantile, and its candidates and losses
     quantile: Quantile | None = None
     choice: Choice | None = None
+    # for Gaussian noise, the number of contributions by which neighbours differ: 2 under replace-one, else 1
     moved: int = 1
 
     @property
@@ -144,29 +138,22 @@ class Threshold:
 class Compiled:
     """The plan of an answer under a policy, made from public facts without reading data.
 
-    Attributes:
-        query, policy: the question, and the policy of its data set.
-        releases: what will be released for every group.
-        statements: the trees that an engine runs; each returns the integers of its measures.
-        groups: the declared groups, in order; None if groups are found by a threshold.
-        threshold: the condition for a group to be shown, or None.
-        parameters: the privacy parameters of the question, as texts.
-        charge_delta: the delta at which a budget of (epsilon, delta) should charge the event as a whole; None
-            if the budget adds the epsilons and deltas of the releases.
-
     **Guarantee**
 
     * ``event`` describes ``releases`` and ``threshold`` exactly, under the policy's adjacency and unit.
     * The plan does not depend on the data.
     """
 
-    query: Query
+    query: Query  # query, policy: the question, and the policy of its data set
     policy: Policy
-    releases: tuple[Release, ...]
+    releases: tuple[Release, ...]  # what will be released for every group
+    # the trees that an engine runs; each returns the integers of its measures
     statements: tuple[Statement, ...]
-    groups: tuple[Key, ...] | None
-    threshold: Threshold | None
-    parameters: Mapping[str, str | None]
+    groups: tuple[Key, ...] | None  # the declared groups, in order; None if groups are found by a threshold
+    threshold: Threshold | None  # the condition for a group to be shown, or None
+    parameters: Mapping[str, str | None]  # the privacy parameters of the question, as texts
+    # the delta at which a budget of (epsilon, delta) should charge the event as a whole; None if the budget
+    # adds the epsilons and deltas of the releases
     charge_delta: float | None
 
     @cached_property
@@ -193,13 +180,7 @@ class Compiled:
         return None if epsilon is None else (float(epsilon), float(delta or 0.0))
 
     def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
-        """Return the canonical request, which is equal for equal questions on one content at one price.
-
-        Args:
-            version: the keyed fingerprint of the content, so that other content makes another request.
-            block: the block of the data set that the question is about, if any.
-            attempt: 1, or 2, 3, ... to ask the same question again and be charged again.
-        """
+        """Return the canonical request, which is equal for equal questions on one content at one price."""
         return {
             "scheme": _SCHEME,
             "query": json.loads(query_to_json(self.query)),
@@ -214,13 +195,7 @@ listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
 def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
-    """Plan the answer to a question, and its cost, from public facts alone.
-
-    Args:
-        query: the question.
-        policy: the policy of the data set.
-        privacy: see :class:`Privacy`.
-    """
+    """Plan the answer to a question, and its cost, from public facts alone."""
     parameters = _Parameters(**privacy)
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
@@ -319,10 +294,8 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
 def _release(
     measure: Measure, item: Quantile | None, limit: Bound, noise: _Noise, policy: Policy, *, groups: bool
 ) -> Release:
-    """Return the release that spends one share of epsilon or rho.
-
-    For a sensitivity D, epsilon = f D / b or rho = (f D)^2 / (2 sigma^2). f is 2 under replace-one, else 1.
-    """
+    """Return the release that spends one share of epsilon or rho."""
+    # For a sensitivity D, epsilon = f D / b or rho = (f D)^2 / (2 sigma^2). f is 2 under replace-one, else 1.
     if limit.public:
         return Release(measure, limit, "public", Fraction(0))
     if item is not None:
@@ -351,3 +324,161 @@ def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> 
     sums = [measure for measure in measures if not measure.binned]
     batches = [sums, *([measure] for measure in measures if measure.binned)]
     return tuple(statement(lot, query, policy) for lot in batches if lot)
+
+
+# --- noise: only this section adds noise to integers -------------------------------------------------------
+#
+# Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed.
+# Both add exact discrete noise of the same distribution to exact integers. They differ only in the code that
+# a user has to trust.
+
+_LARGEST = 2**63 - 1  # the largest 64-bit integer
+
+
+class Sampler(Protocol):
+    """Adds independent discrete noise to integers.
+
+    **Guarantee**
+
+    * ``laplace`` returns value + k with P(k) proportional to exp(-|k| / scale). If the L1 distance between
+      the vectors of neighbours is at most D, that is epsilon-DP with epsilon = D / scale.
+    * ``gaussian`` returns value + k with P(k) proportional to exp(-k^2 / (2 sigma^2)). If the L2 distance
+      is at most D, that is rho-zCDP with rho = (D / sigma)^2 / 2 (2004.00010, Theorem 4).
+    """
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]: ...
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]: ...
+
+
+@final
+class OwnSampler:
+    """Tacit's sampler: integer arithmetic on the system's random bits (2004.00010, Algorithms 1 to 3)."""
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
+        return [x + k for x, k in zip(values, discrete_laplace(scale, len(values)), strict=True)]
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
+        return [x + k for x, k in zip(values, discrete_gaussian(sigma**2, len(values)), strict=True)]
+
+
+@final
+class OpenDPSampler:
+    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.
+
+    This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped before
+    noise is added, which increases no distance between them. Results beyond 64 bits are clamped too, which is
+    post-processing. OpenDP's ``map`` returns the same cost as Tacit, rounded up by at most 2^-52 of it.
+    """
+
+    def __init__(self) -> None:
+        self._dp = needed("opendp.prelude", "opendp", "Noise drawn by OpenDP")
+        self._dp.enable_features("contrib")
+
+    def laplace(self, values: Sequence[int], scale: Fraction) -> list[int]:
+        return self._noisy("laplace", scale, values)
+
+    def gaussian(self, values: Sequence[int], sigma: Fraction) -> list[int]:
+        return self._noisy("gaussian", sigma, values)
+
+    def measurement(self, law: str, scale: Fraction) -> Any:
+        """Return OpenDP's measurement."""
+        # Its ``map(D)`` is epsilon for Laplace noise of L1 sensitivity D, and rho for Gaussian noise of L2
+        # sensitivity D.
+        if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
+            raise InvalidInput(
+                f"OpenDP takes the scale of noise as a positive float; got {scale!r}. Choose the nearest "
+                "larger float, or Tacit's sampler (own), which takes any fraction."
+            )
+        dp = self._dp
+        domain = dp.vector_domain(dp.atom_domain(T="i64"))
+        if law == "laplace":
+            return dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=float(scale))
+        return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
+
+    def _noisy(self, law: str, scale: Fraction, values: Sequence[int]) -> list[int]:
+        measurement = self.measurement(law, scale)
+        clamped = [min(max(x, -_LARGEST), _LARGEST) for x in values]
+        return list(measurement(clamped)) if clamped else []
+
+
+def sampler(name: str = "own") -> Sampler:
+    choice = check_in("sampler", name, ("own", "opendp"))
+    return OwnSampler() if choice == "own" else OpenDPSampler()
+
+
+RawTable = dict[Measure, dict[Key, list[int]]]
+"""For each measure and group, the integers without noise (one, or one per bin).
+
+Never show, log or store them.
+"""
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """The noisy integers of every release, for every shown group; these may be shown."""
+
+    groups: tuple[Key, ...]  # the keys of the groups, in order
+    # for each release, one tuple per group. It contains the noisy integers (one, or one per bin), multiplied
+    # by ``bound.factor``. For a choice it contains the index of the chosen candidate, and for a public number
+    # nothing.
+    values: Mapping[Release, tuple[tuple[int, ...], ...]]
+
+
+def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) -> RawTable:
+    """Collect the rows that the statements returned in one table; ``results`` is in their order."""
+    # A sum that is larger than ``largest_table`` rows can give is clamped. Clamping never moves two sums
+    # further apart.
+    raw: RawTable = {}
+    for run, rows in zip(compiled.statements, results, strict=True):
+        for place, measure in enumerate(run.measures):
+            table = raw.setdefault(measure, {})
+            most = compiled.policy.largest_table * measure.largest
+            for row in rows:
+                key, number = row[: run.keys], int(row[run.keys + place])
+                *group, at = key if measure.binned else (*key, 0)
+                counts = table.setdefault(tuple(group), [0] * measure.bins)
+                counts[int(at)] = min(max(number, -most), most)
+    return raw
+
+
+def release_all(compiled: Compiled, raw: RawTable, sampler: Sampler) -> Noisy:
+    """Add the noise that ``compiled`` specifies, and keep the groups that may be shown.
+
+    **Guarantee**
+
+    * The function performs ``compiled.event`` on ``raw``. It performs each release once for every declared
+      group, whether or not the group has rows. If groups are not declared, it adds noise to the number of
+      units of every group, and performs the other releases only for groups that pass the threshold.
+    * The order of the groups does not depend on the data: it is the policy's order, or the keys are sorted.
+    """
+    groups = compiled.groups
+    values: dict[Release, tuple[tuple[int, ...], ...]] = {}
+    if compiled.threshold is not None:
+        gate = compiled.release(compiled.threshold.gate)
+        candidates = sorted(raw[gate.measure])
+        noisy = _noisy_values(gate, candidates, raw, sampler)
+        passing = [place for place, (count,) in enumerate(noisy) if count >= compiled.threshold.value]
+        groups = tuple(candidates[place] for place in passing)
+        values[gate] = tuple(noisy[place] for place in passing)
+    assert groups is not None
+    for release in compiled.releases:
+        if release not in values:
+            values[release] = _noisy_values(release, groups, raw, sampler)
+    return Noisy(groups, values)
+
+
+def _noisy_values(
+    release: Release, groups: Sequence[Key], raw: RawTable, sampler: Sampler
+) -> tuple[tuple[int, ...], ...]:
+    if release.law == "public":
+        return ((),) * len(groups)
+    table, width = raw[release.measure], release.measure.bins
+    counts = [table.get(group, [0] * width) for group in groups]
+    if release.choice is not None:
+        choice = release.choice
+        return tuple((exponential_choice(choice.losses(each), choice.rate),) for each in counts)
+    flat = [release.bound.factor * count for each in counts for count in each]
+    add = sampler.laplace if release.law == "laplace" else sampler.gaussian
+    noisy = add(flat, release.scale)
+    return tuple(tuple(noisy[place * width : (place + 1) * width]) for place in range(len(groups)))

@@ -14,10 +14,17 @@ from tacit.events import Compose
 from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
 from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
-from tacit.queries.duckdb import engine_of
-from tacit.queries.engines import EngineFailure
-from tacit.queries.noise import Sampler, collect, release_all, sampler
-from tacit.queries.plan import Compiled, Privacy, compile_query, listing_privacy
+from tacit.queries.engines import EngineFailure, engine_of
+from tacit.queries.plan import (
+    Compiled,
+    Privacy,
+    Sampler,
+    collect,
+    compile_query,
+    listing_privacy,
+    release_all,
+    sampler,
+)
 from tacit.queries.query import Query
 from tacit.queries.sql import parse
 
@@ -32,15 +39,6 @@ _UNREGISTERED = (
 @dataclass(frozen=True)
 class Quote:
     """The price of a question, and the mechanism of its answer; nothing was charged.
-
-    Attributes:
-        price: the ledger's price.
-        mechanism: how the answer would be computed from the data, one line per release.
-        foreseen: the width of the noise in 95 % of all answers, one line per aggregate. It omits means,
-            variances and standard deviations, as their noise depends on the number of rows.
-        state: the state of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if
-            it has not been charged.
-        epsilon, delta: the cost of this answer alone, as in :class:`Answer`.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -57,11 +55,15 @@ class Quote:
     (0.5, False, True)
     """
 
-    price: Price
-    mechanism: tuple[str, ...]
+    price: Price  # the ledger's price
+    mechanism: tuple[str, ...]  # how the answer would be computed from the data, one line per release
+    # the width of the noise in 95 % of all answers, one line per aggregate. It omits means, variances and
+    # standard deviations, as their noise depends on the number of rows.
     foreseen: tuple[str, ...]
+    # the state of the charge for this question, ``RESERVED``, ``SETTLED`` or ``FORFEITED``; None if it has
+    # not been charged
     state: str | None
-    epsilon: float
+    epsilon: float  # epsilon, delta: the cost of this answer alone, as in :class:`Answer`
     delta: float
 
     @property
@@ -229,10 +231,8 @@ class PrivateTable:
         return compile_query(query, self._policy, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
-        """Return the key of a request in the history, and the request.
-
-        The key is a keyed hash, as a plain hash would confirm a guess of the request.
-        """
+        """Return the key of a request in the history, and the request."""
+        # The key is a keyed hash, as a plain hash would confirm a guess of the request.
         again = check_integer("attempt", attempt, low=1)
         request = compiled.request(self._version, block=self._block, attempt=again)
         return self._ledger.fingerprint([json.dumps(request, sort_keys=True).encode()]), request

@@ -192,7 +192,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 
 def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
-    """Return the comparisons in a predicate."""
     level = [] if predicate is None else [predicate]
     leaves: list[Compare | IsNull | In] = []
     depth = 0
@@ -216,11 +215,7 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
 
 
 def canonical(predicate: Predicate) -> dict[str, Any]:
-    """Return the canonical form of a predicate as plain data.
-
-    The order, nesting and repetition of the parts of And and Or, a double Not, and ``In`` with one value make
-    no difference.
-    """
+    """Return a form that is equal whatever the order, nesting and repetition of the parts of And and Or."""
     name = type(predicate).__name__
     match predicate:
         case Not(part):
@@ -467,12 +462,7 @@ def column_of(item: Aggregate) -> str | None:
 
 
 def query_to_json(query: Query) -> str:
-    """Return the canonical form of a question: a text that is equal for equal questions.
-
-    The order, nesting and repetition of the parts of And and Or, a double Not, ``In`` with one value, and
-    65.0 instead of 65 make no difference. The form does not contain the names of the table and of the
-    outputs.
-    """
+    """Return a text that is equal for equal questions; it omits the names of the table and of the outputs."""
     data = {
         "aggregates": [{"aggregate": type(item).__name__} | vars(item) for item in query.aggregates],
         "where": None if query.where is None else canonical(query.where),
@@ -514,11 +504,9 @@ def _is_moment(kind: str, value: object) -> bool:
 
 
 def check_query(query: Query, policy: Policy) -> None:
-    """Refuse a query that the policy does not allow.
-
-    This reads only public facts, so a refusal reveals nothing about the data and costs nothing. The reader of
-    SQL calls the check of each part, and adds where the part stands.
-    """
+    """Refuse a query that the policy does not allow."""
+    # This reads only public facts, so a refusal reveals nothing about the data and costs nothing. The reader
+    # of SQL calls the check of each part, and adds where the part stands.
     for leaf in query.leaves():
         check_leaf(leaf, policy)
     for name in query.by:
@@ -528,7 +516,6 @@ def check_query(query: Query, policy: Policy) -> None:
 
 
 def declaration(name: str, policy: Policy) -> Column:
-    """Return the policy's declaration of a column that a question names."""
     if name == policy.unit_column:
         raise PrivacyRefusal(
             f"column {name!r} names the {policy.unit} of each row: an answer about it may be about one "

@@ -172,10 +172,8 @@ def _words(text: str) -> list[Any]:
 
 
 def _spelling(text: str) -> list[tuple[str, str]]:
-    """Return each word as its kind and, if it is a name or a literal, its text; aliases need no AS.
-
-    The name of a function has many spellings, so only its place counts: before a parenthesis.
-    """
+    """Return each word as its kind and, if it is a name or a literal, its text; aliases need no AS."""
+    # The name of a function has many spellings, so only its place counts: before a parenthesis.
     words = [(word.token_type.name, word.text.lower()) for word in _words(text)]
     spelling = []
     for (kind, name), (following, _) in zip(words, [*words[1:], ("", "")], strict=True):
@@ -213,7 +211,6 @@ class Reader:
     def refusal_at(
         self, start: int, end: int, problem: str, remedy: str, kind: type[TacitError] = InvalidInput
     ) -> TacitError:
-        """Return an error that shows the characters ``[start, end)`` with carets below them."""
         line_start = self.text.rfind("\n", 0, start) + 1
         line = self.text[line_start:].partition("\n")[0]
         column = start - line_start
@@ -313,7 +310,6 @@ class Reader:
     # --- nodes --------------------------------------------------------------------------------------------
 
     def tree(self) -> Node:
-        """Return the parsed statement; an error of the parser becomes a refusal that shows the position."""
         try:
             text = self.text[: self.words[-1].end + 1]
             (tree,) = sqlglot.parse(text, read="duckdb", error_level=ErrorLevel.IMMEDIATE)
@@ -733,7 +729,6 @@ def _leaf(
     leaf: Compare | In | IsNull,
     problem: str = "the policy does not allow this",
 ) -> None:
-    """Check that a comparison fits the kind of its column, as for a question in Python."""
     with reader.at(node, problem):
         check_leaf(leaf, reader.policy)
 

@@ -53,12 +53,10 @@ def _parsed(text: str) -> Any:
 
 
 def sql(text: str, **parts: Any) -> Any:
-    """Return the tree of a fixed text, with ``parts`` in place of names such as ``:x``.
+    """Return the tree of a fixed text, with ``parts`` in place of names such as ``:x``."""
 
-    A part is a tree, the name of a column, or a public number: an int becomes a whole literal, and a float
-    exactly this double.
-    """
-
+    # A part is a tree, the name of a column, or a public number: an int becomes a whole literal, and a float
+    # exactly this double.
     def filled(node: Any) -> Any:
         return _node(parts[node.name]) if isinstance(node, exp.Placeholder) else node
 
@@ -103,19 +101,15 @@ def not_nan(column: str) -> Any:
 
 
 def has_fraction(column: str) -> Any:
-    """Return a test that the number is not whole.
-
-    Doubles beyond 2^53 are always whole. They are not tested, as Spark's FLOOR fails for the largest.
-    """
+    """Return a test that the number is not whole."""
+    # Doubles beyond 2^53 are always whole. They are not tested, as Spark's FLOOR fails for the largest.
     text = "(:x >= :low AND :x <= :high AND :x <> FLOOR(:x))"
     return sql(text, x=double(column), low=float(-_EXACT), high=float(_EXACT))
 
 
 def has_value(column: str, policy: Policy) -> Any:
-    """Return a test that the column is not missing; for a number that is NULL, the test is NULL.
-
-    In a column of integers, a number with a fraction counts as missing.
-    """
+    """Return a test that the column is not missing; for a number that is NULL, the test is NULL."""
+    # In a column of integers, a number with a fraction counts as missing.
     declared = policy.columns[column]
     if not declared.is_number:
         return present(column)
@@ -179,7 +173,6 @@ def _minus(expression: Any, value: int) -> Any:
 
 
 def _summand(measure: Total | Squares, k: Any) -> Any:
-    """Return the integer that a row with the integer ``k`` adds to a measure."""
     from_centre = _minus(k, measure.centre)
     if isinstance(measure, Total):
         return from_centre
@@ -238,7 +231,6 @@ def _holds(predicate: Predicate, policy: Policy) -> Any:
 
 
 def _key_of(column: str, policy: Policy) -> Any:
-    """Return the value that a row is grouped by: an integer, a text or a boolean."""
     key = typed(column, policy)
     return sql("CAST(:key AS BIGINT)", key=key) if policy.columns[column].is_number else key
 
@@ -296,13 +288,11 @@ class Statement:
 
 
 def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Statement:
-    """Return one statement that computes all ``measures``; a measure with bins needs a separate statement.
-
-    The statement keeps rows that meet the predicate and have declared keys. Of these, contribution bounding
-    limits the rows per unit. As most units usually keep all their rows, the statement computes the sums over
-    all rows, and subtracts the rows left out. It cannot do so for a number of units, or if a unit is left out
-    of whole groups.
-    """
+    """Return one statement that computes all ``measures``; a measure with bins needs a separate statement."""
+    # The statement keeps rows that meet the predicate and have declared keys. Of these, contribution bounding
+    # limits the rows per unit. As most units usually keep all their rows, the statement computes the sums
+    # over all rows, and subtracts the rows left out. It cannot do so for a number of units, or if a unit is
+    # left out of whole groups.
     binned = measures[0].binned
     if binned and len(measures) > 1:
         raise InvalidInput(
@@ -418,13 +408,7 @@ def all_rows(columns: Sequence[str]) -> Any:
 
 
 def counted_rows(columns: Sequence[str], policy: Policy, keys: Sequence[str], texts: Sequence[str]) -> Any:
-    """Select the rows that count: all of units with few rows, and some of all other units.
-
-    Args:
-        columns: the columns to select: the unit, the keys and the values.
-        keys: the columns that make the groups. A unit may count in a limited number of groups.
-        texts: the keys that are texts.
-    """
+    """Select the rows that count: all of units with few rows, and some of all other units."""
     beyond = 'SELECT "unit" FROM "tacit_beyond" WHERE "tacit_counted"."unit" = "tacit_beyond"."unit"'
     within = all_rows(columns).where(f"NOT EXISTS({beyond})", copy=False)
     beyond_limit = _rows_by_place(columns, policy, keys, texts, count=True)
@@ -473,11 +457,9 @@ def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
 
 
 def _start() -> Any:
-    """Return the number u of a unit: the first digits of the MD5 of its identifier, one of 16^6 numbers.
-
-    Signs, points and zeros at the ends of the identifier are ignored: 0 and -0, or 7 and 7.00, may be the
-    same unit.
-    """
+    """Return the number u of a unit: the first digits of the MD5 of its identifier, one of 16^6 numbers."""
+    # Signs, points and zeros at the ends of the identifier are ignored: 0 and -0, or 7 and 7.00, may be the
+    # same unit.
     digest = sql("""MD5('rows|' || TRIM('-.0' FROM CAST("unit" AS TEXT)))""")
     digit = "STR_POSITION('123456789abcdef', SUBSTRING(:digest, :at, 1)) * :power"
     digits = [sql(digit, digest=digest, at=place + 1, power=16**place) for place in range(_DIGITS)]
@@ -493,7 +475,6 @@ def _digest(purpose: str, columns: Sequence[str]) -> Any:
 
 
 def _window(function: Any, order: list[Any]) -> Any:
-    """Apply a window function over the rows of one unit."""
     ordered = [exp.Ordered(this=item, nulls_first=False) for item in order]
     by = exp.Order(expressions=ordered) if ordered else None
     return exp.Window(this=function, partition_by=[field("unit")], order=by)

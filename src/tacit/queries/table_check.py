@@ -12,9 +12,8 @@ from typing import Any
 from tacit.columns.tables import MalformedTable, row_numbers
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy
-from tacit.ledger.claims import Verdict
-from tacit.queries.duckdb import engine_of
-from tacit.queries.engines import Engine, EngineFailure, Places
+from tacit.ledger.charges import Verdict
+from tacit.queries.engines import Engine, EngineFailure, Places, engine_of
 from tacit.queries.statements import (
     among,
     exp,
@@ -66,21 +65,16 @@ _LARGEST = sys.float_info.max
 class Finding:
     """The cells of one column that have one kind of fault, or a fault of the whole table.
 
-    Attributes:
-        kind: ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; for a
-            whole table ``malformed``, ``broken``, ``too many``, ``failed``.
-        column: the column; None for the whole table.
-        count: the number of rows; None if it is unknown.
-        rows: the numbers of the first few rows, from 1.
-
     >>> print(Finding("outside", "age", 3, (2, 7, 9)))
     column 'age': 3 lie outside the declared bounds or values (rows 2, 7, 9)
     """
 
+    # ``unreadable``, ``type``, ``fraction``, ``missing``, ``empty``, ``outside``, ``failed``; for a whole
+    # table ``malformed``, ``broken``, ``too many``, ``failed``
     kind: str
-    column: str | None
-    count: int | None
-    rows: tuple[int, ...] = ()
+    column: str | None  # the column; None for the whole table
+    count: int | None  # the number of rows; None if it is unknown
+    rows: tuple[int, ...] = ()  # the numbers of the first few rows, from 1
 
     @property
     def counts_as_missing(self) -> bool:
@@ -98,10 +92,6 @@ class Finding:
 class TableCheck:
     """The confidential findings of a check.
 
-    Attributes:
-        findings: all findings, column by column; empty if every cell is as declared.
-        accepted: the columns whose findings the curator accepts.
-
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
     >>> policy = Policy(unit="visit", adjacency="add-remove", budget=PureBudget(1.0),
@@ -110,8 +100,8 @@ class TableCheck:
     True
     """
 
-    findings: tuple[Finding, ...]
-    accepted: Verdict
+    findings: tuple[Finding, ...]  # all findings, column by column; empty if every cell is as declared
+    accepted: Verdict  # the columns whose findings the curator accepts
 
     @property
     def left(self) -> tuple[Finding, ...]:

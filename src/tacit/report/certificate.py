@@ -22,7 +22,7 @@ from tacit.accounting import account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent, needed
 from tacit.events import ApproximateDP, Compose, DiscreteLaplace, Event, Repeat
 from tacit.ledger import Anchor, Budget, Ledger, Policy
-from tacit.ledger.budgets import Cost, budget_from_data
+from tacit.ledger.policy import Cost, budget_from_data
 from tacit.ledger.records import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
 from tacit.report.schema import check_against, other_version, read_json, read_schema

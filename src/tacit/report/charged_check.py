@@ -7,7 +7,7 @@ from typing import Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Anchor, Ledger, Policy
-from tacit.ledger.budgets import Cost
+from tacit.ledger.policy import Cost
 from tacit.report.schema import check_against
 from tacit.report.spending import spendings
 from tacit.report.verification import ROUNDING, read_event

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBudget
-from tacit.ledger.budgets import Cost
-from tacit.ledger.policy import OWNED_BY
+from tacit.ledger.policy import OWNED_BY, Cost
 from tacit.ledger.records import Entry
 from tacit.report.pages.canvas import BLUE, PALE, line_style, new_chart, to_svg
 from tacit.report.pages.document import page

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, weakness
 from tacit.events import Adjacency, event_to_json
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import finite, round_up
-from tacit.strength import weakness
 
 if TYPE_CHECKING:
     from tacit.training import PrivateSession

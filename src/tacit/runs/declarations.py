@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.encoder import TextColumn, bounds_of, is_one_hot
-from tacit.columns.names import is_identifier
-from tacit.columns.reading import Cells, declared_missing, numbers_of, words_of
-from tacit.columns.tables import names_of_file, pieces
+from tacit.columns.sniffing import is_identifier
+from tacit.columns.tables import Cells, declared_missing, names_of_file, numbers_of, pieces, words_of
 from tacit.datasets.dataset import Owners
 from tacit.runs.config import Config
 

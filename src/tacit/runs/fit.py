@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from tacit.columns.tables import names_of_file, repeated_in_file, unit_columns
+from tacit.columns.sniffing import repeated_in_file, unit_columns
+from tacit.columns.tables import names_of_file
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
 from tacit.runs.declarations import FIRST_ROWS, doubts

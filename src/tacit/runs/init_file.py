@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tacit.columns.column import KINDS, Fact
-from tacit.columns.names import Usual, usual_bounds
 from tacit.columns.sections import (
     bounds_from_text,
     by_column,
     check_column,
     values_from_text,
 )
-from tacit.columns.sniffing import FoundColumn, Sniffed
-from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real
+from tacit.columns.sniffing import FoundColumn, Sniffed, Usual, usual_bounds
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, check_real, warn_if_weak
 from tacit.ledger.policy import NO_COLUMN
 from tacit.runs.init_targets import check_targets
-from tacit.strength import warn_if_weak
 
 BOUNDED = ("number", "integer", "date", "datetime")
 """The kinds of columns that have bounds."""

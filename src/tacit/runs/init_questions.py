@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.columns.column import KINDS
-from tacit.columns.names import is_identifier, person_in
 from tacit.columns.sections import (
     bounds_from_text,
     by_column,
@@ -17,7 +16,7 @@ from tacit.columns.sections import (
     refuse_two_meanings,
     values_from_text,
 )
-from tacit.columns.sniffing import REPEATS, FoundColumn, Sniffed
+from tacit.columns.sniffing import REPEATS, FoundColumn, Sniffed, is_identifier, person_in
 from tacit.errors import InvalidInput, TacitError, check_in
 from tacit.ledger.policy import NO_COLUMN
 from tacit.runs.init_file import BOUNDED, Facts, checked_promise, policy_columns, table_columns, usual_of

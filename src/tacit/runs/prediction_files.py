@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.encoder import classes_of
-from tacit.columns.reading import Cells, words_of
-from tacit.columns.tables import pieces
+from tacit.columns.tables import Cells, pieces, words_of
 from tacit.errors import InvalidInput
 from tacit.files import write_atomically
 from tacit.runs.kinds import Piece, Table, Text, silent

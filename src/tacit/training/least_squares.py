@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tacit.clipping.rules import FlatClipping
 from tacit.errors import InvalidInput
-from tacit.models.least_squares import LeastSquaresHead, Moments
+from tacit.models.additive import LeastSquaresHead, Moments
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.data.records import Data

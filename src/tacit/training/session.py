@@ -33,7 +33,7 @@ from torch import nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.memory import FAST, MemoryBudget
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
-from tacit.models.least_squares import Moments
+from tacit.models.additive import Moments
 from tacit.noise.generator import Generator
 from tacit.notebook import facts
 from tacit.plan import Plan

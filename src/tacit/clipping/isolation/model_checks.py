@@ -92,12 +92,12 @@ def check_module(name: str, module: nn.Module) -> None:
         raise UnsupportedModel(
             f"{where} normalises with statistics of the whole batch: one record reaches every "
             "gradient, and no per-record bound holds. Replace it: "
-            "model = tacit.models.private_ready.make_private_ready(model) puts GroupNorm in its place."
+            "model = tacit.models.networks.make_private_ready(model) puts GroupNorm in its place."
         )
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         raise UnsupportedModel(
             f"{where} keeps running statistics of the records: they would be released with the model, "
-            "without noise. Replace it: model = tacit.models.private_ready.make_private_ready(model)."
+            "without noise. Replace it: model = tacit.models.networks.make_private_ready(model)."
         )
     if isinstance(module, nn.DataParallel):
         raise UnsupportedModel(

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns import Column
-from tacit.columns.reading import Cells, numbers_of
-from tacit.columns.tables import CsvFile, cells_of_frame, is_csv, row_numbers
+from tacit.columns.tables import Cells, CsvFile, cells_of_frame, is_csv, numbers_of, row_numbers
 from tacit.errors import InvalidInput, check_in, without_values
 from tacit.runs.config import Config
 from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, as_array, in_range, numbered

@@ -33,7 +33,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.columns.tables import has_column_names, repeated_in_frame
+from tacit.columns.sniffing import repeated_in_frame
+from tacit.columns.tables import has_column_names
 from tacit.datasets.dataset import is_missing, missing_owners
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
