@@ -330,7 +330,7 @@ def measure(
         confidence: the confidence of each single interval.
         rng: the generator that splits the records into halves.  It must be independent of the scores.
         without: the scores of the same records, once without each group of the attack's shadow models
-            (:func:`tacit.audits.membership.shadow_groups`).  If this is empty, the intervals leave out that
+            (:func:`tacit.audits.attacks.shadow_groups`).  If this is empty, the intervals leave out that
             error of the shadow models which all records share.
 
     Raises:

@@ -35,13 +35,16 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
 _IN_FILE_OF = {  # verbs in the file of another verb
-    "export": "predict",
+    "account": "plan",
+    "predict": "attack",
+    "export": "attack",
     "audit": "attack",
     "risk": "attack",
     "batches": "train",
     "check": "query",
     "certificate": "verify",
-    "playground": "demo",
+    "demo": "train",
+    "playground": "train",
 }
 _WITHOUT_ARGUMENTS = ("demo", "playground")
 _VERBS = {

@@ -25,9 +25,8 @@ from tacit.ledger import Anchor, Budget, Ledger, Policy
 from tacit.ledger.budgets import Cost, budget_from_data
 from tacit.ledger.records import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
-from tacit.report.schema import check_against, other_version, read_json, read_schema
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
-from tacit.report.verification import read_event
+from tacit.report.verification import check_against, other_version, read_event, read_json, read_schema
 from tacit.rounding import finite, pair
 from tacit.serial import parse_json
 

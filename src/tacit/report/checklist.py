@@ -27,7 +27,7 @@ from tacit.events import (
     Repeat,
     ZeroConcentratedDP,
 )
-from tacit.report.pages.document import page, render
+from tacit.report.document import page, render
 from tacit.report.verification import read_event
 from tacit.rounding import pair
 

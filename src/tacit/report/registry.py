@@ -19,8 +19,8 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.checklist import NOT_STATED, STATEMENTS, signature_line
-from tacit.report.pages.document import yaml_text
-from tacit.report.schema import check_against, read_schema
+from tacit.report.document import yaml_text
+from tacit.report.verification import check_against, read_schema
 
 Record = dict[str, Any]
 

@@ -19,8 +19,8 @@ from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBud
 from tacit.ledger.budgets import Cost
 from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Entry
-from tacit.report.pages.canvas import BLUE, PALE, line_style, new_chart, to_svg
-from tacit.report.pages.document import page
+from tacit.report.canvas import BLUE, PALE, line_style, new_chart, to_svg
+from tacit.report.document import page
 from tacit.rounding import pair
 
 if TYPE_CHECKING:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
-from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
+from tacit.errors import InvalidInput, TacitError, UnsupportedEvent, needed, reason_of
 from tacit.events import Adjacency, Event, event_from_json, event_to_json
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.ledger.budgets import Cost
 from tacit.plan import Plan
-from tacit.report.schema import other_version, read_json
+from tacit.report.spending import spendings
 from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.serial import parse_json
 
 _LARGEST_NUMBER = 1e300
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -448,3 +452,172 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
     return differences
+
+
+_DEEPEST = 64
+
+
+class OtherVersion(InvalidInput):
+    """A statement or a certificate of another version of Tacit, which is not verified.
+
+    Attributes:
+        version: the version that wrote it.
+    """
+
+    version: str = ""
+
+
+def other_version(what: str, version: str, form: object, due: int) -> OtherVersion:
+    """Return the error for a paper in the format ``form``, where this version reads the format ``due``."""
+    error = OtherVersion(
+        f"the {what} was written by tacit {version} in format {str(form)[:20]}, and this is tacit "
+        f"{__version__}, which reads its own in format {due}: it is not verified. Verify it with the version "
+        "that wrote it."
+    )
+    error.version = version
+    return error
+
+
+def read_json(path: Path | str, what: str, give: str) -> Any:
+    """Read the plain data in a JSON file that another person wrote.
+
+    Args:
+        path: the file.
+        what: the name of the data in error messages, such as "certificate".
+        give: a description of the file that the user should give, for error messages.
+
+    Raises:
+        InvalidInput: the file cannot be read, or is not JSON.
+    """
+    try:
+        return parse_json(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no {what} at {path}. Check the path, and give {give}.") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"cannot read the {what} {path}: {reason_of(problem)}. Check the path.") from None
+    except (ValueError, RecursionError) as problem:  # also a number with too many digits, or equal keys
+        raise InvalidInput(f"{path} is not JSON: {problem}. Give {give}.") from None
+
+
+def read_schema(name: str) -> dict[str, Any]:
+    """Read a schema that the package includes, such as "certificate.schema.json"."""
+    schema: dict[str, Any] = json.loads((resources.files("tacit.report") / name).read_text(encoding="utf-8"))
+    return schema
+
+
+def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
+    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 does not count as an integer.
+
+    Args:
+        schema: the schema.
+        data: the plain data.
+        what: the name of the data in the message, such as "the certificate".
+
+    Raises:
+        InvalidInput: the data do not fit. The message names the first place where they do not.
+
+    >>> check_against({"type": "object", "required": ["format"]}, {}, what="the certificate")
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: the certificate: 'format' is a required property. ...
+    """
+    jsonschema = needed("jsonschema", "ledger", "a check of a certificate")
+    base = jsonschema.Draft202012Validator
+    kinds = base.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+            "number": lambda _, value: base.TYPE_CHECKER.is_type(value, "number") and math.isfinite(value),
+        }
+    )
+    reader = jsonschema.validators.extend(base, type_checker=kinds)(schema)
+    if _too_deep(data):
+        finding = f": it is nested more than {_DEEPEST} deep"
+    elif problem := next(reader.iter_errors(data), None):
+        place = problem.json_path.removeprefix("$").removeprefix(".")
+        finding = f"{f'{chr(39)}s {place}' if place else ''}: {problem.message[:300]}"
+    else:
+        return
+    raise InvalidInput(f"{what}{finding}. It must fit its schema; get it again from its issuer.")
+
+
+def _too_deep(data: object) -> bool:
+    """Return whether data are nested so deeply that recursive code could exhaust the stack."""
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [part for item in inner if isinstance(item, list | ValuesView) for part in item]
+    return bool(level)
+
+
+_CHARGED = {
+    "type": "object",
+    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
+        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
+    },
+}
+
+
+def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """Describe each difference of a statement from its ledger in a sentence.
+
+    Args:
+        data: a statement that :func:`tacit.report.verification.verify_statement` has checked.
+        ledger: the ledger that the run was charged to.
+
+    Raises:
+        InvalidInput: the statement's ``ledger`` field cannot be read.
+
+    **Guarantee**
+
+    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
+      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
+      steps.
+    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
+    """
+    charged = data.get("ledger", "none")
+    if charged == "none":
+        return ["it says that the run was not charged to a ledger."]
+    check_against(_CHARGED, charged, what="the statement's part on its ledger")
+    return list(_problems(data, charged, ledger))
+
+
+def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    dataset, run = charged["dataset"], charged["run"]
+    if charged["ledger"] != ledger.uuid:
+        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
+        return
+    anchor = Anchor.parse(charged["head"])
+    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
+    policy, guarantee = ledger.policy(dataset), data["guarantee"]
+    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
+        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
+    if guarantee["unit"] != policy.unit:
+        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
+    charges = [
+        spent
+        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
+        if spent.run == run and spent.dataset == dataset
+    ]
+    if not charges:
+        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+        return
+    steps = data["mechanism"]["steps"]
+    if charged["steps"] < steps:
+        yield f"{steps} steps were taken, and {charged['steps']} were charged."
+    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
+    yield from _underpaid(data, policy, paid)
+
+
+def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
+    """Describe the first slot of the budget in which the charges are below the cost of the event.
+
+    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
+    """
+    if policy.budget.mode == "approximate":
+        return
+    due = policy.budget.price(read_event(data["event"]), policy.relation)
+    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
+        if cost < least * (1.0 - ROUNDING):
+            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
+            return

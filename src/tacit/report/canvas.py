@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 # The colours differ in lightness, so that readers can tell them apart in greyscale and with colour blindness.
 # GREY is an exception, as it is only for words, and for baselines, which also have dashes or markers.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
@@ -166,7 +167,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
         group = re.sub(long, short, group)
     width, height = 72 * figure.get_size_inches()
-    style = resources.files("tacit.report.pages").joinpath("templates/chart.css").read_text(encoding="utf-8")
+    style = resources.files("tacit.report").joinpath("templates/chart.css").read_text(encoding="utf-8")
     back = f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     title = escape(axes.get_title())
     return (

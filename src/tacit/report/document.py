@@ -42,7 +42,7 @@ def _environment(markdown: bool) -> Environment:
     jinja2 = needed("jinja2", "cli", "a page")
     settings: dict[str, Any] = {"finalize": _in_markdown} if markdown else {}
     environment: Environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tacit.report.pages"),
+        loader=jinja2.PackageLoader("tacit.report"),
         autoescape=jinja2.select_autoescape(["html", "md"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -8,16 +8,21 @@ calibration of :mod:`tacit.report.figures`.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from tacit.columns import Encoder
+from tacit.models.additive import AdditiveModel, Curve, LinearModel
+from tacit.report.canvas import to_svg
+from tacit.report.document import figure, page
+from tacit.report.evaluation_charts import Panels, charts_of, charts_of_columns, legend_of, panels_of
 from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
-from tacit.report.labels import data_of_labels, rows_of_labels
-from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.column_charts import Panels, charts_of_columns, legend_of, panels_of
-from tacit.report.pages.document import figure, page
-from tacit.report.pages.evaluation_charts import charts_of
 from tacit.report.verdict import RARE, against_reference, verdict
 from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
@@ -303,3 +308,105 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+_COLUMNS = {
+    "share": "share",
+    "auc": "AUC",
+    "recall": "recall",
+    "precision": "precision",
+    "accuracy": "accuracy",
+    "accuracy_of_a_constant": "constant",
+}
+"""The metrics of a label, and their names in a terminal."""
+
+
+def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics of each label, and the mean of the labels' accuracies.
+
+    >>> from tacit.training.labels import LabelFigures
+    >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
+    >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
+    >>> data["mean_accuracy"], data["labels"][0]["precision"]
+    (0.75, 0.5)
+    """
+    labels = evaluation.labels
+    return {
+        "mean_accuracy": sum(one.accuracy for one in labels) / len(labels),
+        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in labels) / len(labels),
+        "labels": [
+            {
+                "label": name,
+                "records": one.positives + one.negatives,
+                "positives": one.positives,
+                "share": one.share,
+                "auc": finite(one.auc),
+                "recall": one.recall,
+                "precision": one.precision,
+                "accuracy": one.accuracy,
+                "accuracy_of_a_constant": one.constant_accuracy,
+            }
+            for name, one in zip(names, labels, strict=True)
+        ],
+    }
+
+
+def rows_of_labels(
+    labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return the header and the rows of a table of labels, with each label's name shortened by ``short``."""
+    rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
+    return ("label", *_COLUMNS.values()), [*rows]
+
+
+_DIGITS = ".6g"
+
+
+def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
+    """Return one curve for each declared column of a linear model.
+
+    Args:
+        model: a model with outputs that are the logits of the encoder's classes or labels, or target values
+            scaled to [-1, 1].
+        encoder: the encoder of the table, with the target.
+
+    Returns:
+        A dictionary. Its ``of`` names the quantity that the curves show: "log odds", "logits" minus their
+        mean, or "numbers" in the units of the target. ``outputs`` has the names of the outputs, ``constant``
+        the constant of each output, and ``columns`` the curves. The result is None if the model is not linear
+        in the features, if it also reads a text column, or if it has diverged.
+
+    **Guarantee**
+
+    * The result depends only on the model and on public declarations.
+    """
+    linear = LinearModel.of(model)
+    if linear is None or encoder.text is not None:
+        return None
+    if not (np.isfinite(linear.weight).all() and np.isfinite(linear.bias).all()):
+        return None
+    outputs, scale = encoder.classes or encoder.labels or encoder.target_names, "log odds"
+    if encoder.classes:
+        linear = linear.log_odds()
+        outputs, scale = (outputs[1:], scale) if len(outputs) == 2 else (outputs, "logits")
+    elif not encoder.labels:
+        linear, scale = linear.in_units(encoder.target_bounds), "numbers"
+    curves: AdditiveModel = linear.curves(encoder)
+    columns = [_column(curve) for curve in curves.curves]
+    return {"of": scale, "outputs": [*outputs], "constant": _rounded(curves.base), "columns": columns}
+
+
+def _column(curve: Curve) -> dict[str, Any]:
+    data = {
+        "column": curve.name,
+        "kind": curve.kind,
+        "x": [x.isoformat() if isinstance(x, dt.date) else x for x in curve.x],
+        "y": [_rounded(output) for output in curve.y.T],
+        "importance": _rounded(curve.importance),
+    }
+    edges = {"other": curve.other, "missing": curve.missing}
+    return data | {name: _rounded(value) for name, value in edges.items() if value is not None}
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:{_DIGITS}}") for value in values]
