@@ -1,7 +1,7 @@
 """Lower bounds from one run with many canaries, from guesses of the coins that decided which of them are in.
 
 A slot is an entry of a parameter vector at which only one canary has a gradient. Letters: m canaries or
-slots, r guesses, v of them right; T steps, q the sampling rate, C the clipping norm, s_j slot j's public sign.
+slots, r guesses, v of them right; T steps, q the sampling rate, C the clipping norm, s_j the sign of slot j.
 """
 
 from __future__ import annotations
