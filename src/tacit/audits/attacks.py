@@ -43,9 +43,6 @@ def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
     Args:
         logits: of shape (..., n, c).
         labels: integers in [0, c), of shape (n,).
-
-    >>> log_probability([[0.0, 0.0]], [1]).round(6).tolist()
-    [-0.693147]
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
@@ -57,9 +54,6 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     No probability is rounded to 1, so no constant is needed to keep phi finite (Carlini et al. 2022,
     2112.03570, section IV.C).  The arguments are those of :func:`log_probability`, with c >= 2.
-
-    >>> logit_margin([[50.0, 0.0, 0.0]], [0]).round(6).tolist()  # log p would be 0 to 16 digits
-    [49.306853]
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
@@ -182,10 +176,6 @@ def bavaria(
     the next score has a Student t distribution with nu degrees of freedom, centre mu and squared scale
     s^2 (1 + 1/k) (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The
     score is log t_in - log t_out.
-
-    >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
-    >>> bool(bavaria(scores)[0] > 0.0)
-    True
     """
     k0, nu0 = prior_scores, prior_freedom
     densities = []
@@ -229,10 +219,6 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
 
     Every record is in the training data of exactly one model of each pair.  Therefore a set of some pairs,
     after an interruption for instance, is as balanced as the whole set.
-
-    >>> halves = paired_halves(6, 100, np.random.default_rng(0))
-    >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
-    [{3}, {1}, {50}]
     """
     if check_integer("models", models, low=2) % 2:
         raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
@@ -248,9 +234,6 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 
     Without one group, every record is still in the training data of half of the other models.  If there are
     fewer than three pairs, the groups are single models.
-
-    >>> [group.tolist() for group in shadow_groups(6)], len(shadow_groups(4)), len(shadow_groups(64))
-    ([[0, 1], [2, 3], [4, 5]], 4, 8)
     """
     check_integer("shadows", shadows, low=4)
     if shadows < 6:
@@ -263,11 +246,7 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 
 
 def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each group of :func:`shadow_groups`, the numbers of the other shadow models.
-
-    >>> [models.tolist() for models in without_each_group(6)]
-    [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
-    """
+    """Yield, for each group of :func:`shadow_groups`, the numbers of the other shadow models."""
     return (np.setdiff1d(np.arange(shadows), group) for group in shadow_groups(shadows))
 
 
@@ -286,11 +265,6 @@ def train_shadows(
     are used, and only the missing models are trained.  It contains outputs and memberships of the records, so
     it is as confidential as the records.  ``identity`` names everything that the outputs depend on: data,
     model and settings; a store with another identity is refused.
-
-    >>> lookup = lambda group: (group @ np.eye(6)).astype(float)
-    >>> design = paired_halves(4, 6, np.random.default_rng(0))
-    >>> bool((train_shadows(lookup, design).outputs == design).all())
-    True
     """
     check_integer("at_once", at_once, low=1)
     done: list[NDArray[Any]] = []
@@ -355,15 +329,7 @@ _CHUNK = 16384  # the most contexts in one call of the model
 @final
 @dataclass(frozen=True)
 class SecretSpace:
-    """All R = len(alphabet)^t strings of t characters, in the order of the alphabet (the last changes first).
-
-    Raises:
-        InvalidInput: if the alphabet has a character twice, as some secrets would then be listed twice.
-
-    >>> space = SecretSpace("0123456789", 5)
-    >>> space.size, space.secret(42)
-    (100000, '00042')
-    """
+    """All R = len(alphabet)^t strings of t characters, in the alphabet's order (the last changes first)."""
 
     alphabet: str
     length: int
@@ -391,11 +357,7 @@ class SecretSpace:
         return "".join(reversed(characters))
 
     def position(self, secret: str) -> int:
-        """Return the position of a secret, the inverse of :meth:`secret`.
-
-        Raises:
-            InvalidInput: if the secret is not in this space.
-        """
+        """Return the position of a secret, the inverse of :meth:`secret`."""
         if len(secret) != self.length or not set(secret) <= set(self.alphabet):
             raise InvalidInput(
                 f"secret must be {self.length} characters of {self.alphabet!r}; got {secret!r}."
@@ -435,11 +397,7 @@ def plant_canaries(
     training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
     Args:
-        copies: the number of records for each canary that is included.
         generator: a generator of fresh random numbers, which an attacker must not know.
-
-    Raises:
-        InvalidInput: if a prefix occurs twice, because two secrets after one prefix would compete.
     """
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:
@@ -456,11 +414,7 @@ def plant_canaries(
 
 
 def planted_records(canaries: Sequence[Canary]) -> list[str]:
-    """Return the records to add to the training data: ``copies`` of each included canary.
-
-    >>> planted_records([Canary("pin a ", "17", 2, True), Canary("pin b ", "99", 2, False)])
-    ['pin a 17', 'pin a 17']
-    """
+    """Return the records to add to the training data: ``copies`` of each included canary."""
     return [
         canary.prefix + canary.secret for canary in canaries if canary.included for _ in range(canary.copies)
     ]
@@ -478,9 +432,6 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
     Args:
         scores: (R,) log-likelihoods of the candidates.  One of the candidates is the secret.
         secret: the position of the true secret among the candidates.
-
-    >>> exact_exposure([-1.0, -5.0, -4.0, -3.0], 0), exact_exposure([-1.0, -1.0, -1.0, -1.0], 0)
-    (2.0, 0.0)
     """
     values = log_likelihood_row("scores", scores)
     place = check_integer("secret", secret, low=0, high=values.size - 1)
@@ -497,9 +448,6 @@ def sampled_exposure(secret: float, others: ArrayLike) -> float:
     Args:
         secret: the log-likelihood of the true secret.
         others: (N,) log-likelihoods of candidates that were drawn independently of the secret.
-
-    >>> sampled_exposure(-1.0, [-2.0, -3.0, -4.0])
-    2.0
     """
     values = log_likelihood_row("others", others)
     own = check_real("secret", secret)
@@ -521,8 +469,6 @@ def exposure_bound(
     Theorem 2.14).
 
     Args:
-        false_negative_rate: f, such as ``curve.false_negative_rate`` of a
-            :class:`tacit.accounting.PrivacyCurve`.
         exposures: exposures >= 0, in bits.
         copies: the number of records with the secret.
 
@@ -530,12 +476,6 @@ def exposure_bound(
 
     * The bound holds for a secret that is drawn uniformly and independently of all else, whatever the
       attacker does with the model.  Its probability is over the draw of the secret and the training.
-
-    >>> from tacit.accounting import account
-    >>> from tacit.events import Gaussian
-    >>> f = account(Gaussian(1.0), adjacency="add-remove").false_negative_rate
-    >>> exposure_bound(f, [5.0, 10.0]).round(3).tolist()
-    [0.194, 0.018]
     """
     bits = np.asarray(exposures, dtype=np.float64)
     if not ((bits >= 0.0).all() and np.isfinite(bits).all()):
@@ -564,12 +504,6 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
 
     Args:
         contexts: (n, t) token numbers.
-
-    Raises:
-        InvalidInput: if the model's answer has another shape, NaN, or a row without finite values.
-
-    >>> next_log_probabilities(lambda contexts: np.zeros((len(contexts), 4)), np.zeros((1, 2), int)).round(4)
-    array([[-1.3863, -1.3863, -1.3863, -1.3863]])
     """
     parts = [contexts[start : start + _CHUNK] for start in range(0, len(contexts), _CHUNK)]
     logits = np.concatenate([_answer(model, part) for part in parts])
@@ -592,12 +526,7 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
     million.
 
     Args:
-        prefix: (p,) token numbers, p >= 0, from the start of a record.
         strings: (n, t) token numbers, t >= 1.
-
-    >>> coin = lambda contexts: np.log(np.tile([0.75, 0.25], (len(contexts), 1)))
-    >>> np.exp(log_likelihoods(coin, [0], [[0, 0], [0, 1]])).round(6).tolist()
-    [0.5625, 0.1875]
     """
     before, rows = token_numbers("prefix", prefix, 1), token_numbers("strings", strings, 2)
     if rows.shape[1] == 0 or len(rows) == 0:
@@ -617,11 +546,7 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
-    """Return the greedy continuation, of shape (t,).  If tokens are equally likely, it has the first.
-
-    >>> greedy(lambda contexts: np.eye(3)[(contexts[:, -1] + 1) % 3], [0], 4).tolist()  # a model that counts
-    [1, 2, 0, 1]
-    """
+    """Return the greedy continuation, of shape (t,).  If tokens are equally likely, it has the first."""
     start = token_numbers("prefix", prefix, 1)
     context = start[None]
     for _ in range(check_integer("length", length, low=1)):

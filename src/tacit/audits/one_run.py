@@ -123,16 +123,6 @@ def audit_one_run_by_tradeoff(
 
     * ``mu_lower`` exceeds the true mu, or a true claim is rejected, with probability at most
       1 - ``confidence``.
-
-    Raises:
-        InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
-
-    >>> rng = np.random.default_rng(0)
-    >>> coins = rng.random(1000) < 0.5
-    >>> scores = coins + rng.normal(0.0, 1.0, 1000)  # each canary alone: mu is 1
-    >>> result = audit_one_run_by_tradeoff(scores, coins, delta=1e-5, confidence=0.95, rng=rng)
-    >>> 0.5 < result.mu_lower < 1.0
-    True
     """
     canaries, level, guesses = _guesses(scores, included, confidence, shares, rng)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -214,9 +204,6 @@ def chance_of_right_guesses(
     With Q = e^eps / (1 + e^eps) (Steinke, Nasr & Jagielski 2023, 2305.08846, Theorem 5.2):
 
         Pr[right >= v] <= Pr[Bin(r, Q) >= v] + 2 m delta max_{1 <= i <= v} Pr[v - i <= Bin(r, Q) < v] / i
-
-    >>> round(chance_of_right_guesses(1000, 200, 160, epsilon=1.0, delta=1e-5), 6)
-    0.015877
     """
     if right == 0:
         return 1.0
@@ -232,11 +219,7 @@ def chance_of_right_guesses(
 
 @lru_cache(maxsize=4096)
 def epsilon_from_guesses(canaries: int, guessed: int, right: int, *, delta: float, level: float) -> float:
-    """Find the largest epsilon that the guesses contradict at ``level``: ``right`` of ``guessed`` are right.
-
-    >>> [round(epsilon_from_guesses(r, r, r, delta=0.0, level=0.05), 2) for r in (10, 100, 1000, 5000)]
-    [1.05, 3.49, 5.81, 7.42]
-    """
+    """Find the largest epsilon that the guesses (``right`` of ``guessed``) contradict at ``level``."""
 
     def contradicted(epsilon: float) -> bool:
         return chance_of_right_guesses(canaries, guessed, right, epsilon=epsilon, delta=delta) <= level
@@ -265,11 +248,7 @@ def tradeoff_contradicted(
 
 @lru_cache(maxsize=4096)
 def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) -> float:
-    """Find the largest mu for which the guesses contradict mu-GDP at ``level``.
-
-    >>> round(mu_from_guesses(1000, 200, 160, level=0.05), 4)
-    0.4402
-    """
+    """Find the largest mu for which the guesses contradict mu-GDP at ``level``."""
 
     def contradicted(mu: float) -> bool:
         def false_negative(rate: float) -> float:
@@ -299,13 +278,6 @@ def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: 
     Args:
         observed: x, of shape (T, m): the slots' entries of the released noisy *sum*, divided by s_j C.
         sampling_rate: the claimed sampling rate q in (0, 1].
-        noise_multiplier: the claimed noise multiplier sigma > 0.
-
-    Raises:
-        InvalidInput: if an entry is not finite, or nothing was observed.
-
-    >>> slot_scores([[1.0, 0.0], [1.0, 0.5]], sampling_rate=1.0, noise_multiplier=1.0).tolist()
-    [1.0, -0.5]
     """
     q = check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, open_low=True)
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
@@ -337,11 +309,6 @@ def rehearsed_slot_scores(
 
     ``true_noise`` is the noise multiplier of the simulation, by default the claimed one; another value
     rehearses a bug.  More ``slots`` of either kind give a better threshold.
-
-    >>> rng = np.random.default_rng(0)
-    >>> scores = rehearsed_slot_scores(steps=5, sampling_rate=1.0, noise_multiplier=2.0, rng=rng)
-    >>> 0.75 < scores.auc() < 0.82  # Phi(sqrt(5) / 2 / sqrt(2)) = 0.785
-    True
     """
     check_integer("steps", steps, low=1)
     check_integer("slots", slots, low=1)

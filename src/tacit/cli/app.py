@@ -122,12 +122,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def in_shell(command: Callable[..., int]) -> Spelling:
-    """Return a function that converts a command's argument names to its options, for use in errors.
-
-    >>> spell = in_shell(lambda batch_size: 0)
-    >>> spell("batch_size", None), spell("batch_size", "64"), spell("model", None)
-    ('--batch-size', '--batch-size 64', 'model')
-    """
+    """Return a function that converts a command's argument names to its options, for use in errors."""
     options = inspect.signature(command).parameters
 
     def spell(name: str, value: str | None) -> str:

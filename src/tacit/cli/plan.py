@@ -274,11 +274,7 @@ def _short(value: float) -> str:
 
 
 def _chance(value: float) -> str:
-    """Format a probability with one digit; one below 1e-99 becomes ``<1e-99``.
-
-    >>> _chance(1.3e-9), _chance(1e-300)
-    ('1e-09', '<1e-99')
-    """
+    """Format a probability with one digit; one below 1e-99 becomes ``<1e-99``."""
     return "<1e-99" if value < 1e-99 else f"{value:.0e}"
 
 

@@ -468,14 +468,7 @@ def playground_command(
 
 
 def serve(port: int) -> ThreadingHTTPServer:
-    """Make a server of the page on this machine's loopback address, without starting it.
-
-    Args:
-        port: the port; 0 for any free port.
-
-    Raises:
-        InvalidInput: the port is in use, or the process may not use it.
-    """
+    """Make a server of the page on this machine's loopback address, without starting it."""
     page = PAGE.read_bytes()
     try:
         return ThreadingHTTPServer((_HOST, port), partial(_Handler, page))

@@ -75,14 +75,7 @@ _SHORTER = (
 
 
 def figure_path(path: Path) -> Path:
-    """Return ``path`` if its ending is a known format.
-
-    Raises:
-        InvalidInput: the ending is not a known format.
-
-    >>> figure_path(Path("out/privacy.png")).name
-    'privacy.png'
-    """
+    """Return ``path`` if its ending is a known format."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(
             f"the name of a figure must end in {', '.join(FORMATS)}; got {str(path)!r}. "
@@ -99,9 +92,6 @@ def line_style(number: int) -> dict[str, Any]:
     """Return the style of the line with this number.
 
     The eight styles have different dashes. Consecutive styles also have different colours.
-
-    >>> line_style(1)["linestyle"]
-    '--'
     """
     return {"color": (BLUE, ORANGE, GREEN, PALE)[number % 4], "linestyle": _DASHES[number % len(_DASHES)]}
 
@@ -129,14 +119,10 @@ def save_figure(figure: Figure, path: Path) -> None:
 def new_chart(
     x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (7.2, 5.6)
 ) -> Axes:
-    """Make the axes of a chart within a page.
+    """Make the axes of a chart within a page; ``size`` is in inches, at 72 pixels each.
 
-    Args:
-        x, y: the names of the axes.
-        title: the title for readers who cannot see the chart.
-        shares: the axes that are logarithmic and have per cent at the ticks: "x", "y" or "xy".
-        size: the width and height in inches, at 72 pixels per inch without zoom. A page shrinks a chart that
-            is wider than the page.
+    ``title`` is for readers who cannot see the chart. The axes named in ``shares``, such as "xy", are
+    logarithmic, with per cent at the ticks.
     """
     figure = new_figure(*size, dpi=72)
     from matplotlib import rc_context
@@ -177,11 +163,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
 
 
 def grey_picture(values: ArrayLike) -> str:
-    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range.
-
-    >>> grey_picture([[0.0, 1.0]])[:22]
-    'data:image/png;base64,'
-    """
+    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 3:
         array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)

@@ -58,22 +58,10 @@ def evaluation_data(
     """Return how good a run's model is, as data for JSON. NaN and infinite numbers become None.
 
     Args:
-        evaluation: the evaluation.
-        classes: the names of the classes in the order of their numbers, or the names of the labels.
-        targets: the names of the targets of a regression.
         baseline: the baseline's predictor in words; by default the constant predictor that suits the test
             records best.
         known: the qualifier of a baseline score that is not exact: "at least" or "assumed".
-        settings: the settings of the training, for the advice; see :func:`tacit.report.verdict.verdict`.
-        private: False for a run with a fixed test key.
         reference: the score of the same model without DP on a public stand-in, if the user declares it.
-        loss_remark: a sentence that says that the noisy training loss has hardly fallen, or "".
-
-    >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
-    ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
-    >>> data = evaluation_data(answers, classes=("no", "yes"))
-    >>> data["useless"], data["classes"][1]["recall"], data["baseline"]["predictor"]
-    (True, 0.0, 'always answering "no"')
     """
     count = len(evaluation.labels) or len(evaluation.records)
     names = [*classes] or [str(number) for number in range(count)]
@@ -169,12 +157,7 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
 
 
 def evaluation_page(data: Data, *, title: str) -> str:
-    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
-
-    Args:
-        data: the result of :func:`evaluation_data`.
-        title: the name of the run.
-    """
+    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network."""
     constant, axes = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in axes.items()}
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
@@ -199,12 +182,7 @@ def _panels(panels: Panels) -> dict[str, Any]:
 
 
 def score_line(data: Data, cost: str = "") -> str:
-    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer.
-
-    >>> score_line({"measure": "accuracy", "score": 0.9, "interval": None, "baseline": {"score": 0.5,
-    ...     "predictor": 'always answering "no"'}}, " at ε = 2")
-    'test accuracy 0.9000 at ε = 2 (a constant answer: 0.5000)'
-    """
+    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer."""
     digits = 4
     score = figure(data["score"])
     if data["interval"] is not None:
@@ -364,11 +342,6 @@ _DIGITS = ".6g"
 
 def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
     """Return one curve for each declared column of a linear model.
-
-    Args:
-        model: a model with outputs that are the logits of the encoder's classes or labels, or target values
-            scaled to [-1, 1].
-        encoder: the encoder of the table, with the target.
 
     Returns:
         A dictionary. Its ``of`` names the quantity that the curves show: "log odds", "logits" minus their

@@ -23,11 +23,7 @@ _FAINTEST = 0.08  # the least opacity of a cell with records
 
 
 def charts_of(data: Data) -> dict[str, Axes]:
-    """Draw the charts for which ``data`` has figures, and return them by name.
-
-    Args:
-        data: the result of :func:`tacit.report.evaluation.evaluation_data`.
-    """
+    """Draw the charts for which ``data`` has figures, and return them by name."""
     charts: dict[str, Axes] = {}
     if curves := data.get("curves"):
         charts["roc"] = _roc(curves)
@@ -207,13 +203,7 @@ class Panels:
 
 
 def panels_of(data: Data) -> list[Panels]:
-    """Group the charts of these data by scale. With more than eight classes or labels, there are no charts.
-
-    >>> column = {"column": "age", "kind": "number", "x": [0.0, 1.0], "y": [[-1.0, 1.0]], "importance": [2.0]}
-    >>> (panels,) = panels_of({"of": "log odds", "outputs": ["yes"], "constant": [0.1], "columns": [column]})
-    >>> panels.axis, panels.limits
-    ('log odds', (-1.12, 1.12))
-    """
+    """Group the charts of these data by scale; with more than eight classes or labels, there are none."""
     places = range(len(data["outputs"]))
     groups = [(place,) for place in places] if data["of"] == "numbers" else [tuple(places)]
     panels = []
@@ -254,9 +244,7 @@ def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
     """Draw the charts of all panels as one picture.
 
     Args:
-        data: the result of :func:`tacit.report.evaluation.by_column`.
         path: the path of the PNG.
-        private: False marks the picture as one of a run with a fixed test key.
 
     Returns:
         Whether there was something to draw.

@@ -77,12 +77,6 @@ def default_rates(non_members: int) -> tuple[float, ...]:
     """Return the false-positive rates to report: 10 %, and the smallest with five expected false positives.
 
     The smallest rate is at least 0.1 %.
-
-    Raises:
-        InvalidInput: there are fewer than 50 non-members.
-
-    >>> default_rates(360), default_rates(10_000)
-    ((0.02, 0.1), (0.001, 0.1))
     """
     possible = [rate for rate in _RATES if rate * non_members >= _FEWEST]
     if not possible:
@@ -121,16 +115,9 @@ def membership_found(
     """Measure each attack on each model, and compare it with the limit of ``curve`` if the model is private.
 
     Args:
-        models: the models with their scores.
-        curve: the curve of the accounted run.
         headline: the name of the attack that the summary reports, chosen before any score was seen.
-        shadows: the number of shadow models.
         rates: false-positive rates, each at least 5 / (number of non-members).
-        confidence: the confidence of each single interval.
         rng: the generator that splits records into halves. It must be independent of the scores.
-
-    Raises:
-        InvalidInput: see :func:`tacit.audits.measure`.
 
     **Guarantee**
 
@@ -276,12 +263,6 @@ def bits_above_bound(
         exposures: (n,) exposures of planted secrets.  The number of copies must be that of the bound.
         bits: (b,) thresholds in bits, chosen before the exposures were seen.
         bound: (b,) the values of :func:`tacit.audits.attacks.exposure_bound` at the thresholds.
-        confidence: see above.
-
-    >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.8, 0.01], confidence=0.95)
-    [1.0, 9.0]
-    >>> bits_above_bound([9.0] * 20, [1.0, 9.0], [0.95, 0.95], confidence=0.95)
-    []
     """
     values, thresholds = np.asarray(exposures, dtype=np.float64), np.asarray(bits, dtype=np.float64)
     if values.size == 0 or thresholds.size == 0:
@@ -307,10 +288,8 @@ def memorisation_found(
     Args:
         models: at least one model.  All have the same canaries in the same order, or no canaries if none were
             planted.
-        curve: the curve of the accounted run.
-        prefix: a description of the beginning of a canary.
         candidates: R, the number of possible secrets.
-        confidence: the confidence of ``above_bound``, over all numbers of copies and all thresholds together.
+        confidence: that of ``above_bound``, over all numbers of copies and all thresholds together.
     """
     canaries = [one.canary for one in models[0].secrets]
     kinds = sorted({canary.copies for canary in canaries})

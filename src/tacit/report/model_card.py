@@ -78,16 +78,7 @@ class CardFacts:
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
-    """Write the card of a model.
-
-    Args:
-        statement: the data of the run's privacy statement.
-        facts: how to use the model.
-        figures: the test metrics of the run, from :func:`tacit.report.evaluation.evaluation_data`.
-
-    Raises:
-        InvalidInput: the hub's own reader does not return the data that were written.
-    """
+    """Write the card of a model."""
     front = _front_matter(statement, facts)
     card = render(
         "card.md",

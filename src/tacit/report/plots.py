@@ -54,17 +54,8 @@ def plot_progress(
     standard errors to each side.
 
     Args:
-        rows: the rows of the metrics.
         path: the path of the PNG.
-        score: the name of the score on the axis.
-        figure: the column of the metrics that has the score.
-        error: the standard error of a score. The row of a loss has the standard error of that loss.
-        within: the range of possible scores.
-        baseline: the score of a constant answer, shown as a dashed line.
         known: the qualifier of a baseline that is not exact, such as "at least".
-        loss_baseline: the loss of equal probabilities for all classes, shown as a dashed line in a chart of
-            the loss.
-        private: False marks the picture as one of a run with a fixed test key.
     """
     picture = new_figure(height=4.8)
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -151,7 +142,6 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
     """Draw the confusion matrix of a run. Rows are true classes, and a cell's shade is its share of the row.
 
     Args:
-        data: the result of :func:`tacit.report.evaluation.evaluation_data`.
         path: the path of the PNG.
 
     Returns:
@@ -220,10 +210,6 @@ def plot_advice(advice: PlanAdvice, path: Path) -> None:
     """Draw total noise against batch size, with the recommended batch size.
 
     A line shows the floor, the total noise of full batches, and a band shows the values near it.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-        InvalidInput: the name of the file does not end in a known format.
     """
     question, best = advice.question, advice.recommended
     figure = new_figure(6.4, 4.0)

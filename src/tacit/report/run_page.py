@@ -29,12 +29,7 @@ _PARTS = ("membership", "remembered", "audits")
 
 
 def page(data: Data) -> str:
-    """Write the whole page as HTML.
-
-    Args:
-        data: the findings, with the keys ``run``, ``risk`` and any of ``membership``, ``remembered`` and
-            ``audits``.
-    """
+    """Write the whole page as HTML."""
     return _page(data, charts_of(data))
 
 

@@ -46,11 +46,7 @@ _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def read_statement(path: Path | str) -> dict[str, Any]:
-    """Read a statement that a run has written.
-
-    Raises:
-        InvalidInput: the file cannot be read, is not JSON, or is not a privacy statement.
-    """
+    """Read a statement that a run has written."""
     data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
     if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
         raise InvalidInput(
@@ -62,12 +58,7 @@ def read_statement(path: Path | str) -> dict[str, Any]:
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Check that ``data`` has the fields of a statement, each with the right type and in its range.
-
-    Raises:
-        InvalidInput: a field is missing, has another type, or is out of range.
-        OtherVersion: the statement has another format.
-    """
+    """Check that ``data`` has the fields of a statement, each with the right type and in its range."""
     if data.get("format") != FORMAT:
         raise other_version("statement", _version(data), data.get("format"), FORMAT)
     for where, kinds in _KINDS.items():
@@ -97,11 +88,7 @@ def _version(data: Mapping[str, Any]) -> str:
 
 
 def read_event(data: object) -> Event:
-    """Read the event of a statement or a certificate.
-
-    Raises:
-        InvalidInput: there is no such event.
-    """
+    """Read the event of a statement or a certificate."""
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
@@ -248,33 +235,7 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
-    """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
-
-    Args:
-        data: the result of :func:`~tacit.report.verification.read_statement`, or the ``data`` of a
-            :class:`Statement`.
-        opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
-
-    Raises:
-        InvalidInput: a field is missing or has a wrong value, or the event is unknown.
-        OtherVersion: another version of Tacit wrote the statement, so it is not verified.
-
-    >>> import torch
-    >>> from tacit import Plan, PrivateSession, make_statement, train
-    >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
-    ...     clipping=1.0, adjacency="add-remove", unit="patient")
-    >>> model = torch.nn.Linear(2, 2)
-    >>> records = torch.randn(1000, 2), torch.zeros(1000, dtype=torch.long)
-    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
-    ...     loss=torch.nn.CrossEntropyLoss())
-    >>> _ = train(session)
-    >>> statement = make_statement(session)
-    >>> verify_statement(statement.data).verdict
-    'agrees'
-    >>> statement.data["guarantee"]["epsilon"] /= 2
-    >>> verify_statement(statement.data).verdict
-    'claims too little'
-    """
+    """Check a statement: account for its event again, rebuild its plan, and ask other accountants."""
     check_fields(data)
     if _version(data) != __version__:
         raise other_version("statement", _version(data), data.get("format"), FORMAT)
@@ -479,16 +440,7 @@ def other_version(what: str, version: str, form: object, due: int) -> OtherVersi
 
 
 def read_json(path: Path | str, what: str, give: str) -> Any:
-    """Read the plain data in a JSON file that another person wrote.
-
-    Args:
-        path: the file.
-        what: the name of the data in error messages, such as "certificate".
-        give: a description of the file that the user should give, for error messages.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is not JSON.
-    """
+    """Read the plain data in a JSON file that another person wrote."""
     try:
         return parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -506,20 +458,7 @@ def read_schema(name: str) -> dict[str, Any]:
 
 
 def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
-    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 does not count as an integer.
-
-    Args:
-        schema: the schema.
-        data: the plain data.
-        what: the name of the data in the message, such as "the certificate".
-
-    Raises:
-        InvalidInput: the data do not fit. The message names the first place where they do not.
-
-    >>> check_against({"type": "object", "required": ["format"]}, {}, what="the certificate")
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: the certificate: 'format' is a required property. ...
-    """
+    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 does not count as an integer."""
     jsonschema = needed("jsonschema", "ledger", "a check of a certificate")
     base = jsonschema.Draft202012Validator
     kinds = base.TYPE_CHECKER.redefine_many(
@@ -560,13 +499,6 @@ _CHARGED = {
 
 def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
     """Describe each difference of a statement from its ledger in a sentence.
-
-    Args:
-        data: a statement that :func:`tacit.report.verification.verify_statement` has checked.
-        ledger: the ledger that the run was charged to.
-
-    Raises:
-        InvalidInput: the statement's ``ledger`` field cannot be read.
 
     **Guarantee**
 
