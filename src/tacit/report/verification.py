@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
 from tacit.errors import InvalidInput, TacitError, UnsupportedEvent, needed, reason_of
-from tacit.events import Adjacency, Event, event_from_json, event_to_json
+from tacit.events import Adjacency, Event, event_from_json
 from tacit.ledger import Anchor, Ledger, Policy
 from tacit.ledger.budgets import Cost
 from tacit.plan import Plan
 from tacit.report.spending import spendings
-from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.report.statement import FORMAT, limits_of, statement_data
 from tacit.serial import parse_json
 
 _LARGEST_NUMBER = 1e300
@@ -244,24 +244,19 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
-    contradictions = [
-        *_about_plan(data, event),
-        *_about_randomness(data),
-        *_about_ledger(data),
-    ]
+    # Without a price there is no more to compare.
     curve = _price(event, adjacency, delta, data["accountant"].get("method"))
     if isinstance(curve, str):
-        contradictions.append(curve)
+        contradictions = [curve]
         lower, upper, method = 0.0, math.inf, "none"
     else:
+        contradictions = [*_about_fields(data, curve), *_about_groups(guarantee, curve)]
         lower, upper = curve.epsilon_bounds(delta)
         method = curve.best_method(delta)
-        contradictions += _about_groups(guarantee, curve)
-        if not contradictions:  # a plan that contradicts the event determines nothing
-            contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + ROUNDING):
             contradictions.append(f"its lower bound, {claimed:.7g}, is above the upper bound {upper:.7g}.")
+    contradictions += _about_facts(data)
     accountants = opinions if upper <= _NO_PROMISE else ()
     answers = tuple(ask(event, adjacency, delta) for ask in accountants)
     return Verification(
@@ -314,14 +309,18 @@ _FREE = ("data", "model", "public_data", "notes", "randomness", "versions")
 
 
 def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
-    """Write the statement again, and describe in a sentence each field that differs."""
+    """Write the statement again from its plan, and describe in a sentence each field that differs."""
     own, owner = limits_of(data["not_covered"])
     facts = {name: data[name] for name in (*_FREE, "private")}
     facts |= {"not_covered": own, "ledger": data.get("ledger")}
-    plan = Plan.from_json(json.dumps(data["plan"]))
-    due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
+    try:
+        plan = Plan.from_json(json.dumps(data["plan"]))
+        due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
+    except (TacitError, RecursionError) as problem:
+        return [f"the described mechanism is impossible: {problem}"]
     if data["versions"].get("tacit") != __version__:
         due["versions"] = data["versions"] | {"tacit": __version__}
+
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
     guarantee, claims = due["guarantee"], data["guarantee"]
     guarantee["groups"] |= {
@@ -344,24 +343,6 @@ def _not_verified(data: Mapping[str, Any]) -> tuple[str, ...]:
     return (*names, *(["ledger"] if data.get("ledger", "none") != "none" else []))
 
 
-def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
-    """Describe in a sentence each way in which event, mechanism or guarantee differs from the plan."""
-    steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
-    try:
-        plan = Plan.from_json(json.dumps(data["plan"]))
-        due = plan.event_after(steps)
-        mechanism = mechanism_of(plan, steps)
-    except (TacitError, RecursionError) as problem:
-        return [f"the described mechanism is impossible: {problem}"]
-    described = data["mechanism"]
-    promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
-    return [
-        *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
-        *_differences("mechanism", described, mechanism),
-        *_differences("guarantee", {name: guarantee[name] for name in promised}, promised),
-    ]
-
-
 def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[str]:
     """Describe in a sentence each difference between a field of the statement and its value by the plan."""
     if isinstance(value, dict) and isinstance(due, dict) and set(value) == set(due):
@@ -376,17 +357,17 @@ def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[s
     return [f"the {field} is {json.dumps(value)[:200]}; by the plan it must be {json.dumps(due)[:200]}."]
 
 
-def _about_randomness(data: Mapping[str, Any]) -> list[str]:
+def _about_facts(data: Mapping[str, Any]) -> list[str]:
+    """Compare the key of the noise, and the steps charged to a ledger, with what the statement says."""
+    contradictions = []
     if data["private"] and "FIXED TEST KEY" in data["randomness"]:
-        return ["it says that the run is private, and that its randomness came from a fixed test key."]
-    return []
-
-
-def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """Check that every step was charged to the ledger."""
+        contradictions.append(
+            "it says that the run is private, and that its randomness came from a fixed test key."
+        )
     ledger = data.get("ledger", "none")
     if ledger == "none":
-        return []
+        return contradictions
+
     charged = ledger.get("steps") if isinstance(ledger, dict) else None
     if not isinstance(charged, int) or isinstance(charged, bool):
         raise InvalidInput(
@@ -395,8 +376,10 @@ def _about_ledger(data: Mapping[str, Any]) -> list[str]:
         )
     steps = data["mechanism"]["steps"]
     if steps > charged:
-        return [f"it says that {steps} steps were taken, and that {charged} were charged to the ledger."]
-    return []
+        contradictions.append(
+            f"it says that {steps} steps were taken, and that {charged} were charged to the ledger."
+        )
+    return contradictions
 
 
 def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
