@@ -29,7 +29,7 @@ from torch.nn.functional import avg_pool2d
 from experiments.standard import load
 from tacit.accounting import account
 from tacit.audits import Claim, Scores, audit_one_run, claim_test, clopper_pearson
-from tacit.audits.membership import paired_halves
+from tacit.audits.attacks import paired_halves
 from tacit.audits.one_run import audit_one_run_by_tradeoff
 from tacit.events import ApproximateDP, Gaussian
 from tacit.noise.generator import Generator

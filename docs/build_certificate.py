@@ -21,9 +21,9 @@ from tacit.ledger import Column, DatasetStatus, Ledger, Policy, Refused, RenyiBu
 from tacit.ledger.charges import Verdict, added
 from tacit.ledger.ledger import charge_key
 from tacit.ledger.records import GENESIS, Entry, canonical, entry_hash
+from tacit.report.canvas import to_svg
 from tacit.report.certificate import Certificate, certificate_of, check_certificate
 from tacit.report.checklist import SECTIONS, STATEMENTS
-from tacit.report.pages.canvas import to_svg
 from tacit.report.spending import curator_chart, dataset_view
 
 PAGE = Path(__file__).parent / "certificate.md"

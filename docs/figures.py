@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from tacit.report.pages.canvas import line_style, new_figure, save_figure
+from tacit.report.canvas import line_style, new_figure, save_figure
 
 __all__ = ["PLAIN", "scaling", "steps"]
 

@@ -17,7 +17,7 @@ from experiments.linear_on_features import Recipe, repeat_linear
 from experiments.public_rows import photo_rows, public_pictures
 from experiments.standard import load
 from tacit.datasets import Dataset
-from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, new_figure, save_figure
 
 _NAME = "abadi-cifar10"
 _PUBLISHED = {2.0: 0.67, 4.0: 0.70, 8.0: 0.73}

@@ -20,7 +20,7 @@ from experiments.published_composition import (
 )
 from tacit.accounting import account, epsilon_schedule
 from tacit.events import Event, Gaussian, PoissonSampled, Repeat
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, GREY, ORANGE, new_figure, save_figure
 
 _NAME = "abadi-composition"
 _SIGMA, _RATE, _STEPS = 4.0, 0.01, 10_000

@@ -20,7 +20,7 @@ from tacit.models.dp_pca import fit_dp_pca
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, new_figure, save_figure
 from tacit.training import Evaluation
 
 _NAME = "abadi-mnist"

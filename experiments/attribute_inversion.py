@@ -30,7 +30,7 @@ from experiments.attributes import (
 from experiments.base import NO_SEARCH, Request, Row, write_results
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
-from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
 
 _NAME = "attribute-inversion"
 _SIZES = (1000, 5000)

@@ -12,7 +12,7 @@ from experiments.standard import load
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule, FlatClipping
 from tacit.datasets import Dataset
 from tacit.models import MLP
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 _NAME = "clipping"

@@ -27,7 +27,7 @@ from tacit.correlation import Banded, BandedInverse, Correlation, Tree
 from tacit.datasets import Dataset
 from tacit.models import Logistic
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure
 from tacit.sampling import CyclicPoissonSampling
 from tacit.training import Evaluation, PrivateSession, evaluate
 

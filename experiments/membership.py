@@ -29,11 +29,11 @@ from experiments.laboratory.exposed_records import ranked_and_reported
 from experiments.laboratory.suite import Evidence, attack_all
 from experiments.standard import load
 from tacit.audits import Claim, claim_test
-from tacit.audits.membership import ATTACK, Shadows, logit_margin, paired_halves, train_shadows
+from tacit.audits.attacks import ATTACK, Shadows, logit_margin, paired_halves, train_shadows
 from tacit.datasets import Dataset
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, PALE, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,7 +29,7 @@ from tacit.audits.scores import clopper_pearson
 from tacit.datasets import Dataset, TensorPair
 from tacit.models import MLP, Logistic
 from tacit.plan import Plan
-from tacit.report.pages.canvas import new_figure, save_figure
+from tacit.report.canvas import new_figure, save_figure
 
 _NAME = "model-inversion"
 _DATASET = "att-faces"

@@ -31,7 +31,7 @@ from experiments.laboratory.recitation import (
     remembered_secret,
     rows_of,
 )
-from tacit.audits.memorisation import (
+from tacit.audits.attacks import (
     Canary,
     SecretSpace,
     exposure_bound,
@@ -42,8 +42,8 @@ from tacit.datasets import TensorPair
 from tacit.datasets.text import NAMES_ALPHABET, NAMES_LONGEST, Alphabet, load_names, token_pair
 from tacit.models import WindowModel
 from tacit.plan import Plan
-from tacit.report.memorisation import bits_above_bound, whole_bits
-from tacit.report.pages.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
+from tacit.report.findings import bits_above_bound, whole_bits
 from tacit.runs.attack import next_token
 from tacit.runs.tasks import text_loss
 from tacit.training import PrivateSession, evaluate

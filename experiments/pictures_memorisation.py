@@ -26,7 +26,7 @@ from experiments.base import DELTA, NO_SEARCH, Request, Row, write_results
 from experiments.regenerated import regenerated
 from experiments.standard import load
 from tacit.plan import Plan
-from tacit.report.pages.canvas import new_figure, save_figure
+from tacit.report.canvas import new_figure, save_figure
 from tacit.training import PrivateSession
 from tacit.training.augmentation import Augmentation
 

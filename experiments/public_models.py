@@ -36,7 +36,7 @@ from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
 from tacit.pretrained.model import Pretrained
 from tacit.recipes import linear_recipe
-from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, new_figure, save_figure
 from tacit.runs import Run, prepare
 from tacit.training import Evaluation
 

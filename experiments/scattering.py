@@ -16,7 +16,7 @@ from experiments.linear_on_features import UNLIMITED, Recipe, choose, repeat_lin
 from experiments.public_rows import grey_rows, public_pictures, scattering_rows
 from experiments.standard import load
 from tacit.datasets import Dataset
-from tacit.report.pages.canvas import BLUE, GREY, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, new_figure, save_figure
 
 _NAME = "scattering"
 _PUBLISHED = {"mnist": 0.987, "fashion-mnist": 0.897, "cifar10": 0.67}

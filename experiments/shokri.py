@@ -27,10 +27,10 @@ from experiments.laboratory.ensembles import MLPEnsemble, train_plainly
 from experiments.laboratory.likelihood_ratios import loss_threshold
 from experiments.laboratory.shokri import shokri
 from experiments.standard import load
-from tacit.audits.membership import log_probability, paired_halves, train_shadows
+from tacit.audits.attacks import log_probability, paired_halves, train_shadows
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
-from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, ORANGE, PALE, new_figure, save_figure
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

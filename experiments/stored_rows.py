@@ -27,7 +27,7 @@ from experiments.support_vectors import StoredShare, stored_rows, stored_share
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, new_figure, save_figure
+from tacit.report.canvas import BLUE, new_figure, save_figure
 from tacit.training import PrivateSession, evaluate
 
 _NAME = "stored-rows"

@@ -31,7 +31,7 @@ from experiments.tries import Tries
 from tacit.columns import Column, Encoder
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.recipes import BINS, additive_pays, linear_recipe
-from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from tacit.datasets import Dataset
 from tacit.models import TemperedSigmoid
 from tacit.models.networks import papernot_cifar_cnn, papernot_mnist_cnn
 from tacit.plan import Plan
-from tacit.report.pages.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, MARKERS, ORANGE, PALE, new_figure, save_figure
 from tacit.training import Evaluation, PrivateSession
 
 _NAME = "tempered-sigmoids"

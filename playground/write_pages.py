@@ -22,8 +22,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from tacit.cli.app import run
 from tacit.ledger import Ledger
 from tacit.report.checklist import CHOICES, STATEMENTS
-from tacit.report.evaluated import evaluation_page
-from tacit.report.pages.run_page import page
+from tacit.report.evaluation import evaluation_page
+from tacit.report.run_page import page
 from tacit.report.spending import curator_page, curator_view
 
 ROOT = Path(__file__).parent.parent

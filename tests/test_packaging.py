@@ -29,7 +29,7 @@ DATA = {  # files that are no Python: without these the comparison of whole list
     "tacit/native/noise_kernel.h",
     "tacit/runs/demo.toml",
     "tacit/report/certificate.schema.json",
-    "tacit/report/pages/templates/run.html",
+    "tacit/report/templates/run.html",
     "tacit/cli/playground.html",
 }
 PAGES = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"}
@@ -44,8 +44,8 @@ import torch
 
 import tacit
 from tacit import Plan, PrivateSession, native
-from tacit.report.pages.document import page
-from tacit.report.schema import read_schema
+from tacit.report.document import page
+from tacit.report.verification import read_schema
 from tacit.runs import read_config
 
 package = Path(tacit.__file__).parent

@@ -18,7 +18,7 @@ import pytest
 
 from tacit.accounting import account
 from tacit.cli.app import run
-from tacit.cli.demo import PAGE, serve
+from tacit.cli.train import PAGE, serve
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian, PoissonSampled, Repeat
 from tacit.runs import read_config
@@ -122,12 +122,12 @@ def test_the_command_prints_its_address_opens_it_and_ends_by_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("tacit.cli.demo.webbrowser.open", opened.append)
+    monkeypatch.setattr("tacit.cli.train.webbrowser.open", opened.append)
 
     def interrupted(_server: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tacit.cli.demo.ThreadingHTTPServer.serve_forever", interrupted)
+    monkeypatch.setattr("tacit.cli.train.ThreadingHTTPServer.serve_forever", interrupted)
     assert run(["playground"]) == 0
     assert len(opened) == 1
     assert f"at {opened[0]}" in capsys.readouterr().out

@@ -44,8 +44,8 @@ FREE_NAMES = {
     ("tacit.cli.terminal", "argument"),
     ("tacit.cli.terminal", "words"),
     ("tacit.cli.terminal", "plain_table"),
-    ("tacit.report.pages.document", "page"),
-    ("tacit.report.pages.document", "render"),
+    ("tacit.report.document", "page"),
+    ("tacit.report.document", "render"),
     ("tacit.queries.statements", "sql"),  # the names in a fixed text of SQL
     ("tacit.plan.settings", "facts_of"),  # others are a plan's fields: its constructor refuses unknown ones
     ("tacit.integrations.transformers_settings", "training_arguments"),  # which refuse others

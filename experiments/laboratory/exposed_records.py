@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from experiments.laboratory.likelihood_ratios import spread
-from tacit.audits.membership import ShadowScores
+from tacit.audits.attacks import ShadowScores
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def ranked_and_reported(shadows: ArrayLike, trained_on: ArrayLike) -> tuple[NDAr
 
     Args:
         trained_on: (K, n) booleans.  In either half of the models, some must be trained on a record and some
-            not, as in :func:`tacit.audits.membership.paired_halves`.
+            not, as in :func:`tacit.audits.attacks.paired_halves`.
 
     >>> rng = np.random.default_rng(0)
     >>> trained_on = np.tile([[True], [False]], (8, 500))

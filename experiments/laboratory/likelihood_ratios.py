@@ -1,4 +1,4 @@
-"""Other membership attacks by likelihood ratios, beside ``tacit.audits.membership.bavaria``.
+"""Other membership attacks by likelihood ratios, beside ``tacit.audits.attacks.bavaria``.
 
 **Loss threshold** (Yeom et al. 2018, 1709.01604) takes a small loss as a sign of membership.  It needs no
 other model.  It fails at low false-positive rates, because easy non-members have a small loss too.
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_ndtr, logsumexp
 from scipy.stats import norm
 
-from tacit.audits.membership import ShadowScores, World
+from tacit.audits.attacks import ShadowScores, World
 from tacit.errors import InvalidInput, check_real
 
 Array: TypeAlias = NDArray[np.float64]

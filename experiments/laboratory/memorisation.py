@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.special import log_ndtr, logsumexp
 
-from tacit.audits.memorisation import NextToken, log_likelihood_row, next_log_probabilities, token_numbers
+from tacit.audits.attacks import NextToken, log_likelihood_row, next_log_probabilities, token_numbers
 from tacit.errors import InvalidInput, check_integer, check_real
 
 Array: TypeAlias = NDArray[np.float64]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tacit.report.pages import document, run_page
-from tacit.report.pages.canvas import PALE, line_style, new_chart
+from tacit.report import document, run_page
+from tacit.report.canvas import PALE, line_style, new_chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,12 +24,12 @@ from experiments.laboratory.memorisation import (
     queries_needed,
     sampled,
 )
-from tacit.audits.memorisation import Canary, NextToken, SecretSpace, greedy
+from tacit.audits.attacks import Canary, NextToken, SecretSpace, greedy
 from tacit.datasets import TensorPair
 from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput
-from tacit.report.memorisation import SecretFound
+from tacit.report.findings import SecretFound
 from tacit.runs.attack import asking, ranked_secret, spelling_of
 from tacit.runs.canaries import secret_space
 from tacit.runs.finished import FinishedRun

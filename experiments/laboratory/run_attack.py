@@ -25,7 +25,7 @@ from experiments.laboratory.shadow_ensembles import at_once
 from experiments.laboratory.suite import Evidence, attack_all, attacks_without
 from tacit.accounting import account
 from tacit.audits import Scores
-from tacit.audits.membership import (
+from tacit.audits.attacks import (
     ATTACK,
     LOSS_ATTACK,
     Bools,
@@ -40,8 +40,8 @@ from tacit.audits.membership import (
 )
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import END, PADDING, Alphabet
+from tacit.report.canvas import grey_picture
 from tacit.report.findings import AttackedModel, default_rates, membership_found
-from tacit.report.pages.canvas import grey_picture
 from tacit.report.verification import read_event
 from tacit.runs.attack import (
     WITH_DP,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.laboratory.ensembles import MLPEnsemble, train_plainly, train_privately
-from tacit.audits.membership import Bools, TrainGroup
+from tacit.audits.attacks import Bools, TrainGroup
 from tacit.clipping.rules import AutomaticClipping, FlatClipping
 from tacit.datasets import Dataset, TensorPair
 from tacit.events import Adjacency

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
-from tacit.audits.membership import log_probability
+from tacit.audits.attacks import log_probability
 from tacit.errors import InvalidInput
 
 Array: TypeAlias = NDArray[np.float64]

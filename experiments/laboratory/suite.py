@@ -20,7 +20,7 @@ from experiments.laboratory.likelihood_ratios import (
     rmia_online,
 )
 from experiments.laboratory.shokri import shokri
-from tacit.audits.membership import (
+from tacit.audits.attacks import (
     ATTACK,
     LOSS_ATTACK,
     ShadowScores,

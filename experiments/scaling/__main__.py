@@ -33,7 +33,7 @@ from tacit.cli.terminal import (
     table_of_figures,
 )
 from tacit.errors import InvalidInput, TacitError, check_integer, spelled
-from tacit.report.pages.canvas import figure_path
+from tacit.report.canvas import figure_path
 
 _NEEDED = {
     "flops": "floating-point operations for training, such as 1e19",

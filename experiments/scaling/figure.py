@@ -12,7 +12,7 @@ import numpy as np
 from experiments.scaling.advice import loss_over_compute, without_privacy
 from experiments.scaling.answer import LanguageModelAdvice
 from experiments.scaling.law import Floats, parameters
-from tacit.report.pages.canvas import GREY, line_style, new_figure, save_figure
+from tacit.report.canvas import GREY, line_style, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.audits import Scores
-from tacit.audits.membership import ShadowScores
-from tacit.audits.memorisation import Canary, SecretSpace
+from tacit.audits.attacks import Canary, SecretSpace, ShadowScores
 from tacit.datasets.text import Alphabet
 
 Integers = NDArray[np.int64]

@@ -31,10 +31,11 @@ from tacit.audits.one_run import (
     chance_of_right_guesses,
     epsilon_from_guesses,
     mu_from_guesses,
+    rehearsed_slot_scores,
     right_guesses,
+    slot_scores,
     tradeoff_contradicted,
 )
-from tacit.audits.slots import rehearsed_slot_scores, slot_scores
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Event, Gaussian, PoissonSampled, Repeat
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from experiments.laboratory.advantage import advantage_at_held_out_threshold
 from tacit.audits import Scores, clopper_pearson, found_at, measure, operating_point
-from tacit.audits.membership import ShadowScores, bavaria, paired_halves, shadow_groups, without_each_group
+from tacit.audits.attacks import ShadowScores, bavaria, paired_halves, shadow_groups, without_each_group
 from tacit.audits.scores import Interval, auc_interval, shadow_reach, widened
 from tacit.errors import InvalidInput
 

@@ -13,7 +13,7 @@ from known_models import Array, Bools, auc, gaussian_world, halves
 from scipy import stats
 
 from tacit.audits import Scores
-from tacit.audits.membership import (
+from tacit.audits.attacks import (
     ShadowScores,
     bavaria,
     log_probability,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tacit.accounting import account
-from tacit.audits.memorisation import (
+from tacit.audits.attacks import (
     SecretSpace,
     exact_exposure,
     exposure_bound,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from experiments.laboratory.laws import noise_law
 from tacit.audits import Claim, Scores, audit_slots
 from tacit.audits.claim import judged_counts
-from tacit.audits.slots import rehearsed_slot_scores, scores_of_slots
+from tacit.audits.one_run import rehearsed_slot_scores, scores_of_slots
 from tacit.noise import gaussian as gaussian_module
 from tacit.noise.generator import Generator
 from tacit.plan import Plan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tacit.audits import audit_slots
-from tacit.audits import slots as slot_audit
+from tacit.audits import one_run as slot_audit
 from tacit.audits.claim import AUDIT_LEVEL
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY

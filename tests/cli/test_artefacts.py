@@ -13,7 +13,7 @@ from tacit.cli.app import run
 from tacit.columns.column import Column, Dialect
 from tacit.ledger import Policy, PureBudget
 from tacit.report.certificate import read_certificate
-from tacit.report.schema import check_against, read_schema
+from tacit.report.verification import check_against, read_schema
 
 ROWS = "\n".join(
     f"{1000 + i // 2};{20 + i % 60},5;{'ABC'[i % 3]};{('no', 'yes')[i % 2]};{i % 28 + 1:02}.03.2026;{i % 7}"

@@ -15,7 +15,7 @@ from experiments.base import Request, Row
 from experiments.laboratory import recitation
 from experiments.laboratory.recitation import Remembered
 from experiments.registry import reproduce
-from tacit.audits.memorisation import Canary, SecretSpace, log_likelihoods
+from tacit.audits.attacks import Canary, SecretSpace, log_likelihoods
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import NAMES_ALPHABET, Alphabet, load_names, token_pair
 from tacit.errors import InvalidInput

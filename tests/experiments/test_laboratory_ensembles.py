@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from experiments.laboratory.ensembles import MLPEnsemble, train_plainly, train_privately
-from tacit.audits.membership import paired_halves
+from tacit.audits.attacks import paired_halves
 from tacit.clipping.rules import AdaptiveClipping
 from tacit.correlation import Tree
 from tacit.errors import InvalidInput, PrivacyRefusal

@@ -21,7 +21,7 @@ from experiments.laboratory.likelihood_ratios import (
 from experiments.laboratory.shokri import shokri
 from experiments.laboratory.suite import Evidence, attack_all
 from tacit.audits import Scores
-from tacit.audits.membership import ShadowScores, bavaria, paired_halves
+from tacit.audits.attacks import ShadowScores, bavaria, paired_halves
 from tacit.errors import InvalidInput
 
 # --- against the best possible test -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from experiments.laboratory.memorisation import (
     sampled,
     skew_normal_log_cdf,
 )
-from tacit.audits.memorisation import greedy, log_likelihoods, sampled_exposure
+from tacit.audits.attacks import greedy, log_likelihoods, sampled_exposure
 from tacit.errors import InvalidInput
 
 Integers = NDArray[np.int64]

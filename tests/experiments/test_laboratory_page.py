@@ -14,8 +14,8 @@ import pytest
 from experiments.laboratory.page import charts_of, page, write_report
 from tacit.accounting import account
 from tacit.events import Gaussian
+from tacit.report.canvas import grey_picture
 from tacit.report.findings import risk_found
-from tacit.report.pages.canvas import grey_picture
 from tacit.report.risk import risk_sheet
 
 

@@ -18,10 +18,10 @@ from torch import nn
 from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
 from tacit.models.additive import LinearModel
-from tacit.report.by_column import by_column
-from tacit.report.evaluated import evaluation_data, evaluation_page
-from tacit.report.pages import canvas, column_charts
-from tacit.report.pages.column_charts import charts_of_columns, legend_of, panels_of, plot_columns
+from tacit.report import canvas
+from tacit.report import evaluation_charts as column_charts
+from tacit.report.evaluation import by_column, evaluation_data, evaluation_page
+from tacit.report.evaluation_charts import charts_of_columns, legend_of, panels_of, plot_columns
 from tacit.training import evaluate
 
 INPUTS = {

@@ -52,7 +52,7 @@ from tacit.report.certificate import (
     run_of,
 )
 from tacit.report.checklist import GRADES, SECTIONS, STATEMENTS, checklist, in_words
-from tacit.report.schema import OtherVersion, check_against, read_schema
+from tacit.report.verification import OtherVersion, check_against, read_schema
 
 Data = dict[str, Any]
 

@@ -13,7 +13,7 @@ from shell import Shell
 from tacit.errors import InvalidInput
 from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.ledger import charge_key, charged_run
-from tacit.report.charged_check import against_its_ledger
+from tacit.report.verification import against_its_ledger
 
 Data = dict[str, Any]
 PLAN = plan(noise_multiplier=4.0, batch_size=None)

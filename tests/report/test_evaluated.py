@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tacit.report.evaluated import evaluation_data, evaluation_page, evaluation_text, score_line
+from tacit.report.evaluation import evaluation_data, evaluation_page, evaluation_text, score_line
 from tacit.report.verdict import verdict
 from tacit.training import Evaluation, evaluate
 

@@ -12,20 +12,19 @@ import pytest
 from scipy.stats import norm
 
 from tacit.accounting import account
-from tacit.audits.memorisation import Canary
+from tacit.audits.attacks import Canary
 from tacit.events import Gaussian
-from tacit.report.findings import risk_found
-from tacit.report.memorisation import (
+from tacit.report.canvas import to_svg
+from tacit.report.findings import (
     MemorisingModel,
     SecretFound,
     bits_above_bound,
     memorisation_found,
+    risk_found,
     whole_bits,
 )
-from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.run_page import charts_of, page
-from tacit.report.pages.run_summary import summary
 from tacit.report.risk import risk_sheet
+from tacit.report.run_page import charts_of, page, summary
 
 CURVE = account(Gaussian(1.0), adjacency="add-remove")  # of a test at rate a: 1 - f(a) = Phi(1 + Phi^-1(a))
 

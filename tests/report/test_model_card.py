@@ -17,7 +17,7 @@ from tacit.errors import InvalidInput
 from tacit.plan import ScoreReport
 from tacit.report import Statement
 from tacit.report.checklist import check_card
-from tacit.report.evaluated import evaluation_data
+from tacit.report.evaluation import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
 from tacit.rounding import round_up
 from tacit.training import Evaluation

@@ -27,7 +27,7 @@ from tacit.report.checklist import (
     statements_text,
 )
 from tacit.report.registry import fields_missing, registry_record, registry_yaml
-from tacit.report.schema import check_against, read_schema
+from tacit.report.verification import check_against, read_schema
 
 yaml: Any = pytest.importorskip("yaml")
 jsonschema: Any = pytest.importorskip("jsonschema")
@@ -289,7 +289,7 @@ def rows() -> list[list[str]]:
 def test_the_page_maps_every_line_with_a_source(certified: Data) -> None:
     mapped = [name for line, *_ in rows() for name in line.split("; ")]
     assert len(mapped) == len(set(mapped)), "each line once"
-    source = (ROOT / "src/tacit/report/pages/templates/claims.txt").read_text(encoding="utf-8")
+    source = (ROOT / "src/tacit/report/templates/claims.txt").read_text(encoding="utf-8")
     fixed = {re.sub(" $", " 1", name) for name in re.findall(r'call line\("[A-M]", "([^"]+)"', source)}
     stated = {name.replace("{unit}", "unit") for _, name, _ in STATEMENTS.values()}
     lines = {line["name"] for line in certified["lines"]}

@@ -17,9 +17,10 @@ from scipy.stats import norm
 from tacit.accounting import account
 from tacit.errors import InvalidInput, MissingExtra, UnsupportedEvent
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
-from tacit.report.pages import canvas, guarantee_figures
-from tacit.report.pages.canvas import figure_path, save_figure
-from tacit.report.pages.guarantee_figures import draw_pricing, prepare_drawing
+from tacit.report import canvas
+from tacit.report import plots as guarantee_figures
+from tacit.report.canvas import figure_path, save_figure
+from tacit.report.plots import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
 from tacit.rounding import round_up
 
@@ -156,8 +157,6 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reports_on_prices_need_no_torch() -> None:
-    code = (
-        "import sys, tacit.report.pages.guarantee_figures; print({'torch', 'matplotlib'} & set(sys.modules))"
-    )
+    code = "import sys, tacit.report.plots; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -44,15 +44,16 @@ from experiments.base import Request, Row
 from experiments.scaling import figure as scaling_figure
 from tacit.accounting import account
 from tacit.events import Gaussian
-from tacit.report.pages import column_charts, guarantee_figures, plan_figures, plots
-from tacit.report.pages.canvas import BLUE, GREEN, ORANGE, PALE, THEME, line_style, new_figure
+from tacit.report import evaluation_charts as column_charts
+from tacit.report import plots
+from tacit.report.canvas import BLUE, GREEN, ORANGE, PALE, THEME, line_style, new_figure
 from tacit.report.risk import risk_sheet
 from tacit.training.loop import MetricsRow as Metrics
 
 ROOT = Path(__file__).parent.parent.parent
 LIGHTER, FURTHER = 10.0, 12.0  # of L* from 0 to 100, and of the distance in L*a*b*: 2.3 can just be seen
 LINES = 20.0  # of L*: what is thin needs more
-STYLE = (ROOT / "src/tacit/report/pages/templates/chart.css").read_text(encoding="utf-8")
+STYLE = (ROOT / "src/tacit/report/templates/chart.css").read_text(encoding="utf-8")
 EYES = {
     "deuteranopia": [
         [0.367322, 0.860646, -0.227968],
@@ -193,7 +194,7 @@ def test_figures_of_a_run(drawn: list[Figure]) -> None:
     rows = [Metrics(k, epsilon=0.1 * k, loss=2.0 / k, test_score=0.1 * k, test_loss=None) for k in (1, 2, 3)]
     plots.plot_progress(rows, Path("progress.png"), baseline=0.1)
     plots.plot_privacy_curve(curve, 1e-5, Path("privacy.png"))
-    guarantee_figures.draw_risk(risk_sheet(curve, delta=1e-5, unit="image"), Path("risk.png"))
+    plots.draw_risk(risk_sheet(curve, delta=1e-5, unit="image"), Path("risk.png"))
     assert len(drawn) == 3
     assert [confused(figure) for figure in drawn] == [[]] * 3
 
@@ -217,7 +218,7 @@ def test_figures_of_a_plan(drawn: list[Figure], monkeypatch: pytest.MonkeyPatch)
     options = [N(batch_size=2**k, total_noise=2.0**-k, steps=9, noise_multiplier=1.0) for k in range(5)]
     question = N(budget_in_words="ε = 1", epsilon=1.0, flops=1e9, records=9, delta=1e-5)
     advice: Any = N(question=question, recommended=options[2], options=options, floor=0.05)
-    plan_figures.plot_advice(advice, Path("batches.png"))
+    plots.plot_advice(advice, Path("batches.png"))
     best = N(loss=2.0, model_size=1e6, batch_size=8, steps=9)
     points = [N(flops=10.0**k, loss=2.0, model_size=1e6) for k in range(7, 12)]
     monkeypatch.setattr(scaling_figure, "loss_over_compute", lambda *_, **__: points)
@@ -233,8 +234,8 @@ def test_the_figure_of_a_price_by_every_method(drawn: list[Figure]) -> None:
     lines = {f"method {number}": np.arange(1.0, 4.0) + number for number in range(8)}
     pricing: Any = N(epsilon=1.0, delta=0.1, best=N(method="method 3"))
     rates = np.linspace(0.0, 1.0, 3)
-    over = guarantee_figures.Drawing(pricing, (1, 2, 3), "steps", lines, rates, lines, rates, 1 - rates)
-    guarantee_figures.draw_pricing(over, Path("price.png"))
+    over = plots.Drawing(pricing, (1, 2, 3), "steps", lines, rates, lines, rates, 1 - rates)
+    plots.draw_pricing(over, Path("price.png"))
     assert len(drawn) == 1
     assert confused(drawn[0]) == []
 

@@ -11,7 +11,7 @@ import torch
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 
-from tacit.report.evaluated import evaluation_data, evaluation_page
+from tacit.report.evaluation import evaluation_data, evaluation_page
 from tacit.report.figures import (
     calibration,
     f1_interval,

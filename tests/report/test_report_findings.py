@@ -20,6 +20,7 @@ from tacit.accounting import account
 from tacit.audits import AuditResult, Scores
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian
+from tacit.report.canvas import BLUE, grey_picture, new_chart, to_svg
 from tacit.report.findings import (
     AttackedModel,
     Planted,
@@ -28,10 +29,8 @@ from tacit.report.findings import (
     membership_found,
     risk_found,
 )
-from tacit.report.pages.canvas import BLUE, grey_picture, new_chart, to_svg
-from tacit.report.pages.run_page import charts_of, page, write_report
-from tacit.report.pages.run_summary import figures, summary, verdict
 from tacit.report.risk import risk_sheet
+from tacit.report.run_page import charts_of, figures, page, summary, verdict, write_report
 
 CURVE = account(
     Gaussian(1.0), adjacency="add-remove"

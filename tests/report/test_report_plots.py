@@ -14,8 +14,8 @@ from PIL import Image
 
 from tacit.accounting import account
 from tacit.events import Gaussian, Repeat
-from tacit.report.evaluated import evaluation_data
-from tacit.report.pages import canvas, plots
+from tacit.report import canvas, plots
+from tacit.report.evaluation import evaluation_data
 from tacit.runs.evaluated import drawn_score
 from tacit.training import evaluate
 from tacit.training.loop import MetricsRow

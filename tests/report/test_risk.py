@@ -14,7 +14,7 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.cli.app import run
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Gaussian, PoissonSampled, Repeat, event_to_json
-from tacit.report.pages.guarantee_figures import draw_risk
+from tacit.report.plots import draw_risk
 from tacit.report.risk import RiskSheet, risk_sheet, two_worlds
 
 # sigma; of 100 coins guessed, and found at 1 % and 0.1 % false alarms, in per cent; a secret with prior 1e-6

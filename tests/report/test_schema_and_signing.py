@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InvalidInput
 from tacit.report.certificate import canonical, make_key, public_key_of, sign, signature_holds
-from tacit.report.schema import check_against, read_schema
+from tacit.report.verification import check_against, read_schema
 
 Data = dict[str, Any]
 

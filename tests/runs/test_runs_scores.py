@@ -23,9 +23,9 @@ from tacit.datasets import TensorPair
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import ApproximateDP
 from tacit.ledger import ApproximateBudget, Budget, Conflict, Ledger, Policy, RenyiBudget
-from tacit.report.evaluated import score_line
-from tacit.report.pages import plots
-from tacit.report.pages.plots import plot_progress
+from tacit.report import plots
+from tacit.report.evaluation import score_line
+from tacit.report.plots import plot_progress
 from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import Run, evaluated, prepare
 from tacit.runs import train as runner

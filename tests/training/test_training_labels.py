@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.losses import multilabel
-from tacit.report.evaluated import evaluation_data, evaluation_page, evaluation_text, score_line
+from tacit.report.evaluation import evaluation_data, evaluation_page, evaluation_text, score_line
 from tacit.training import Evaluation, evaluate
 from tacit.training.evaluation import measure_of, record_scores
 from tacit.training.labels import LabelFigures

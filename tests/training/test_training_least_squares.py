@@ -15,7 +15,7 @@ from made import a_plan
 from regression import NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor
 
-from tacit.audits.slots import audit_slots
+from tacit.audits.one_run import audit_slots
 from tacit.clipping.fast import FastEngine
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.ledger import Ledger, Policy, RenyiBudget

@@ -25,8 +25,7 @@ from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget,
 from tacit.ledger.records import LeaseLost
 from tacit.plan import Plan, ScoreReport
 from tacit.report import make_statement as statement_of
-from tacit.report.charged_check import against_its_ledger
-from tacit.report.verification import verify_statement
+from tacit.report.verification import against_its_ledger, verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, UserRecords, score_held_out, scoring
 from tacit.training.evaluation import record_scores

@@ -291,7 +291,7 @@ test("the theme changes by its button, and reduced motion slows the arrows down"
 });
 
 test("served by tacit playground's rules for what may be loaded, workers and styles still work", async () => {
-  const source = readFileSync(`${PLAYGROUND}/../src/tacit/cli/demo.py`, "utf8");
+  const source = readFileSync(`${PLAYGROUND}/../src/tacit/cli/train.py`, "utf8");
   const rules = [...source.matchAll(/^ {8}"((?:[a-z]+-)+[a-z]+ [^"]+)",$/gm)].map((found) => found[1]);
   assert.ok(rules.includes("default-src 'none'") && rules.length >= 7, `${rules}`);
   const server = createServer((_, response) =>

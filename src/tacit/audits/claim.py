@@ -181,21 +181,13 @@ class Claim:
 
 
 def gaussian_false_negatives(rates: ArrayLike, mu: float) -> Array:
-    """Return f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6).
-
-    >>> gaussian_false_negatives([0.05, 0.5], 1.0).round(6).tolist()
-    [0.740489, 0.158655]
-    """
+    """Return f of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu) (1905.02383, equation 6)."""
     value: Array = ndtr(-ndtri(np.asarray(rates, dtype=np.float64)) - mu)
     return value
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return epsilon at ``delta``, rounded down, of a Gaussian with sensitivity / noise = ``mu`` >= 0.
-
-    >>> round(gaussian_epsilon(0.9249, 1e-5), 3), gaussian_epsilon(0.0, 1e-5)
-    (4.0, 0.0)
-    """
+    """Return epsilon at ``delta``, rounded down, of a Gaussian with sensitivity / noise = ``mu`` >= 0."""
     if mu <= 0.0:
         return 0.0
     return account(Gaussian(1.0 / mu), adjacency=Adjacency.ADD_REMOVE).epsilon_bounds(delta)[0]
@@ -205,9 +197,6 @@ def plain_false_negatives(rates: ArrayLike, epsilon: float, delta: float) -> Arr
     """Return f of (epsilon, delta)-DP: max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)).
 
     See 1905.02383, equation 5.
-
-    >>> plain_false_negatives([0.0, 0.25, 1.0], 0.0, 0.1).tolist()
-    [0.9, 0.65, 0.0]
     """
     a = np.asarray(rates, dtype=np.float64)
     steep = 1.0 - delta - np.exp(epsilon) * a
@@ -248,10 +237,6 @@ class ErrorCounts:
 
         The allowed rates are those on or above ``tradeoff``, which must be decreasing.  If the largest
         probability is within about 1 % of ``level``, the decision takes too long, and the result is False.
-
-        >>> few = ErrorCounts(0.0, 1.0, false_positives=5, non_members=100, false_negatives=5, members=100)
-        >>> few.contradicts(lambda a: 1.0 - a, 0.01), few.contradicts(lambda a: 0.0 * a, 0.01)
-        (True, False)
         """
         ends = np.linspace(0.0, 1.0, _FIRST)
         low, high = ends[:-1], ends[1:]
@@ -349,7 +334,8 @@ def largest_contradicted(contradicted: Callable[[float], bool], most: float, *, 
     """Find the largest number up to ``most`` that is contradicted, or 0 if none is.
 
     If a number is contradicted, all smaller ones must be too.  The result is rounded down, by the width of
-    the last interval after ``halvings`` halvings."""
+    the last interval after ``halvings`` halvings.
+    """
     if not contradicted(0.0):
         return 0.0
     low, high = 0.0, 1.0
@@ -509,7 +495,8 @@ def _least_contradicted_noise(
 ) -> float | None:
     """Find nearly the smallest noise multiplier that is contradicted.  Then all larger ones are too.
 
-    The result is None if no multiplier up to 64 times the claimed one is contradicted."""
+    The result is None if no multiplier up to 64 times the claimed one is contradicted.
+    """
 
     def curve(noise: float) -> PrivacyCurve:
         return account(family.event(noise), adjacency=claim.curve.adjacency)

@@ -221,9 +221,6 @@ def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
     The bound is the rate at which Pr[Bin(trials, rate) <= hits] = level (Clopper & Pearson 1934, Biometrika
     26).  It is 1 if there are no trials.  ``hits`` and ``trials`` are counts of shapes that broadcast.
-
-    >>> largest_rate([0, 5], 500, 0.025).round(5).tolist()
-    [0.00735, 0.02318]
     """
     k, n = _counts(hits, trials)
     check_real("level", level, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -233,11 +230,7 @@ def largest_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
-    """Return the lower Clopper-Pearson bound; the true rate is below it with probability at most ``level``.
-
-    >>> least_rate(10, 10, 0.05).round(5).item()  # 0.05 to the power 1/10
-    0.74113
-    """
+    """Return the lower Clopper-Pearson bound: the true rate is below it with probability <= ``level``."""
     k, n = _counts(hits, trials)
     return 1.0 - largest_rate(n - k, n, level)
 
@@ -330,7 +323,7 @@ def measure(
         confidence: the confidence of each single interval.
         rng: the generator that splits the records into halves.  It must be independent of the scores.
         without: the scores of the same records, once without each group of the attack's shadow models
-            (:func:`tacit.audits.membership.shadow_groups`).  If this is empty, the intervals leave out that
+            (:func:`tacit.audits.attacks.shadow_groups`).  If this is empty, the intervals leave out that
             error of the shadow models which all records share.
 
     Raises:
@@ -562,9 +555,6 @@ def widened(interval: Interval, reach: float, *, low: float = 0.0, high: float =
 
     On each side, the new distance from the value is sqrt(old distance^2 + reach^2), as in Zou & Donner 2008,
     Statistics in Medicine 27(10).
-
-    >>> print(widened(Interval(0.5, 0.47, 0.53, 0.95), 0.04))
-    0.5 (0.95 interval 0.45 to 0.55)
     """
     return Interval(
         interval.value,

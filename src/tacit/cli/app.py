@@ -35,13 +35,16 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 _INTERRUPTED = 130
 _GROUPS = ("ledger",)  # verbs with subcommands
 _IN_FILE_OF = {  # verbs in the file of another verb
-    "export": "predict",
+    "account": "plan",
+    "predict": "attack",
+    "export": "attack",
     "audit": "attack",
     "risk": "attack",
     "batches": "train",
     "check": "query",
     "certificate": "verify",
-    "playground": "demo",
+    "demo": "train",
+    "playground": "train",
 }
 _WITHOUT_ARGUMENTS = ("demo", "playground")
 _VERBS = {
@@ -119,12 +122,7 @@ def _guarded(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def in_shell(command: Callable[..., int]) -> Spelling:
-    """Return a function that converts a command's argument names to its options, for use in errors.
-
-    >>> spell = in_shell(lambda batch_size: 0)
-    >>> spell("batch_size", None), spell("batch_size", "64"), spell("model", None)
-    ('--batch-size', '--batch-size 64', 'model')
-    """
+    """Return a function that converts a command's argument names to its options, for use in errors."""
     options = inspect.signature(command).parameters
 
     def spell(name: str, value: str | None) -> str:

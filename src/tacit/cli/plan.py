@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import decimal
+import math
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
 
+from tacit.accounting import METHODS
 from tacit.cli.terminal import (
     Adjacency,
     AsJson,
@@ -18,6 +23,8 @@ from tacit.cli.terminal import (
     Preparations,
     argument,
     console,
+    given_options,
+    note,
     option,
     print_json,
     print_whole,
@@ -25,12 +32,15 @@ from tacit.cli.terminal import (
     show_line,
     table_of_figures,
 )
-from tacit.errors import InvalidInput
-from tacit.events import event_from_json
+from tacit.errors import InvalidInput, TacitError, check_integer, check_real
+from tacit.events import Adjacency as Neighbours
+from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.plan import Plan, Signal
 from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
-from tacit.report.pages.canvas import figure_path
-from tacit.report.pages.plan_figures import plot_advice
+from tacit.report.canvas import figure_path
+from tacit.report.plots import plot_advice
+from tacit.report.pricing import Pricing, Quote, price_event
+from tacit.rounding import round_up
 from tacit.runs.config import Config, read_config
 from tacit.runs.plan import check_comparable, make_plan
 from tacit.runs.weights import ranked_ways, trained_weights
@@ -264,9 +274,327 @@ def _short(value: float) -> str:
 
 
 def _chance(value: float) -> str:
-    """Format a probability with one digit; one below 1e-99 becomes ``<1e-99``.
-
-    >>> _chance(1.3e-9), _chance(1e-300)
-    ('1e-09', '<1e-99')
-    """
+    """Format a probability with one digit; one below 1e-99 becomes ``<1e-99``."""
     return "<1e-99" if value < 1e-99 else f"{value:.0e}"
+
+
+_MOST_STEPS = 10**9 - 1
+_ADJACENCIES = {
+    "add-remove": "a record is present or not, and the number of records is secret",
+    "replace-one": "a record is exchanged for another",
+    "zero-out": "a record is blank or not, and the number of records is public",
+}
+_WITHOUT = {
+    Neighbours.ADD_REMOVE: "if that record had been left out, or added",
+    Neighbours.REPLACE_ONE: "if that record had been another",
+    Neighbours.ZERO_OUT: "if that record had been blank",
+}
+
+
+def account_command(
+    context: typer.Context,
+    noise: Annotated[
+        float | None, option("Noise multiplier: standard deviation divided by a record's norm bound.")
+    ] = None,
+    sampling_rate: Annotated[
+        float | None, option("Probability that a record takes part in a step; 1 for all.")
+    ] = None,
+    records: Annotated[int | None, option("Number of records, a public figure.")] = None,
+    batch_size: Annotated[int | None, option("Expected batch of Poisson sampling; needs --records.")] = None,
+    steps: Annotated[int | None, option("Number of steps.")] = None,
+    epochs: Annotated[float | None, option("Instead of --steps: passes over the data.")] = None,
+    event: Annotated[
+        list[Path] | None,
+        option("A mechanism as JSON (- for stdin); several, or one with --noise, are composed."),
+    ] = None,
+    delta: Delta = None,
+    adjacency: Annotated[
+        str | None, option(f"Neighbouring data sets: {', '.join(_ADJACENCIES)}; no default.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help=(
+                f"Comma-separated accountants: {', '.join(METHODS)}; best, the lowest proven bound of these; "
+                "or all."
+            )
+        ),
+    ] = "pld",
+    error_budget: Annotated[
+        bool, typer.Option("--error-budget", help="Show where the width of each bracket comes from.")
+    ] = False,
+    figure: Figure = None,
+    as_json: AsJson = False,
+) -> int:
+    """Compute the privacy cost of a mechanism: epsilon at a delta, with a proven bracket, and what it means.
+
+    The mechanism is DP-SGD, described by its noise, sampling and steps, or any event of tacit.events in a
+    JSON file. Nothing is trained and no data is read.
+
+    Exit codes: 0 done, 1 no accountant has a proven bound, 2 bad usage or input.
+
+    Example:  tacit account --records 60000 --batch-size 600 --noise 4 --epochs 100 --delta 1e-5 --adjacency
+    add-remove --method pld,rdp,moments --figure cost.png
+    """
+    if noise is None:
+        _refuse_stray(context)
+    target, relation = _stated_delta(delta), _stated_adjacency(adjacency)
+    methods = [*METHODS] if method == "all" else [name.strip() for name in method.split(",")]
+    drawing = _can_draw(figure)
+    mechanism = _event(event or (), noise, sampling_rate, records, batch_size, steps, epochs)
+    with Preparations() as progress:
+        pricing = price_event(
+            mechanism,
+            adjacency=relation,
+            delta=target,
+            methods=methods,
+            skip_refusals=method == "all",
+            progress=progress,
+        )
+        if drawing is not None:
+            _draw(pricing, drawing, progress)
+    if as_json:
+        print_json(_as_data(pricing, figure, budget=error_budget))
+        return 0
+    _show_pricing(pricing)
+    if error_budget:
+        _show_budget(pricing)
+    if drawing is not None:
+        show_line(f"Figure: {figure}")
+    if records is not None and target >= 1.0 / records:
+        note(
+            f"delta {target:g} is not below 1/{records}: publishing one whole record, picked at random, "
+            "would satisfy it. Choose a smaller delta."
+        )
+    return 0
+
+
+# --- the question -----------------------------------------------------------------------------------------
+
+
+def _refuse_stray(context: typer.Context) -> None:
+    if stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs"):
+        raise InvalidInput(
+            f"{', '.join(stray)} describe DP-SGD, but its noise is missing. Add --noise, the standard "
+            "deviation of the noise divided by the norm bound of one record."
+        )
+
+
+def _event(
+    files: Sequence[Path],
+    noise: float | None,
+    sampling_rate: float | None,
+    records: int | None,
+    batch_size: int | None,
+    steps: int | None,
+    epochs: float | None,
+) -> Event:
+    """Compose the events from the files with the one that the flags describe, in that order."""
+    events = [read_event_file(path) for path in files]
+    if noise is not None:
+        rate = _rate(sampling_rate, records, batch_size)
+        why = "Without noise nothing is protected; 1 is a usual value."
+        sigma = check_real("noise", noise, low=0.0, open_low=True, why=why)
+        events.append(Repeat(PoissonSampled(rate, Gaussian(sigma)), _steps(rate, steps, epochs)))
+    if not events:
+        raise InvalidInput(
+            "no mechanism is given. Describe DP-SGD by --noise, --sampling-rate (or --records and "
+            "--batch-size) and --steps (or --epochs), or give an event in JSON by --event FILE."
+        )
+    return events[0] if len(events) == 1 else Compose(tuple(events))
+
+
+def _rate(sampling_rate: float | None, records: int | None, batch_size: int | None) -> float:
+    if records is not None:
+        check_integer("records", records, low=1)
+    if sampling_rate is not None and batch_size is not None:
+        raise InvalidInput(
+            "--sampling-rate and --batch-size exclude each other: both say how many records take part in a "
+            "step. Give the rate, or --records and --batch-size."
+        )
+    if sampling_rate is not None:
+        why = "It is the probability with which a record takes part in a step."
+        return check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, why=why)
+    if records is None or batch_size is None:
+        raise InvalidInput(
+            "the sampling rate is missing: the cost depends on it. Give --sampling-rate, or both --records "
+            "and --batch-size; --sampling-rate 1 means that all records take part."
+        )
+    why = "A batch holds at least one record, and on average no more than there are."
+    return check_integer("batch_size", batch_size, low=1, high=records, why=why) / records
+
+
+def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
+    if (steps is None) == (epochs is None):
+        got = "neither" if steps is None else "both"
+        raise InvalidInput(
+            f"give exactly one of --steps and --epochs; got {got}. The cost depends on the number of steps."
+        )
+    if steps is not None:
+        why = "A run has at least one step; runs of 1e9 steps and more are not accounted for."
+        return check_integer("steps", steps, low=1, high=_MOST_STEPS, why=why)
+    passes = check_real("epochs", epochs, low=0.0, open_low=True)
+    if rate == 0.0:
+        raise InvalidInput("--epochs needs a --sampling-rate above 0. Give --steps instead.")
+    exact = passes / rate
+    nearest = round(exact) if math.isfinite(exact) else exact
+    # Rounding errors of the division must not remove a step, and a fraction of a step counts as a whole one.
+    count = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
+    if count > _MOST_STEPS:
+        raise InvalidInput(
+            f"--epochs {passes:g} at sampling rate {rate:g} are {count:g} steps; at most {_MOST_STEPS} can "
+            "be accounted for. Give fewer epochs or a larger batch."
+        )
+    return max(1, int(count))
+
+
+def read_event_file(path: Path) -> Event:
+    """Read the event from a JSON file, or from standard input if the path is "-"."""
+    source = "the input" if str(path) == "-" else str(path)
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise InvalidInput(f"cannot read the event in {source}: {reason}. Check the path.") from None
+    try:
+        return event_from_json(text)
+    except RecursionError:
+        raise InvalidInput(
+            f"{source}: the event is nested too deeply to be read. Write a repeated mechanism as Repeat."
+        ) from None
+    except TacitError as problem:
+        raise type(problem)(f"{source}: {problem}") from None
+
+
+def _stated_delta(delta: float | None) -> float:
+    why = (
+        "Delta is the probability that the promise fails, and has no default: choose it far below one over "
+        "the number of records, such as --delta 1e-5."
+    )
+    if delta is None:
+        raise InvalidInput("is missing", argument="delta", why=why)
+    return check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True, why=why)
+
+
+def _stated_adjacency(adjacency: str | None) -> Neighbours:
+    try:
+        return Neighbours.parse(adjacency)
+    except InvalidInput:
+        kinds = "; ".join(f"{name}: {meaning}" for name, meaning in _ADJACENCIES.items())
+        problem = "is missing" if adjacency is None else f"{adjacency!r} is not known"
+        raise InvalidInput(
+            f"--adjacency {problem}: it states what is hidden, and epsilon means nothing without it. Choose "
+            f"one ({kinds})."
+        ) from None
+
+
+# --- the answer -------------------------------------------------------------------------------------------
+
+
+def _can_draw(figure: Path | None) -> Path | None:
+    """Check that a figure can be drawn, before the long work begins, and return its path."""
+    if figure is None:
+        return None
+    from tacit.report.canvas import figure_path, new_figure
+
+    path = figure_path(figure)
+    new_figure(1.0, 1.0)
+    return path
+
+
+def _draw(pricing: Pricing, path: Path, progress: Preparations) -> None:
+    from tacit.report.plots import draw_pricing, prepare_drawing
+
+    draw_pricing(prepare_drawing(pricing, progress), path)
+
+
+def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str, Any]:
+    data = pricing.to_data() | {"figure": None if figure is None else str(figure)}
+    if budget:
+        data["error_budget"] = {
+            name: {"lower": errors.lower, "upper": errors.upper, "parts": dict(errors.parts)}
+            for name, errors in pricing.budgets().items()
+        }
+    return data
+
+
+def _show_pricing(pricing: Pricing) -> None:
+    show_line(_described(pricing.event))
+    console.print(f"{pricing.adjacency.value}, δ = {pricing.delta:.15g}")
+    table = Table("accountant", "ε at most", "ε at least", "by direction")
+    for quote in pricing.quotes:
+        table.add_row(*_row(quote))
+    console.print(table)
+    for quote in pricing.quotes:
+        if quote.refusal is not None:
+            console.print(f"{quote.method}: {quote.refusal}")
+    console.print(_meaning(pricing))
+
+
+def _row(quote: Quote) -> tuple[str, str, str, str]:
+    if quote.refusal is not None:
+        return quote.method, "refused", "", ""
+    directions = ", ".join(f"{name} {_up(value, 6)}" for name, value in quote.directions.items())
+    lower = _down(quote.lower) if quote.lower > 0.0 or quote.upper == 0.0 else "not known"
+    return quote.method, _up(quote.upper), lower, directions or "the larger of them"
+
+
+def _described(event: Event) -> str:
+    match event:
+        case Repeat(PoissonSampled(rate, Gaussian(sigma)), count):
+            return f"{count:,} steps, sampling rate {rate:.6g}, noise multiplier {sigma:.6g}"
+    return repr(event)
+
+
+def _up(value: float, digits: int = 9) -> str:
+    return round_up(value, digits) if math.isfinite(value) else "no finite bound"
+
+
+def _down(value: float, digits: int = 9) -> str:
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
+    return f"{context.create_decimal(repr(value)).normalize():f}"
+
+
+def _meaning(pricing: Pricing) -> str:
+    """Describe what the best bound lets an attacker do."""
+    epsilon, risk = pricing.epsilon, pricing.risk
+    if not math.isfinite(epsilon):
+        return (
+            f"No finite epsilon is proven at delta {pricing.delta:g}: nothing is promised there. Use more "
+            "noise, fewer steps or a larger delta."
+        )
+    factor = f"{round_up(math.exp(epsilon), 3)} times" if epsilon < 20 else f"e^{round_up(epsilon)} times"
+    accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)
+    detected = ", ".join(percent(rate) for _, rate in risk.detected)
+    odds = " and ".join(f"{100.0 * before:g} % to {percent(after)}" for before, after in risk.posteriors)
+    sentences = (
+        f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
+        f"{_WITHOUT[pricing.adjacency]}.",
+        f"A test for membership that accuses {accused} % of the non-members detects at most {detected} of "
+        "the members.",
+        f"A guess whether it took part, at even odds, is right in at most {percent(risk.success)} of cases.",
+        f"Except with probability δ, the probability of membership grows at most from {odds}.",
+    )
+    lines = [textwrap.fill(text, 78, initial_indent="  * ", subsequent_indent="    ") for text in sentences]
+    return "\n".join([f"What it means for one record ({risk.method}):", *lines])
+
+
+def percent(probability: float, digits: int = 4) -> str:
+    """Format a probability in per cent, rounded up."""
+    return f"{round_up(100.0 * probability, digits)} %"
+
+
+def _show_budget(pricing: Pricing) -> None:
+    table = Table("accountant", "source", "ε", title="Where the width of the bracket comes from")
+    for name, budget in pricing.budgets().items():
+        has_lower_end = budget.lower > 0.0 or budget.upper == 0.0
+        table.add_row(
+            name, "upper less lower end", _size(budget.width) if has_lower_end else "no lower end is known"
+        )
+        for part, size in budget.parts.items():
+            table.add_row("", part, _size(size))
+    console.print(table)
+
+
+def _size(error: float) -> str:
+    return f"{error:.3g}" if math.isfinite(error) else "no finite bound"

@@ -130,11 +130,7 @@ def _check_run(path: Path, as_json: bool) -> int:
 
 @contextmanager
 def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
-    """Yield the file, or the table in a database, that ``data`` names, and close the connection at the end.
-
-    Raises:
-        InvalidInput: a database is given without the name of a table, or a file with one.
-    """
+    """Yield the file, or the table in a database, that ``data`` names, and close the connection after it."""
     if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         from tacit.queries.engines import PostgresEngine
 

@@ -59,12 +59,7 @@ InDatabase = Annotated[str | None, option("Table in a database: table or schema.
 
 
 def given_options(context: typer.Context, *names: str) -> list[str]:
-    """Return those of the named parameters that the user has given, as they are written in a shell.
-
-    Args:
-        context: the call of the command.
-        names: the names of the parameters in Python.
-    """
+    """Return those of the named parameters that the user has given, as they are written in a shell."""
     flags = {param.name: param.opts[0] for param in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     explicit = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]

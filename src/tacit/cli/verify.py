@@ -22,11 +22,15 @@ from tacit.report.certificate import (
     make_certificate,
     read_certificate,
 )
-from tacit.report.charged_check import against_its_ledger
 from tacit.report.checklist import STATEMENTS, ask_statements, statements_text
 from tacit.report.registry import fields_missing, registry_record, registry_yaml
-from tacit.report.schema import OtherVersion
-from tacit.report.verification import Verification, read_statement, verify_statement
+from tacit.report.verification import (
+    OtherVersion,
+    Verification,
+    against_its_ledger,
+    read_statement,
+    verify_statement,
+)
 
 
 def command(

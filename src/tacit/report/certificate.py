@@ -25,9 +25,8 @@ from tacit.ledger import Anchor, Budget, Ledger, Policy
 from tacit.ledger.policy import Cost, budget_from_data
 from tacit.ledger.records import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
-from tacit.report.schema import check_against, other_version, read_json, read_schema
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
-from tacit.report.verification import read_event
+from tacit.report.verification import check_against, other_version, read_event, read_json, read_schema
 from tacit.rounding import finite, pair
 from tacit.serial import parse_json
 
@@ -220,8 +219,6 @@ def guarantee_of(
     """Compute the figures of the promise from the policy and the mechanisms of a certificate.
 
     Args:
-        policy: the policy of the data set.
-        mechanisms: the charges, with equal charges combined.
         burnt: the budget units burned on the whole data set after an old backup was restored, or None if
             no units were burned.
     """
@@ -261,9 +258,6 @@ def group_of(epsilon: float, delta: float, size: int) -> dict[str, float | None]
 
     With e for epsilon and d for delta, the group has (k e, d (e^{k e} - 1) / (e^e - 1)); see Vadhan, "The
     complexity of differential privacy", lemma 2.2. If the group's delta reaches 1, its epsilon is None.
-
-    >>> group_of(0.5, 0.0, 2)
-    {'epsilon': 1.0, 'delta': 0.0}
     """
     if delta == 0.0:
         return {"epsilon": size * epsilon, "delta": 0.0}
@@ -379,11 +373,7 @@ _ALGORITHM = "Ed25519"
 
 
 def canonical(data: Mapping[str, Any]) -> bytes:
-    """Return the bytes that are signed: everything but ``signature``.
-
-    >>> canonical({"b": 1, "a": "é", "signature": None}).decode()
-    'tacit certificate, format 1\\n{"a":"é","b":1}'
-    """
+    """Return the bytes that are signed: everything but ``signature``."""
     rest = {name: value for name, value in data.items() if name != "signature"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return _PURPOSE + text.encode()
@@ -393,9 +383,6 @@ def make_key(path: Path) -> str:
     """Write a new private key to a file, and return the public key as 64 hexadecimal digits.
 
     Only the owner of the file can read it.
-
-    Raises:
-        InvalidInput: the file exists already. A key is never overwritten.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.hazmat.primitives import serialization as forms
@@ -533,11 +520,7 @@ def is_certificate(path: Path | str) -> bool:
 
 
 def read_certificate(path: Path | str) -> dict[str, Any]:
-    """Read a certificate, and check it against its schema.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is not a certificate.
-    """
+    """Read a certificate, and check it against its schema."""
     data: dict[str, Any] = read_json(path, "certificate", "the JSON form of one")
     _check_form(data)
     return data

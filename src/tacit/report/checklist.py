@@ -27,7 +27,7 @@ from tacit.events import (
     Repeat,
     ZeroConcentratedDP,
 )
-from tacit.report.pages.document import page, render
+from tacit.report.document import page, render
 from tacit.report.verification import read_event
 from tacit.rounding import pair
 
@@ -101,12 +101,7 @@ _FORBIDDEN = "anonym"  # no (epsilon, delta) proves anonymity
 
 
 def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
-    """Check that each key is in the checklist, and that no text claims too much. Return the statements.
-
-    >>> check_statements({"published": "last week"})
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: the statement 'published' must be a day such as 2026-11-30; got 'last week'.
-    """
+    """Check that each key is in the checklist, and that no text claims too much. Return the statements."""
     for key, text in statements.items():
         if key not in STATEMENTS:
             raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
@@ -123,13 +118,7 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_card(statements: Mapping[str, str]) -> None:
-    """Check the statements of a model card. They are those of a certificate, and a ``license``.
-
-    Raises:
-        InvalidInput: a key is unknown, or a text is empty or claims more than any epsilon and delta prove.
-
-    >>> check_card({"license": "apache-2.0", "intended_use": "to teach"})
-    """
+    """Check the statements of a model card. They are those of a certificate, and a ``license``."""
     licensed: object = statements.get(LICENSE, "none")
     if not isinstance(licensed, str) or not licensed.strip():
         raise InvalidInput(f"the license must be a text such as 'apache-2.0'; got {licensed!r}.")
@@ -162,15 +151,8 @@ def ask_statements(
 ) -> dict[str, str]:
     """Ask for each statement that is not given, section M first, and return all statements.
 
-    Args:
-        known_texts: the statements that are known already.
-        ask: a function that shows a key, a hint on the contents, and the problem with the last answer (""
-            at first), and returns the answer. The answer "" leaves out this statement. If the function raises
-            EOFError, this statement and all that follow are left out.
-        unit: the unit of privacy.
-
-    >>> ask_statements({}, lambda key, about, problem: "2" if key == "trials" else "", unit="patient")
-    {'trials': '2'}
+    ``ask`` gets a key, a hint on the contents, and the problem with the last answer ("" at first). The answer
+    "" leaves out a statement, and EOFError also all that follow.
     """
     statements = check_statements(known_texts)
     try:
@@ -190,11 +172,7 @@ def ask_statements(
 
 
 def statements_text(statements: Mapping[str, str]) -> str:
-    """Write the statements as the TOML file of ``--statements``, in the order of the checklist.
-
-    >>> print(statements_text({"trials": 'two, "small" and large'}), end="")
-    trials = "two, \\"small\\" and large"
-    """
+    """Write the statements as the TOML file of ``--statements``, in the order of the checklist."""
     return "".join(f"{key} = {_quoted(statements[key])}\n" for key in STATEMENTS if key in statements)
 
 
@@ -235,9 +213,6 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
 
     A missing value is None. The template ``claims.txt`` passes each line to a function, so that text from a
     policy or a ledger cannot look like a line. Each section ends with the curator's statements.
-
-    Args:
-        facts: a certificate without its ``lines``.
     """
     lines_of: dict[str, list[dict[str, str | None]]] = {section: [] for section in SECTIONS}
 
@@ -293,11 +268,7 @@ _PHRASES: Mapping[type[Event], str] = {
 
 
 def in_words(event: Event) -> str:
-    """Describe a mechanism in one phrase. A mechanism without a phrase gets its name and fields.
-
-    >>> in_words(Repeat(PoissonSampled(0.01, Gaussian(1.1)), 1000))
-    '1,000 times: of each record with probability 0.01, Gaussian noise of 1.1 times the sensitivity'
-    """
+    """Describe a mechanism in one phrase. A mechanism without a phrase gets its name and fields."""
     if isinstance(event, Compose):
         return "; and ".join(map(in_words, event.events)) or "nothing that depends on a record"
     if phrase := _PHRASES.get(type(event)):
@@ -311,11 +282,7 @@ def in_words(event: Event) -> str:
 
 
 def parts(event: Event) -> Iterator[Event]:
-    """Yield the event and all events inside it, the outermost first.
-
-    >>> [type(part).__name__ for part in parts(Repeat(Gaussian(1.0), 3))]
-    ['Repeat', 'Gaussian']
-    """
+    """Yield the event and all events inside it, the outermost first."""
     yield event
     for value in vars(event).values():
         for inner in _events(value):

@@ -38,11 +38,7 @@ _DIGITS = 4
 
 
 def share_interval(hits: int, trials: int) -> Range | None:
-    """Compute the exact confidence interval of a share, or return None if there are no trials.
-
-    >>> [round(end, 4) for end in share_interval(5, 500)]
-    [0.0033, 0.0232]
-    """
+    """Compute the exact confidence interval of a share, or return None if there are no trials."""
     if trials == 0:
         return None
     interval = clopper_pearson(hits, trials, confidence=CONFIDENCE)
@@ -55,9 +51,6 @@ def f1_interval(right: int, wrong: int) -> Range | None:
     Here r is the number of true positives, and w is the number of false negatives and false positives. Given
     r + w, r is binomial with some probability J, and F1 = 2 J / (1 + J). So the ends of the interval follow
     from the exact interval of J.
-
-    >>> [round(end, 3) for end in f1_interval(60, 40)]  # J in (0.497, 0.697)
-    [0.664, 0.821]
     """
     ends = share_interval(right, right + wrong)
     return None if ends is None else [2 * end / (1 + end) for end in ends]
@@ -67,9 +60,6 @@ def mean_of_shares(hits: Sequence[int], trials: Sequence[int]) -> Range:
     """Compute the interval of the mean of independent shares.
 
     It uses the method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27(10)).
-
-    >>> [round(end, 3) for end in mean_of_shares([90, 5], [100, 10])]
-    [0.539, 0.859]
     """
     shares = [clopper_pearson(h, n, confidence=CONFIDENCE) for h, n in zip(hits, trials, strict=True)]
     mean = sum(one.value for one in shares) / len(shares)
@@ -87,9 +77,6 @@ def ratio_interval(above: Array, below: Array) -> Range | None:
 
     Args:
         above, below: (n,), one number for each record.
-
-    >>> [round(end, 2) for end in ratio_interval(np.array([1.0, 2.0, 3.0, 2.0]), np.ones(4))]
-    [1.04, 3.83]
     """
     n, total = len(above), float(below.sum())
     if n < 2 or not total > 0.0:
@@ -107,9 +94,6 @@ def precision_interval(value: float, positives: int) -> Range:
 
     The variance of its log odds is 1 / (k v (1 - v)) (Boyd, Eng & Page 2013, "Area under the precision-recall
     curve", section 4).
-
-    >>> [round(end, 3) for end in precision_interval(0.8, 100)]
-    [0.71, 0.867]
     """
     inside = min(max(value, 0.5 / (positives + 1)), 1.0 - 0.5 / (positives + 1))
     reach = float(ndtri((1.0 + CONFIDENCE) / 2.0)) / math.sqrt(positives * inside * (1.0 - inside))
@@ -126,12 +110,6 @@ def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
 
     Returns:
         The figures, or None if all records are positive or all are negative.
-
-    >>> rng = np.random.default_rng(0)
-    >>> positive = rng.random(1000) < 0.3
-    >>> figures = ranked(rng.normal(size=1000) + positive, positive)
-    >>> figures["auc"] > 0.7, len(figures["curve"]["recall"]) <= 201, sorted(figures["curve"])
-    (True, True, ['false_positive_rate', 'precision', 'recall'])
     """
     precision = average_precision(scores, positive)
     if precision is None:
@@ -177,12 +155,6 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
     Args:
         probabilities: (n,) in [0, 1].
         happened: (n,), whether the predicted event happened.
-
-    >>> data = calibration(np.array([0.25] * 8 + [0.85] * 8), np.array(([False] * 6 + [True] * 2) * 2))
-    >>> data["error"], [(one["probability"], one["share"]) for one in data["bins"]]
-    (0.3, [(0.25, 0.25), (0.85, 0.25)])
-    >>> data["probability"], data["share"]
-    (0.55, 0.25)
     """
     edges = np.unique(np.quantile(probabilities, np.linspace(0.0, 1.0, _BINS + 1)[1:-1]))
     place = np.searchsorted(edges, probabilities)
@@ -216,10 +188,6 @@ def flagged(scores: Array, positive: NDArray[np.bool_]) -> list[dict[str, Any]]:
     Args:
         scores: (n,), finite. A higher score means that a record is more likely positive.
         positive: (n,), whether each record is positive.
-
-    >>> top = flagged(np.arange(100.0), np.arange(100) % 10 == 9)
-    >>> [(one["top"], one["records"], one["found"], one["recall"]) for one in top]
-    [(0.05, 5, 1, 0.1), (0.1, 10, 1, 0.1)]
     """
     total, rows = int(positive.sum()), []
     for top in _TOPS:
@@ -253,12 +221,6 @@ def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
 
     Returns:
         The counts and residuals, or None if all values are equal or there are fewer than 20 records.
-
-    >>> rng = np.random.default_rng(0)
-    >>> true = rng.uniform(0.0, 10.0, 2000)
-    >>> cells = predicted_and_true(true + rng.normal(size=2000), true)
-    >>> len(cells["edges"]) - 1, len(cells["records"]), cells["residuals"][5]["records"] >= 5
-    (14, 14, True)
     """
     n = len(true)
     low, high = np.quantile(np.concatenate([predicted, true]), [0.01, 0.99])

@@ -21,8 +21,8 @@ from typing import Any
 
 from tacit.errors import InvalidInput
 from tacit.report.checklist import LICENSE, STATEMENTS
-from tacit.report.evaluated import evaluation_text, score_line
-from tacit.report.pages.document import render, yaml_text
+from tacit.report.document import render, yaml_text
+from tacit.report.evaluation import evaluation_text, score_line
 from tacit.report.statement import promise
 
 _PIPELINES = {
@@ -78,16 +78,7 @@ class CardFacts:
 
 
 def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[str, Any]) -> str:
-    """Write the card of a model.
-
-    Args:
-        statement: the data of the run's privacy statement.
-        facts: how to use the model.
-        figures: the test metrics of the run, from :func:`tacit.report.evaluated.evaluation_data`.
-
-    Raises:
-        InvalidInput: the hub's own reader does not return the data that were written.
-    """
+    """Write the card of a model."""
     front = _front_matter(statement, facts)
     card = render(
         "card.md",

@@ -147,27 +147,12 @@ def price_event(
     """Compute the cost of ``event`` at ``delta`` by each of ``methods``.
 
     Args:
-        event: the mechanism.
-        adjacency: the adjacency.
-        delta: the delta of every epsilon.
-        methods: the names of the accountants, without duplicates.
-        skip_refusals: if an accountant refuses, put its refusal into its quote. An error is raised only if
-            all accountants refuse.
         progress: called with (title, done, total) as the accountants finish.
-
-    Raises:
-        UnsupportedEvent: an accountant has no bound for the event.
-        InvalidInput: a method is unknown or named twice, or delta or adjacency is not valid.
 
     **Guarantee**
 
     * Every ``upper`` is an upper bound on epsilon, and every figure of ``risk`` is an upper bound on what an
       attacker can do.
-
-    >>> from tacit.events import Gaussian
-    >>> priced = price_event(Gaussian(1.0), adjacency="add-remove", delta=1e-5, methods=["gaussian"])
-    >>> round(priced.epsilon, 4), round(priced.risk.success, 4)
-    (4.3772, 0.6915)
     """
     if not methods or len(set(methods)) < len(methods):
         raise InvalidInput(f"methods must name at least one accountant, each once; got {', '.join(methods)}.")

@@ -19,8 +19,8 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.checklist import NOT_STATED, STATEMENTS, signature_line
-from tacit.report.pages.document import yaml_text
-from tacit.report.schema import check_against, read_schema
+from tacit.report.document import yaml_text
+from tacit.report.verification import check_against, read_schema
 
 Record = dict[str, Any]
 
@@ -78,26 +78,7 @@ or by the key of a statement. "Mechanism" stands for the lines of all mechanisms
 
 
 def registry_record(data: Mapping[str, Any]) -> Record:
-    """Make the registry's record of a data set from its certificate, with the published fields.
-
-    Args:
-        data: the data of a :class:`~tacit.report.certificate.Certificate`.
-
-    Raises:
-        InvalidInput: a statement that the registry requires is missing.
-        PrivacyRefusal: noise came from a fixed test key, so there is no promise.
-
-    >>> from tacit.ledger import Ledger, Policy, PureBudget
-    >>> from tacit.report import make_certificate
-    >>> ledger = Ledger.create("sqlite://")
-    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
-    >>> texts = {"product": "Waiting times", "curator": "A hospital", "description": "Counts of visits.",
-    ...          "intended_use": "Planning.", "region": "Europe",
-    ...          "published": "2026-11-30", "record_author": "The data office"}
-    >>> record = registry_record(make_certificate(ledger, "visits", statements=texts).data)
-    >>> record["url_slug"], record["deployment"]["privacy_loss"]["privacy_parameters"]
-    ('waiting-times-a-hospital-2026', {'epsilon': 1.0})
-    """
+    """Make the registry's record of a data set from its certificate, with the published fields."""
     statements = data["statements"]
     _check(data, statements)
     parts: dict[str, Record] = {

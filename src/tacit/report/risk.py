@@ -139,23 +139,9 @@ def risk_sheet(
     """Compute the sheet from ``curve``.
 
     Args:
-        curve: the curve of the accounted run.
-        delta: the delta of the stated pair (epsilon, delta). The bounds from the curve do not depend on it.
-        unit: the name of one record in the sentences, such as "person" or "image".
         epsilon: the epsilon of the stated pair; by default that of the curve at delta.
         rates: false-positive rates in (0, 1).
         secrets: probabilities in (0, 1) of guessing a secret without the release.
-
-    Raises:
-        InvalidInput: the unit is blank, or a number is out of range.
-
-    >>> from tacit.accounting import account
-    >>> from tacit.events import Gaussian
-    >>> sheet = risk_sheet(account(Gaussian(1.0), adjacency="add-remove"), delta=1e-5, unit="person")
-    >>> round(sheet.guess.at_most, 4)  # Phi(1/2)
-    0.6915
-    >>> round(sheet.detections[0].at_most, 4)  # Phi(1 + Phi^-1(0.01))
-    0.0924
     """
     if not unit.strip():
         raise InvalidInput("unit must say what one record is, such as 'person'; it is blank.")
@@ -193,18 +179,10 @@ def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
     unit, P(evidence > u) = 1 - f(Phi(-u)). For Gaussian DP this is the normal distribution shifted by mu.
 
     Args:
-        curve: the curve of the accounted run.
         bins: (n + 1,) the edges of the bins.
 
     Returns:
         Two arrays (n,) of probabilities: without the unit, and with it.
-
-    >>> from tacit.accounting import account
-    >>> from tacit.events import Gaussian
-    >>> curve = account(Gaussian(1.0), adjacency="add-remove")
-    >>> without, with_it = two_worlds(curve, np.array([-9.0, 1.0, 9.0]))
-    >>> without.round(4).tolist(), with_it.round(4).tolist()  # N(0, 1) and N(1, 1)
-    ([0.8413, 0.1587], [0.5, 0.5])
     """
     rates = ndtr(-bins)
     beyond = 1.0 - np.asarray(curve.false_negative_rate(rates))

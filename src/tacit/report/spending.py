@@ -18,8 +18,8 @@ from tacit.events import Adjacency
 from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBudget
 from tacit.ledger.policy import OWNED_BY, Cost
 from tacit.ledger.records import Entry
-from tacit.report.pages.canvas import BLUE, PALE, line_style, new_chart, to_svg
-from tacit.report.pages.document import page
+from tacit.report.canvas import BLUE, PALE, line_style, new_chart, to_svg
+from tacit.report.document import page
 from tacit.rounding import pair
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[t
     pair of blocks.
 
     Args:
-        policy: the policy of the data set.
         charged: pairs (block, cost), one for each charge. The block is None for all data.
     """
     width = len(policy.budget.slots)
@@ -110,10 +109,6 @@ def shares(budget: Budget, cap: Cost, costs: Sequence[Cost]) -> list[float]:
 
     The binding slot is the slot that the first cost fills most. In a Renyi budget, only one order has to stay
     within its cap. So the binding slot is the order with the most room, or the last slot if it is fuller.
-
-    >>> from tacit.ledger import ApproximateBudget
-    >>> shares(ApproximateBudget(1.0, 1e-6), (100, 100), [(50, 75), (10, 75), (40, 0)])
-    [0.75, 0.75, 0.0]
     """
     binding = binding_slot(budget, cap, costs[0])
     return [cost[binding] / cap[binding] if cap[binding] else 0.0 for cost in costs]
@@ -196,15 +191,6 @@ def curator_view(ledger: Ledger, datasets: Sequence[str] = ()) -> dict[str, Any]
     Every share is a share of the cap, in the slot of the budget that is fullest now. The shares of the
     analysts and the burned share add up to the spent share, plus the charges on blocks other than the most
     expensive one.
-
-    >>> from tacit.events import DiscreteLaplace
-    >>> from tacit.ledger import Ledger, Policy, PureBudget
-    >>> ledger = Ledger.create("sqlite://")
-    >>> ledger.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0)))
-    >>> charge = ledger.reserve("visits", DiscreteLaplace(scale=4.0), key="1", request={}, by="ada")
-    >>> view = curator_view(ledger)["datasets"][0]
-    >>> view["share"], view["spenders"][0]["by"]
-    (0.25, 'ada')
     """
     names = datasets or [status.name for status in ledger.datasets()]
     views = [dataset_view(ledger.status(name), ledger.history(name)) for name in names]

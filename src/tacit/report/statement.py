@@ -198,15 +198,10 @@ def make_statement(
 def statement_data(
     plan: Plan, steps_done: int, curve: PrivacyCurve, facts: Mapping[str, Any], *, owner: str | None
 ) -> dict[str, Any]:
-    """Write the data of a statement. All of it follows from the arguments, so a verifier can write it again.
+    """Write the data of a statement. All follows from the arguments, so a verifier can write it again.
 
-    Args:
-        plan: the plan of the run.
-        steps_done: the number of steps that were taken.
-        curve: the curve of the plan's event after these steps.
-        facts: the fields that do not follow from the plan. Its "not_covered" are the run's own limits.
-        owner: the repr of the column with the id of each row's person, if a record was a person with several
-            rows.
+    ``curve`` is that of the plan's event after these steps. ``facts`` are the fields that do not follow from
+    the plan. ``owner`` is the repr of the column with each row's person, if a record was a person.
     """
     event = plan.event_after(steps_done)
     lower, epsilon = curve.epsilon_bounds(plan.delta)

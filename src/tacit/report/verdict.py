@@ -48,18 +48,6 @@ def verdict(
     If one of two classes is rare, the AUC may show a gain instead, because even a good model then gives most
     records of the rare class a probability below one half. Labels are judged by their mean AUC. A useful text
     model has a loss that is lower than that of the best constant distribution by at least a twentieth.
-
-    Args:
-        evaluation: the evaluation.
-        names: the names of the classes or labels.
-        predictor: a description of the baseline's predictor.
-        settings: the settings of the training: ``epsilon``, ``steps``, ``batch_size``, ``learning_rate``. The
-            advice is only about the settings that are given here, or about all four if none is given.
-
-    >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
-    ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
-    >>> verdict(answers, ("no", "yes"), 'always answering "no"').sentence.partition(".")[0]
-    'USELESS: the model answers "no" for every test record'
     """
     settings = settings or {}
     if evaluation.interval is not None:
@@ -316,8 +304,6 @@ def against_reference(
     """Compare a model with the same model trained without DP, which has the score that the user declares.
 
     Args:
-        evaluation: the evaluation.
-        interval: the 95 % interval of the evaluation's score, if known.
         reference: the declared score without DP on public records, in the same measure.
 
     >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]

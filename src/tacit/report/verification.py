@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
-from tacit.errors import InvalidInput, TacitError, UnsupportedEvent
-from tacit.events import Adjacency, Event, event_from_json, event_to_json
+from tacit.errors import InvalidInput, TacitError, UnsupportedEvent, needed, reason_of
+from tacit.events import Adjacency, Event, event_from_json
+from tacit.ledger import Anchor, Ledger, Policy
+from tacit.ledger.policy import Cost
 from tacit.plan import Plan
-from tacit.report.schema import other_version, read_json
-from tacit.report.statement import FORMAT, limits_of, mechanism_of, statement_data
+from tacit.report.spending import spendings
+from tacit.report.statement import FORMAT, limits_of, statement_data
+from tacit.serial import parse_json
 
 _LARGEST_NUMBER = 1e300
 _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -42,11 +46,7 @@ _KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def read_statement(path: Path | str) -> dict[str, Any]:
-    """Read a statement that a run has written.
-
-    Raises:
-        InvalidInput: the file cannot be read, is not JSON, or is not a privacy statement.
-    """
+    """Read a statement that a run has written."""
     data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
     if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
         raise InvalidInput(
@@ -58,12 +58,7 @@ def read_statement(path: Path | str) -> dict[str, Any]:
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Check that ``data`` has the fields of a statement, each with the right type and in its range.
-
-    Raises:
-        InvalidInput: a field is missing, has another type, or is out of range.
-        OtherVersion: the statement has another format.
-    """
+    """Check that ``data`` has the fields of a statement, each with the right type and in its range."""
     if data.get("format") != FORMAT:
         raise other_version("statement", _version(data), data.get("format"), FORMAT)
     for where, kinds in _KINDS.items():
@@ -93,11 +88,7 @@ def _version(data: Mapping[str, Any]) -> str:
 
 
 def read_event(data: object) -> Event:
-    """Read the event of a statement or a certificate.
-
-    Raises:
-        InvalidInput: there is no such event.
-    """
+    """Read the event of a statement or a certificate."""
     try:
         return event_from_json(json.dumps(data))
     except (TacitError, RecursionError) as problem:
@@ -244,33 +235,7 @@ def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
-    """Check a statement: account for its event again, rebuild its plan, and ask other accountants.
-
-    Args:
-        data: the result of :func:`~tacit.report.verification.read_statement`, or the ``data`` of a
-            :class:`Statement`.
-        opinions: accountants to ask, such as :func:`tacit.integrations.dp_accounting.google_epsilon`.
-
-    Raises:
-        InvalidInput: a field is missing or has a wrong value, or the event is unknown.
-        OtherVersion: another version of Tacit wrote the statement, so it is not verified.
-
-    >>> import torch
-    >>> from tacit import Plan, PrivateSession, make_statement, train
-    >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
-    ...     clipping=1.0, adjacency="add-remove", unit="patient")
-    >>> model = torch.nn.Linear(2, 2)
-    >>> records = torch.randn(1000, 2), torch.zeros(1000, dtype=torch.long)
-    >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), records, plan,
-    ...     loss=torch.nn.CrossEntropyLoss())
-    >>> _ = train(session)
-    >>> statement = make_statement(session)
-    >>> verify_statement(statement.data).verdict
-    'agrees'
-    >>> statement.data["guarantee"]["epsilon"] /= 2
-    >>> verify_statement(statement.data).verdict
-    'claims too little'
-    """
+    """Check a statement: account for its event again, rebuild its plan, and ask other accountants."""
     check_fields(data)
     if _version(data) != __version__:
         raise other_version("statement", _version(data), data.get("format"), FORMAT)
@@ -279,24 +244,19 @@ def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] 
     adjacency, delta = Adjacency.parse(guarantee["adjacency"]), float(guarantee["delta"])
     event = read_event(data["event"])
     epsilon = math.inf if guarantee["epsilon"] is None else float(guarantee["epsilon"])
-    contradictions = [
-        *_about_plan(data, event),
-        *_about_randomness(data),
-        *_about_ledger(data),
-    ]
+    # Without a price there is no more to compare.
     curve = _price(event, adjacency, delta, data["accountant"].get("method"))
     if isinstance(curve, str):
-        contradictions.append(curve)
+        contradictions = [curve]
         lower, upper, method = 0.0, math.inf, "none"
     else:
+        contradictions = [*_about_fields(data, curve), *_about_groups(guarantee, curve)]
         lower, upper = curve.epsilon_bounds(delta)
         method = curve.best_method(delta)
-        contradictions += _about_groups(guarantee, curve)
-        if not contradictions:  # a plan that contradicts the event determines nothing
-            contradictions += _about_fields(data, curve)
         claimed = guarantee["lower_bound_of_the_same_analysis"]
         if claimed > upper * (1.0 + ROUNDING):
             contradictions.append(f"its lower bound, {claimed:.7g}, is above the upper bound {upper:.7g}.")
+    contradictions += _about_facts(data)
     accountants = opinions if upper <= _NO_PROMISE else ()
     answers = tuple(ask(event, adjacency, delta) for ask in accountants)
     return Verification(
@@ -349,14 +309,18 @@ _FREE = ("data", "model", "public_data", "notes", "randomness", "versions")
 
 
 def _about_fields(data: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
-    """Write the statement again, and describe in a sentence each field that differs."""
+    """Write the statement again from its plan, and describe in a sentence each field that differs."""
     own, owner = limits_of(data["not_covered"])
     facts = {name: data[name] for name in (*_FREE, "private")}
     facts |= {"not_covered": own, "ledger": data.get("ledger")}
-    plan = Plan.from_json(json.dumps(data["plan"]))
-    due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
+    try:
+        plan = Plan.from_json(json.dumps(data["plan"]))
+        due = statement_data(plan, data["mechanism"]["steps"], curve, facts, owner=owner)
+    except (TacitError, RecursionError) as problem:
+        return [f"the described mechanism is impossible: {problem}"]
     if data["versions"].get("tacit") != __version__:
         due["versions"] = data["versions"] | {"tacit": __version__}
+
     # Epsilon and the groups' may be larger, and the lower bound smaller: a weaker claim is no contradiction.
     guarantee, claims = due["guarantee"], data["guarantee"]
     guarantee["groups"] |= {
@@ -379,24 +343,6 @@ def _not_verified(data: Mapping[str, Any]) -> tuple[str, ...]:
     return (*names, *(["ledger"] if data.get("ledger", "none") != "none" else []))
 
 
-def _about_plan(data: Mapping[str, Any], event: Event) -> list[str]:
-    """Describe in a sentence each way in which event, mechanism or guarantee differs from the plan."""
-    steps, guarantee = data["mechanism"]["steps"], data["guarantee"]
-    try:
-        plan = Plan.from_json(json.dumps(data["plan"]))
-        due = plan.event_after(steps)
-        mechanism = mechanism_of(plan, steps)
-    except (TacitError, RecursionError) as problem:
-        return [f"the described mechanism is impossible: {problem}"]
-    described = data["mechanism"]
-    promised = {"unit": plan.unit, "adjacency": str(plan.adjacency), "delta": plan.delta}
-    return [
-        *_differences("event", json.loads(event_to_json(event)), json.loads(event_to_json(due))),
-        *_differences("mechanism", described, mechanism),
-        *_differences("guarantee", {name: guarantee[name] for name in promised}, promised),
-    ]
-
-
 def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[str]:
     """Describe in a sentence each difference between a field of the statement and its value by the plan."""
     if isinstance(value, dict) and isinstance(due, dict) and set(value) == set(due):
@@ -411,17 +357,17 @@ def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[s
     return [f"the {field} is {json.dumps(value)[:200]}; by the plan it must be {json.dumps(due)[:200]}."]
 
 
-def _about_randomness(data: Mapping[str, Any]) -> list[str]:
+def _about_facts(data: Mapping[str, Any]) -> list[str]:
+    """Compare the key of the noise, and the steps charged to a ledger, with what the statement says."""
+    contradictions = []
     if data["private"] and "FIXED TEST KEY" in data["randomness"]:
-        return ["it says that the run is private, and that its randomness came from a fixed test key."]
-    return []
-
-
-def _about_ledger(data: Mapping[str, Any]) -> list[str]:
-    """Check that every step was charged to the ledger."""
+        contradictions.append(
+            "it says that the run is private, and that its randomness came from a fixed test key."
+        )
     ledger = data.get("ledger", "none")
     if ledger == "none":
-        return []
+        return contradictions
+
     charged = ledger.get("steps") if isinstance(ledger, dict) else None
     if not isinstance(charged, int) or isinstance(charged, bool):
         raise InvalidInput(
@@ -430,8 +376,10 @@ def _about_ledger(data: Mapping[str, Any]) -> list[str]:
         )
     steps = data["mechanism"]["steps"]
     if steps > charged:
-        return [f"it says that {steps} steps were taken, and that {charged} were charged to the ledger."]
-    return []
+        contradictions.append(
+            f"it says that {steps} steps were taken, and that {charged} were charged to the ledger."
+        )
+    return contradictions
 
 
 def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str]:
@@ -448,3 +396,143 @@ def _about_groups(guarantee: Mapping[str, Any], curve: PrivacyCurve) -> list[str
                 f"its event; {curve.group(int(size)).epsilon(guarantee['delta']):.7g} does."
             )
     return differences
+
+
+_DEEPEST = 64
+
+
+class OtherVersion(InvalidInput):
+    """A statement or a certificate of another version of Tacit, which is not verified.
+
+    Attributes:
+        version: the version that wrote it.
+    """
+
+    version: str = ""
+
+
+def other_version(what: str, version: str, form: object, due: int) -> OtherVersion:
+    """Return the error for a paper in the format ``form``, where this version reads the format ``due``."""
+    error = OtherVersion(
+        f"the {what} was written by tacit {version} in format {str(form)[:20]}, and this is tacit "
+        f"{__version__}, which reads its own in format {due}: it is not verified. Verify it with the version "
+        "that wrote it."
+    )
+    error.version = version
+    return error
+
+
+def read_json(path: Path | str, what: str, give: str) -> Any:
+    """Read the plain data in a JSON file that another person wrote."""
+    try:
+        return parse_json(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"there is no {what} at {path}. Check the path, and give {give}.") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"cannot read the {what} {path}: {reason_of(problem)}. Check the path.") from None
+    except (ValueError, RecursionError) as problem:  # also a number with too many digits, or equal keys
+        raise InvalidInput(f"{path} is not JSON: {problem}. Give {give}.") from None
+
+
+def read_schema(name: str) -> dict[str, Any]:
+    """Read a schema that the package includes, such as "certificate.schema.json"."""
+    schema: dict[str, Any] = json.loads((resources.files("tacit.report") / name).read_text(encoding="utf-8"))
+    return schema
+
+
+def check_against(schema: Mapping[str, Any], data: object, *, what: str) -> None:
+    """Check that ``data`` fit the schema. Numbers must be finite, and 1.0 does not count as an integer."""
+    jsonschema = needed("jsonschema", "ledger", "a check of a certificate")
+    base = jsonschema.Draft202012Validator
+    kinds = base.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+            "number": lambda _, value: base.TYPE_CHECKER.is_type(value, "number") and math.isfinite(value),
+        }
+    )
+    reader = jsonschema.validators.extend(base, type_checker=kinds)(schema)
+    if _too_deep(data):
+        finding = f": it is nested more than {_DEEPEST} deep"
+    elif problem := next(reader.iter_errors(data), None):
+        place = problem.json_path.removeprefix("$").removeprefix(".")
+        finding = f"{f'{chr(39)}s {place}' if place else ''}: {problem.message[:300]}"
+    else:
+        return
+    raise InvalidInput(f"{what}{finding}. It must fit its schema; get it again from its issuer.")
+
+
+def _too_deep(data: object) -> bool:
+    """Return whether data are nested so deeply that recursive code could exhaust the stack."""
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [part for item in inner if isinstance(item, list | ValuesView) for part in item]
+    return bool(level)
+
+
+_CHARGED = {
+    "type": "object",
+    "required": ["ledger", "dataset", "run", "steps", "first_entry", "last_entry", "head"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("ledger", "dataset", "run", "head")},
+        **{name: {"type": "integer", "minimum": 0} for name in ("steps", "first_entry", "last_entry")},
+    },
+}
+
+
+def against_its_ledger(data: Mapping[str, Any], ledger: Ledger) -> list[str]:
+    """Describe each difference of a statement from its ledger in a sentence.
+
+    **Guarantee**
+
+    * The result is empty only if the charges of the run, up to the entry that the statement names, cover the
+      cost of its event in every slot of the budget. In (epsilon, delta) mode, they only have to pay for its
+      steps.
+    * The result is empty only if the ledger's hash chain is unbroken and contains the statement's anchor.
+    """
+    charged = data.get("ledger", "none")
+    if charged == "none":
+        return ["it says that the run was not charged to a ledger."]
+    check_against(_CHARGED, charged, what="the statement's part on its ledger")
+    return list(_problems(data, charged, ledger))
+
+
+def _problems(data: Mapping[str, Any], charged: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    dataset, run = charged["dataset"], charged["run"]
+    if charged["ledger"] != ledger.uuid:
+        yield f"its run was charged to ledger {charged['ledger']}; the given one is {ledger.uuid}."
+        return
+    anchor = Anchor.parse(charged["head"])
+    yield from (f"the ledger: {text}." for text in ledger.verify(dataset, anchor=anchor).problems)
+    policy, guarantee = ledger.policy(dataset), data["guarantee"]
+    if Adjacency.parse(guarantee["adjacency"]) is not policy.relation:
+        yield f"its adjacency is {guarantee['adjacency']}; that of the data set is {policy.relation}."
+    if guarantee["unit"] != policy.unit:
+        yield f"its unit is one {guarantee['unit']}; that of the data set is one {policy.unit}."
+    charges = [
+        spent
+        for spent in spendings(ledger.history(dataset)[: anchor.seq + 1])
+        if spent.run == run and spent.dataset == dataset
+    ]
+    if not charges:
+        yield f"the ledger has no charge of the run {run!r} on {dataset!r} up to entry {anchor.seq}."
+        return
+    steps = data["mechanism"]["steps"]
+    if charged["steps"] < steps:
+        yield f"{steps} steps were taken, and {charged['steps']} were charged."
+    paid = tuple(map(sum, zip(*(spent.cost for spent in charges), strict=True)))
+    yield from _underpaid(data, policy, paid)
+
+
+def _underpaid(data: Mapping[str, Any], policy: Policy, paid: Cost) -> Iterator[str]:
+    """Describe the first slot of the budget in which the charges are below the cost of the event.
+
+    In (epsilon, delta) mode there is no such comparison, as the costs of steps do not add up to the event's.
+    """
+    if policy.budget.mode == "approximate":
+        return
+    due = policy.budget.price(read_event(data["event"]), policy.relation)
+    for slot, cost, least in zip(policy.budget.slots, paid, due, strict=True):
+        if cost < least * (1.0 - ROUNDING):
+            yield f"its event costs {least} units ({slot}); the ledger was charged {cost} for the run."
+            return

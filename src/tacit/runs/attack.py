@@ -20,28 +20,26 @@ from torch import Tensor, nn
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.audits import Scores
-from tacit.audits.membership import (
+from tacit.audits.attacks import (
     ATTACK,
     LOSS_ATTACK,
-    Bools,
-    Shadows,
-    ShadowScores,
-    bavaria,
-    log_probability,
-    logit_margin,
-    paired_halves,
-    train_shadows,
-    without_each_group,
-)
-from tacit.audits.memorisation import (
     Array,
+    Bools,
     Canary,
     NextToken,
     SecretSpace,
+    Shadows,
+    ShadowScores,
+    bavaria,
     exact_exposure,
     greedy,
     log_likelihoods,
+    log_probability,
+    logit_margin,
+    paired_halves,
     sampled_exposure,
+    train_shadows,
+    without_each_group,
 )
 from tacit.audits.scores import check_enough
 from tacit.datasets import Dataset, TensorPair
@@ -53,8 +51,16 @@ from tacit.models import WindowModel
 from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.report.findings import MEMORY, AttackedModel, default_rates, membership_found, risk_found
-from tacit.report.memorisation import MemorisingModel, SecretFound, memorisation_found
+from tacit.report.findings import (
+    MEMORY,
+    AttackedModel,
+    MemorisingModel,
+    SecretFound,
+    default_rates,
+    membership_found,
+    memorisation_found,
+    risk_found,
+)
 from tacit.report.risk import risk_sheet
 from tacit.report.verification import read_event
 from tacit.runs.audit import audit_findings

@@ -17,7 +17,7 @@ from torch import nn
 
 from tacit.audits import AuditResult, audit_slots, plan_with_room
 from tacit.audits.claim import AUDIT_LEVEL
-from tacit.audits.slots import SlotAudit
+from tacit.audits.one_run import SlotAudit
 from tacit.errors import InvalidInput, TacitError
 from tacit.events import Adjacency
 from tacit.noise.generator import Generator

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tacit.audits.memorisation import Canary, SecretSpace, plant_canaries, planted_records
+from tacit.audits.attacks import Canary, SecretSpace, plant_canaries, planted_records
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose

@@ -15,10 +15,9 @@ from tacit.accounting import account
 from tacit.datasets import Dataset
 from tacit.files import write_atomically
 from tacit.plan import Plan
-from tacit.report.by_column import by_column
-from tacit.report.evaluated import evaluation_data, evaluation_page, is_ranked
-from tacit.report.pages.column_charts import plot_columns
-from tacit.report.pages.plots import plot_confusion, plot_privacy_curve, plot_progress
+from tacit.report.evaluation import by_column, evaluation_data, evaluation_page, is_ranked
+from tacit.report.evaluation_charts import plot_columns
+from tacit.report.plots import plot_confusion, plot_privacy_curve, plot_progress
 from tacit.rounding import round_up
 from tacit.runs.config import Config
 from tacit.runs.tasks import task_of
@@ -50,7 +49,7 @@ def figures_of(
     private: bool,
     loss_remark: str = "",
 ) -> dict[str, Any]:
-    """Return the evaluation of a run, in the form of :func:`tacit.report.evaluated.evaluation_data`.
+    """Return the evaluation of a run, in the form of :func:`tacit.report.evaluation.evaluation_data`.
 
     ``loss_remark`` is a remark on the training loss.
 
@@ -99,7 +98,7 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
 
 
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
-    """Return the score and its standard error as arguments of :func:`tacit.report.pages.plots.plot_progress`.
+    """Return the score and its standard error as arguments of :func:`tacit.report.plots.plot_progress`.
 
     If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
 

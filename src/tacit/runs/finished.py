@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tacit.audits.memorisation import Canary
+from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator

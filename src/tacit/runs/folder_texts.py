@@ -9,8 +9,8 @@ from typing import Any
 
 from tacit.errors import TacitError
 from tacit.report.model_card import CardFacts, model_card
-from tacit.report.schema import read_json
 from tacit.report.statement import text_of
+from tacit.report.verification import read_json
 from tacit.runs.config import Config, read_config
 from tacit.runs.evaluated import DATA
 from tacit.runs.kinds.documents import BASE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tacit.audits.memorisation import Canary
+from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset
 from tacit.errors import MissingExtra
 from tacit.files import remove_leftovers, write_atomically

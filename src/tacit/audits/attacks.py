@@ -1,14 +1,16 @@
-"""One membership attack, by likelihood ratios from shadow models, and the training of these models.
+"""One membership attack, by likelihood ratios from shadow models, and the memory of planted secrets.
 
-Letters: K shadow models in G groups, n records, c classes.
+Letters: K shadow models in G groups, n records, c classes; of secrets: R in a space, t characters, c copies,
+n contexts or strings, V tokens.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -18,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 from scipy.stats import t
 
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.files import write_atomically
 
 Array: TypeAlias = NDArray[np.float64]
@@ -41,9 +43,6 @@ def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
     Args:
         logits: of shape (..., n, c).
         labels: integers in [0, c), of shape (n,).
-
-    >>> log_probability([[0.0, 0.0]], [1]).round(6).tolist()
-    [-0.693147]
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
@@ -55,9 +54,6 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     No probability is rounded to 1, so no constant is needed to keep phi finite (Carlini et al. 2022,
     2112.03570, section IV.C).  The arguments are those of :func:`log_probability`, with c >= 2.
-
-    >>> logit_margin([[50.0, 0.0, 0.0]], [0]).round(6).tolist()  # log p would be 0 to 16 digits
-    [49.306853]
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
@@ -180,10 +176,6 @@ def bavaria(
     the next score has a Student t distribution with nu degrees of freedom, centre mu and squared scale
     s^2 (1 + 1/k) (Murphy 2007, "Conjugate Bayesian analysis of the Gaussian distribution", section 3.3).  The
     score is log t_in - log t_out.
-
-    >>> scores = ShadowScores([5.0], [[5.0], [4.0], [1.0], [0.0]], [[True], [True], [False], [False]])
-    >>> bool(bavaria(scores)[0] > 0.0)
-    True
     """
     k0, nu0 = prior_scores, prior_freedom
     densities = []
@@ -227,10 +219,6 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
 
     Every record is in the training data of exactly one model of each pair.  Therefore a set of some pairs,
     after an interruption for instance, is as balanced as the whole set.
-
-    >>> halves = paired_halves(6, 100, np.random.default_rng(0))
-    >>> [set(counts.tolist()) for counts in (halves.sum(0), halves[:2].sum(0), halves.sum(1))]
-    [{3}, {1}, {50}]
     """
     if check_integer("models", models, low=2) % 2:
         raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
@@ -246,9 +234,6 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 
     Without one group, every record is still in the training data of half of the other models.  If there are
     fewer than three pairs, the groups are single models.
-
-    >>> [group.tolist() for group in shadow_groups(6)], len(shadow_groups(4)), len(shadow_groups(64))
-    ([[0, 1], [2, 3], [4, 5]], 4, 8)
     """
     check_integer("shadows", shadows, low=4)
     if shadows < 6:
@@ -261,11 +246,7 @@ def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
 
 
 def without_each_group(shadows: int) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each group of :func:`shadow_groups`, the numbers of the other shadow models.
-
-    >>> [models.tolist() for models in without_each_group(6)]
-    [[2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 2, 3]]
-    """
+    """Yield, for each group of :func:`shadow_groups`, the numbers of the other shadow models."""
     return (np.setdiff1d(np.arange(shadows), group) for group in shadow_groups(shadows))
 
 
@@ -284,11 +265,6 @@ def train_shadows(
     are used, and only the missing models are trained.  It contains outputs and memberships of the records, so
     it is as confidential as the records.  ``identity`` names everything that the outputs depend on: data,
     model and settings; a store with another identity is refused.
-
-    >>> lookup = lambda group: (group @ np.eye(6)).astype(float)
-    >>> design = paired_halves(4, 6, np.random.default_rng(0))
-    >>> bool((train_shadows(lookup, design).outputs == design).all())
-    True
     """
     check_integer("at_once", at_once, low=1)
     done: list[NDArray[Any]] = []
@@ -337,3 +313,265 @@ def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, li
             "train again."
         )
     return trained_on, list(outputs)
+
+
+Integers: TypeAlias = NDArray[np.int64]
+NextToken: TypeAlias = Callable[[Integers], NDArray[np.floating]]
+"""A model as an attacker sees it.  It maps n contexts, which are (n, t) token numbers from the start of a
+record, to the (n, V) logits or log-probabilities of the next token."""
+
+_CHUNK = 16384  # the most contexts in one call of the model
+
+
+# --- canaries ---------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class SecretSpace:
+    """All R = len(alphabet)^t strings of t characters, in the alphabet's order (the last changes first)."""
+
+    alphabet: str
+    length: int
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, low=1)
+        if len(self.alphabet) < 2 or len(set(self.alphabet)) < len(self.alphabet):
+            raise InvalidInput(
+                f"alphabet must hold at least 2 characters, each once; got {self.alphabet!r}. A repeated "
+                "character lists secrets twice."
+            )
+
+    @property
+    def size(self) -> int:
+        """R, the number of secrets."""
+        return int(len(self.alphabet) ** self.length)
+
+    def secret(self, position: int) -> str:
+        """Return the secret at a position in [0, R)."""
+        rest = check_integer("position", position, low=0, high=self.size - 1)
+        characters = []
+        for _ in range(self.length):
+            rest, digit = divmod(rest, len(self.alphabet))
+            characters.append(self.alphabet[digit])
+        return "".join(reversed(characters))
+
+    def position(self, secret: str) -> int:
+        """Return the position of a secret, the inverse of :meth:`secret`."""
+        if len(secret) != self.length or not set(secret) <= set(self.alphabet):
+            raise InvalidInput(
+                f"secret must be {self.length} characters of {self.alphabet!r}; got {secret!r}."
+            )
+        place = 0
+        for character in secret:
+            place = place * len(self.alphabet) + self.alphabet.index(character)
+        return place
+
+    def digits(self, positions: Integers) -> Integers:
+        """Return the characters of the secrets at (n,) positions, as (n, t) indices into the alphabet."""
+        powers = len(self.alphabet) ** np.arange(self.length - 1, -1, -1, dtype=np.int64)
+        table: Integers = positions[:, None] // powers % len(self.alphabet)
+        return table
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A canary: ``copies`` records ``prefix + secret``, which are in the training data if ``included``.
+
+    The prefix is public, so the attacker may know it.  Read ``included`` only after the attack.
+    """
+
+    prefix: str
+    secret: str
+    copies: int
+    included: bool
+
+
+def plant_canaries(
+    space: SecretSpace, prefixes: Sequence[str], copies: int, generator: np.random.Generator
+) -> list[Canary]:
+    """Make a canary for each prefix, with an independent uniform secret from ``space`` and a fair coin.
+
+    The coin, which stays hidden until after the attack, decides whether the canary is in the data.  The other
+    canaries are the control group.  The secrets are random, so that the model can know them only from the
+    training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+
+    Args:
+        generator: a generator of fresh random numbers, which an attacker must not know.
+    """
+    check_integer("copies", copies, low=1)
+    if len(set(prefixes)) < len(prefixes) or not prefixes:
+        raise InvalidInput(
+            "prefixes must name at least one canary, each once: two secrets after one prefix compete, and "
+            "neither is measured alone."
+        )
+    places = generator.integers(space.size, size=len(prefixes))
+    coins = generator.integers(2, size=len(prefixes)) == 1
+    return [
+        Canary(prefix, space.secret(int(place)), copies, bool(coin))
+        for prefix, place, coin in zip(prefixes, places, coins, strict=True)
+    ]
+
+
+def planted_records(canaries: Sequence[Canary]) -> list[str]:
+    """Return the records to add to the training data: ``copies`` of each included canary."""
+    return [
+        canary.prefix + canary.secret for canary in canaries if canary.included for _ in range(canary.copies)
+    ]
+
+
+# --- exposure ---------------------------------------------------------------------------------------------
+
+
+def exact_exposure(scores: ArrayLike, secret: int) -> float:
+    """Compute the exposure log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
+
+    The rank counts the candidates with a score of *at least* the secret's.  A model that gives all candidates
+    the same score therefore exposes no secret (Carlini et al. 2019, 1802.08232).
+
+    Args:
+        scores: (R,) log-likelihoods of the candidates.  One of the candidates is the secret.
+        secret: the position of the true secret among the candidates.
+    """
+    values = log_likelihood_row("scores", scores)
+    place = check_integer("secret", secret, low=0, high=values.size - 1)
+    rank = int((values >= values[place]).sum())
+    return math.log2(values.size / rank)
+
+
+def sampled_exposure(secret: float, others: ArrayLike) -> float:
+    """Compute the exposure among N other candidates, drawn uniformly, in bits.  It is at most log2(N + 1).
+
+    The rank also counts the secret.  Under a model that never saw the secret, all N + 1 are exchangeable.
+    Therefore Pr[exposure >= e] <= 2^-e holds for the sample too.
+
+    Args:
+        secret: the log-likelihood of the true secret.
+        others: (N,) log-likelihoods of candidates that were drawn independently of the secret.
+    """
+    values = log_likelihood_row("others", others)
+    own = check_real("secret", secret)
+    return math.log2((values.size + 1) / (1 + int((values >= own).sum())))
+
+
+def exposure_bound(
+    false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
+) -> Array:
+    """Bound, for each of ``exposures``, the probability that a planted secret has at least that exposure.
+
+    A model that never saw the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e.
+    The event exposure >= e is thus a test for membership with false-positive rate at most 2^-e.  So training
+    with the trade-off curve f has
+
+        Pr[exposure >= e] <= 1 - f(2^-e)
+
+    for a secret in one record.  For c copies, 1 - f is applied c times (Dong, Roth & Su 2019, 1905.02383,
+    Theorem 2.14).
+
+    Args:
+        exposures: exposures >= 0, in bits.
+        copies: the number of records with the secret.
+
+    **Guarantee**
+
+    * The bound holds for a secret that is drawn uniformly and independently of all else, whatever the
+      attacker does with the model.  Its probability is over the draw of the secret and the training.
+    """
+    bits = np.asarray(exposures, dtype=np.float64)
+    if not ((bits >= 0.0).all() and np.isfinite(bits).all()):
+        raise InvalidInput(f"exposures are numbers of bits >= 0; got {exposures!r}.")
+    rate: Array = np.exp2(-bits).ravel()
+    for _ in range(check_integer("copies", copies, low=1)):
+        rate = np.maximum(rate, 1.0 - false_negative_rate(rate))
+    return np.clip(rate, 0.0, 1.0).reshape(bits.shape)
+
+
+def log_likelihood_row(name: str, values: ArrayLike) -> Array:
+    row = np.asarray(values, dtype=np.float64)
+    if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
+        raise InvalidInput(
+            f"{name} must be a row of finite log-likelihoods; got shape {row.shape} with "
+            f"{int((~np.isfinite(row)).sum())} that are not finite."
+        )
+    return row
+
+
+# --- a language model, asked ------------------------------------------------------------------------------
+
+
+def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
+    """Compute log p of each next token, of shape (n, V), normalised in float64 whatever the model returns.
+
+    Args:
+        contexts: (n, t) token numbers.
+    """
+    parts = [contexts[start : start + _CHUNK] for start in range(0, len(contexts), _CHUNK)]
+    logits = np.concatenate([_answer(model, part) for part in parts])
+    top = logits.max(axis=1, keepdims=True)
+    if not np.isfinite(top).all():
+        raise InvalidInput(
+            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts are not finite. The memory of "
+            "a model that diverged in training cannot be measured."
+        )
+    shifted = logits - top
+    normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return normalised
+
+
+def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> Array:
+    """Compute the log-likelihoods log p(string | prefix) of n strings, of shape (n,).
+
+    A *higher* value is more likely, as these are the negative log-perplexities.  A context that several
+    strings share is computed once.  All numbers of five digits thus take 11,111 contexts instead of half a
+    million.
+
+    Args:
+        strings: (n, t) token numbers, t >= 1.
+    """
+    before, rows = token_numbers("prefix", prefix, 1), token_numbers("strings", strings, 2)
+    if rows.shape[1] == 0 or len(rows) == 0:
+        raise InvalidInput(f"strings must hold at least one token each; got shape {rows.shape}.")
+    total = np.zeros(len(rows))
+    group = np.zeros(len(rows), dtype=np.int64)  # strings of one group agree in all tokens so far
+    first = np.zeros(1, dtype=np.int64)  # the index of one string of each group
+    for position in range(rows.shape[1]):
+        head = np.broadcast_to(before, (first.size, before.size))
+        table = next_log_probabilities(model, np.concatenate([head, rows[first, :position]], axis=1))
+        token = rows[:, position]
+        if token.max() >= table.shape[1]:
+            raise InvalidInput(f"token {token.max()} is not among the model's {table.shape[1]} tokens.")
+        total += table[group, token]
+        _, first, group = np.unique(group * table.shape[1] + token, return_index=True, return_inverse=True)
+    return total
+
+
+def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
+    """Return the greedy continuation, of shape (t,).  If tokens are equally likely, it has the first."""
+    start = token_numbers("prefix", prefix, 1)
+    context = start[None]
+    for _ in range(check_integer("length", length, low=1)):
+        token = np.argmax(next_log_probabilities(model, context), axis=1)
+        context = np.column_stack([context, token])
+    return np.asarray(context[0, start.size :])
+
+
+def token_numbers(name: str, values: ArrayLike, dimensions: int) -> Integers:
+    tokens = np.asarray(values)
+    if tokens.size == 0:
+        tokens = tokens.astype(np.int64)
+    if tokens.ndim != dimensions or not np.issubdtype(tokens.dtype, np.integer) or (tokens < 0).any():
+        raise InvalidInput(
+            f"{name} must be token numbers >= 0 with {dimensions} axes; got {tokens.dtype} of shape "
+            f"{tokens.shape}."
+        )
+    return tokens.astype(np.int64)
+
+
+def _answer(model: NextToken, contexts: Integers) -> Array:
+    logits = np.asarray(model(contexts), dtype=np.float64)
+    if logits.ndim != 2 or len(logits) != len(contexts) or logits.shape[1] < 2 or np.isnan(logits).any():
+        raise InvalidInput(
+            f"the model must return a row of logits per context, without NaN; got shape {logits.shape} for "
+            f"{len(contexts)} of them."
+        )
+    return logits

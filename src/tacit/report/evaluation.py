@@ -8,16 +8,21 @@ calibration of :mod:`tacit.report.figures`.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from tacit.columns import Encoder
+from tacit.models.additive import AdditiveModel, Curve, LinearModel
+from tacit.report.canvas import to_svg
+from tacit.report.document import figure, page
+from tacit.report.evaluation_charts import Panels, charts_of, charts_of_columns, legend_of, panels_of
 from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
-from tacit.report.labels import data_of_labels, rows_of_labels
-from tacit.report.pages.canvas import to_svg
-from tacit.report.pages.column_charts import Panels, charts_of_columns, legend_of, panels_of
-from tacit.report.pages.document import figure, page
-from tacit.report.pages.evaluation_charts import charts_of
 from tacit.report.verdict import RARE, against_reference, verdict
 from tacit.rounding import finite
 from tacit.training.evaluation import Evaluation
@@ -53,22 +58,10 @@ def evaluation_data(
     """Return how good a run's model is, as data for JSON. NaN and infinite numbers become None.
 
     Args:
-        evaluation: the evaluation.
-        classes: the names of the classes in the order of their numbers, or the names of the labels.
-        targets: the names of the targets of a regression.
         baseline: the baseline's predictor in words; by default the constant predictor that suits the test
             records best.
         known: the qualifier of a baseline score that is not exact: "at least" or "assumed".
-        settings: the settings of the training, for the advice; see :func:`tacit.report.verdict.verdict`.
-        private: False for a run with a fixed test key.
         reference: the score of the same model without DP on a public stand-in, if the user declares it.
-        loss_remark: a sentence that says that the noisy training loss has hardly fallen, or "".
-
-    >>> answers = Evaluation(0.75, 0.6, (1.0, 0.0), baseline=0.75, constant=0, records=(3, 1),
-    ...     predicted=(4, 0), confusion=((3, 0), (1, 0)), balanced=0.5, auc=0.5, average_precision=0.25)
-    >>> data = evaluation_data(answers, classes=("no", "yes"))
-    >>> data["useless"], data["classes"][1]["recall"], data["baseline"]["predictor"]
-    (True, 0.0, 'always answering "no"')
     """
     count = len(evaluation.labels) or len(evaluation.records)
     names = [*classes] or [str(number) for number in range(count)]
@@ -164,12 +157,7 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
 
 
 def evaluation_page(data: Data, *, title: str) -> str:
-    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
-
-    Args:
-        data: the result of :func:`evaluation_data`.
-        title: the name of the run.
-    """
+    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network."""
     constant, axes = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in axes.items()}
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
@@ -194,12 +182,7 @@ def _panels(panels: Panels) -> dict[str, Any]:
 
 
 def score_line(data: Data, cost: str = "") -> str:
-    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer.
-
-    >>> score_line({"measure": "accuracy", "score": 0.9, "interval": None, "baseline": {"score": 0.5,
-    ...     "predictor": 'always answering "no"'}}, " at ε = 2")
-    'test accuracy 0.9000 at ε = 2 (a constant answer: 0.5000)'
-    """
+    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer."""
     digits = 4
     score = figure(data["score"])
     if data["interval"] is not None:
@@ -303,3 +286,100 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+_COLUMNS = {
+    "share": "share",
+    "auc": "AUC",
+    "recall": "recall",
+    "precision": "precision",
+    "accuracy": "accuracy",
+    "accuracy_of_a_constant": "constant",
+}
+"""The metrics of a label, and their names in a terminal."""
+
+
+def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics of each label, and the mean of the labels' accuracies.
+
+    >>> from tacit.training.labels import LabelFigures
+    >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
+    >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
+    >>> data["mean_accuracy"], data["labels"][0]["precision"]
+    (0.75, 0.5)
+    """
+    labels = evaluation.labels
+    return {
+        "mean_accuracy": sum(one.accuracy for one in labels) / len(labels),
+        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in labels) / len(labels),
+        "labels": [
+            {
+                "label": name,
+                "records": one.positives + one.negatives,
+                "positives": one.positives,
+                "share": one.share,
+                "auc": finite(one.auc),
+                "recall": one.recall,
+                "precision": one.precision,
+                "accuracy": one.accuracy,
+                "accuracy_of_a_constant": one.constant_accuracy,
+            }
+            for name, one in zip(names, labels, strict=True)
+        ],
+    }
+
+
+def rows_of_labels(
+    labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return the header and the rows of a table of labels, with each label's name shortened by ``short``."""
+    rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
+    return ("label", *_COLUMNS.values()), [*rows]
+
+
+_DIGITS = ".6g"
+
+
+def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
+    """Return one curve for each declared column of a linear model.
+
+    Returns:
+        A dictionary. Its ``of`` names the quantity that the curves show: "log odds", "logits" minus their
+        mean, or "numbers" in the units of the target. ``outputs`` has the names of the outputs, ``constant``
+        the constant of each output, and ``columns`` the curves. The result is None if the model is not linear
+        in the features, if it also reads a text column, or if it has diverged.
+
+    **Guarantee**
+
+    * The result depends only on the model and on public declarations.
+    """
+    linear = LinearModel.of(model)
+    if linear is None or encoder.text is not None:
+        return None
+    if not (np.isfinite(linear.weight).all() and np.isfinite(linear.bias).all()):
+        return None
+    outputs, scale = encoder.classes or encoder.labels or encoder.target_names, "log odds"
+    if encoder.classes:
+        linear = linear.log_odds()
+        outputs, scale = (outputs[1:], scale) if len(outputs) == 2 else (outputs, "logits")
+    elif not encoder.labels:
+        linear, scale = linear.in_units(encoder.target_bounds), "numbers"
+    curves: AdditiveModel = linear.curves(encoder)
+    columns = [_column(curve) for curve in curves.curves]
+    return {"of": scale, "outputs": [*outputs], "constant": _rounded(curves.base), "columns": columns}
+
+
+def _column(curve: Curve) -> dict[str, Any]:
+    data = {
+        "column": curve.name,
+        "kind": curve.kind,
+        "x": [x.isoformat() if isinstance(x, dt.date) else x for x in curve.x],
+        "y": [_rounded(output) for output in curve.y.T],
+        "importance": _rounded(curve.importance),
+    }
+    edges = {"other": curve.other, "missing": curve.missing}
+    return data | {name: _rounded(value) for name, value in edges.items() if value is not None}
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    return [float(f"{value:{_DIGITS}}") for value in values]

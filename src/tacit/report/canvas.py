@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 # The colours differ in lightness, so that readers can tell them apart in greyscale and with colour blindness.
 # GREY is an exception, as it is only for words, and for baselines, which also have dashes or markers.
 BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
@@ -74,14 +75,7 @@ _SHORTER = (
 
 
 def figure_path(path: Path) -> Path:
-    """Return ``path`` if its ending is a known format.
-
-    Raises:
-        InvalidInput: the ending is not a known format.
-
-    >>> figure_path(Path("out/privacy.png")).name
-    'privacy.png'
-    """
+    """Return ``path`` if its ending is a known format."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(
             f"the name of a figure must end in {', '.join(FORMATS)}; got {str(path)!r}. "
@@ -98,9 +92,6 @@ def line_style(number: int) -> dict[str, Any]:
     """Return the style of the line with this number.
 
     The eight styles have different dashes. Consecutive styles also have different colours.
-
-    >>> line_style(1)["linestyle"]
-    '--'
     """
     return {"color": (BLUE, ORANGE, GREEN, PALE)[number % 4], "linestyle": _DASHES[number % len(_DASHES)]}
 
@@ -128,14 +119,10 @@ def save_figure(figure: Figure, path: Path) -> None:
 def new_chart(
     x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (7.2, 5.6)
 ) -> Axes:
-    """Make the axes of a chart within a page.
+    """Make the axes of a chart within a page; ``size`` is in inches, at 72 pixels each.
 
-    Args:
-        x, y: the names of the axes.
-        title: the title for readers who cannot see the chart.
-        shares: the axes that are logarithmic and have per cent at the ticks: "x", "y" or "xy".
-        size: the width and height in inches, at 72 pixels per inch without zoom. A page shrinks a chart that
-            is wider than the page.
+    ``title`` is for readers who cannot see the chart. The axes named in ``shares``, such as "xy", are
+    logarithmic, with per cent at the ticks.
     """
     figure = new_figure(*size, dpi=72)
     from matplotlib import rc_context
@@ -166,7 +153,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
         group = re.sub(long, short, group)
     width, height = 72 * figure.get_size_inches()
-    style = resources.files("tacit.report.pages").joinpath("templates/chart.css").read_text(encoding="utf-8")
+    style = resources.files("tacit.report").joinpath("templates/chart.css").read_text(encoding="utf-8")
     back = f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     title = escape(axes.get_title())
     return (
@@ -176,11 +163,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
 
 
 def grey_picture(values: ArrayLike) -> str:
-    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range.
-
-    >>> grey_picture([[0.0, 1.0]])[:22]
-    'data:image/png;base64,'
-    """
+    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 3:
         array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)

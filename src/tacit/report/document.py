@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 def page(template: str, title: str, /, **facts: Any) -> str:
-    """Write a complete HTML page from the template with this file name.
-
-    Raises:
-        MissingExtra: Jinja2 is not installed.
-
-    >>> page("base.html", "A & B").splitlines()[0]
-    '<!DOCTYPE html>'
-    """
+    """Write a complete HTML page from the template with this file name."""
     text = render(template, title=title, **facts)
     body = re.sub(r"\s*\n\s*", " ", re.sub(r">\s*\n\s*(?=<)", ">", text.strip()))
     return f"<!DOCTYPE html>\n{body}\n"
@@ -42,7 +35,7 @@ def _environment(markdown: bool) -> Environment:
     jinja2 = needed("jinja2", "cli", "a page")
     settings: dict[str, Any] = {"finalize": _in_markdown} if markdown else {}
     environment: Environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tacit.report.pages"),
+        loader=jinja2.PackageLoader("tacit.report"),
         autoescape=jinja2.select_autoescape(["html", "md"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -125,30 +118,18 @@ def yaml_text(data: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None, form: str = ".4f") -> str:
-    """Write a number, or a dash for None.
-
-    >>> figure(0.25), figure(None)
-    ('0.2500', '–')
-    """
+    """Write a number, or a dash for None."""
     return "–" if value is None else f"{value:{form}}"
 
 
 def percent(interval: Any) -> str:
-    """Write a share with its interval, in percent.
-
-    >>> percent({"value": 0.5, "low": 0.25, "high": 0.75})
-    '50 % (25–75)'
-    """
+    """Write a share with its interval, in percent."""
     value, low, high = (100 * interval[key] for key in ("value", "low", "high"))
     return f"{value:.3g} % ({low:.3g}–{high:.3g})"
 
 
 def tenths(value: float) -> str:
-    """Write a number with one decimal and a typographic minus. A zero has no minus.
-
-    >>> tenths(-0.01), tenths(-1.25)
-    ('0.0', '−1.2')
-    """
+    """Write a number with one decimal and a typographic minus. A zero has no minus."""
     return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
 
 
