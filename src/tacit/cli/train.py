@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tacit.runs import Outcome, Run
     from tacit.runs.checks import CheckedRun
     from tacit.runs.sections import LedgerSection
-    from tacit.training.ranks.processes import Ranks
+    from tacit.training.ranks import Ranks
 
 
 def command(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from tacit.noise.generator import Generator
-from tacit.sampling.base import Indices
+from tacit.sampling.samplers import Indices
 
 
 class Part:

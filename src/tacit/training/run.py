@@ -26,26 +26,35 @@ from tacit.losses import per_record
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
-from tacit.training.augmentation import Augmentation, check_by_record
-from tacit.training.data.dated import DatedRecords, participants_of
-from tacit.training.data.items import check_items
-from tacit.training.data.prefetch import DrawnRecords, Prefetcher
-from tacit.training.data.records import Collate, Data, DatasetRecords, Records
-from tacit.training.data.tensors import check_loss_takes, floating_type, is_positional, with_record
-from tacit.training.data.users import UserRecords, check_columns, check_unit, records_for, rows_read
+from tacit.sampling.samplers import Indices
+from tacit.training.audit_slots import AuditSlots, Planted, WithCanaries
+from tacit.training.by_record import Augmentation, check_by_record, check_items
+from tacit.training.charges import Payment, StepCharges
+from tacit.training.correlated import CorrelatedNoise
 from tacit.training.part import Part
-from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
-from tacit.training.parts.charges import Payment, StepCharges
-from tacit.training.parts.correlated import CorrelatedNoise
-from tacit.training.parts.progress import Falling, Progress
-from tacit.training.parts.released import AveragedWeights, Divergence, GuardedOptimizer, NoiseReuse
-from tacit.training.ranks.processes import Alone, Ranks, check_one_process
-from tacit.training.ranks.replicas import Layout, Together
-from tacit.training.ranks.shards import layout_of
+from tacit.training.progress import Falling, Progress
+from tacit.training.ranks import Alone, Layout, Ranks, Together, check_one_process
+from tacit.training.records import Collate, Data, DatasetRecords, DrawnRecords, Prefetcher, Records
+from tacit.training.released import AveragedWeights, Divergence, GuardedOptimizer, NoiseReuse
 from tacit.training.resume import Code, check_same_run, load_state, save_state
+from tacit.training.shards import layout_of
 from tacit.training.step import PhysicalBatch, PhysicalSize, device_of, fits, noisy_step, requests
-from tacit.training.values import naming_lost_device
+from tacit.training.tensors import (
+    check_loss_takes,
+    floating_type,
+    is_positional,
+    naming_lost_device,
+    with_record,
+)
+from tacit.training.users import (
+    DatedRecords,
+    UserRecords,
+    check_columns,
+    check_unit,
+    participants_of,
+    records_for,
+    rows_read,
+)
 
 _CHECKED = 4  # the number of records on which data set and augmentation are checked
 _KINDS: dict[str, tuple[type, str]] = {

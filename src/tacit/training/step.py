@@ -1,6 +1,6 @@
 """One private step: sample, clip, sum, add noise, divide by the public B; and how many records at once.
 
-Only this module and :mod:`tacit.training.ranks.shards` add noise to gradients.  The engine adds to buffers
+Only this module and :mod:`tacit.training.shards` add noise to gradients.  The engine adds to buffers
 that already contain the noise, so the sum without noise never exists in memory that outlives the step.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
@@ -46,18 +46,15 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
-from tacit.sampling.base import Indices
-from tacit.sampling.poisson import TruncatedPoissonSampling
-from tacit.training.augmentation import Augmentation, views_of
-from tacit.training.data.prefetch import Prefetcher, Request
-from tacit.training.data.records import Records
+from tacit.sampling.samplers import Indices, TruncatedPoissonSampling
+from tacit.training.by_record import Augmentation, views_of
+from tacit.training.correlated import CorrelatedNoise
 from tacit.training.part import Part
-from tacit.training.parts.correlated import CorrelatedNoise
-from tacit.training.parts.released import GuardedOptimizer
-from tacit.training.ranks.processes import Ranks
-from tacit.training.ranks.replicas import Layout, Sums
+from tacit.training.ranks import Layout, Ranks, Sums
+from tacit.training.records import Prefetcher, Records, Request
+from tacit.training.released import GuardedOptimizer
 from tacit.training.resume import add_to_state
-from tacit.training.values import lacks_memory, without_numbers
+from tacit.training.tensors import lacks_memory, without_numbers
 
 PhysicalSize: TypeAlias = int | Literal["auto"]
 """The most records in memory at once; "auto" lets the session find how many fit."""
@@ -81,7 +78,7 @@ class PhysicalBatch(Part):
             answer.
         draws: returns whether the model or the loss may draw random numbers.
 
-    >>> from tacit.training.ranks.processes import Alone
+    >>> from tacit.training.ranks import Alone
     >>> size = PhysicalBatch(512, 64, Alone(), find=False, fits=lambda *_: True, draws=lambda: False)
     >>> size.halve(3)
     >>> size.at(2), size.at(3), size.at(4)

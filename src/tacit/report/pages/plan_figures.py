@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tacit.planner import PlanAdvice
-from tacit.planner.answer import NEAR_FLOOR
+from tacit.planner.advice import NEAR_FLOOR
 from tacit.report.pages.canvas import BLUE, GREY, ORANGE, new_figure, save_figure
 
 

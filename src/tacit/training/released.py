@@ -45,7 +45,7 @@ from tacit.errors import Diverged, InvalidInput, LossWarning, PrivacyRefusal, ch
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.part import Part
-from tacit.training.ranks.replicas import Layout
+from tacit.training.ranks import Layout
 
 _STEPPING: set[int] = set()
 """The ids of the parameters that a private step is changing."""

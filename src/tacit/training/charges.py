@@ -42,10 +42,10 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Charge, Json, LeaseLost
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
-from tacit.training.data.prefetch import DrawnRecords
+from tacit.sampling.samplers import Indices
 from tacit.training.part import Part
-from tacit.training.ranks.processes import Ranks, check_one_process
+from tacit.training.ranks import Ranks, check_one_process
+from tacit.training.records import DrawnRecords
 
 _CHUNKS = 20  # the number of charges of a run, unless the user sets the steps in a chunk
 
