@@ -559,13 +559,10 @@ class Payment(Part):
         self._charged = ranks.from_first(lambda: charges is not None)
         self._batches, self._content, self._ranks = batches, content, ranks
         self._name = secrets.token_hex(16)
+        self.idle = not self._charged and batches is None
 
     def before(self, step: int, indices: Indices) -> None:
-        self._pay_at_first(step)
-
-    def _pay_at_first(self, step: int) -> None:
-        if self._charged or self._batches is not None:
-            self._ranks.from_first(lambda: self._pay(step))
+        self._ranks.from_first(lambda: self._pay(step))
 
     def _pay(self, step: int) -> None:
         if self._batches is not None:
@@ -577,7 +574,8 @@ class Payment(Part):
     def is_paid(self, step: int) -> bool:
         """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         try:
-            self._pay_at_first(step)
+            if not self.idle:
+                self._ranks.from_first(lambda: self._pay(step))
         except BudgetExceeded as refusal:
             if step == 0:
                 raise

@@ -18,6 +18,9 @@ from tacit.sampling.samplers import Indices
 class Part:
     """The interface of a part: it overrides the methods that it needs.  All ranks call each one together."""
 
+    idle = False
+    """Whether the run's steps pass the part by, because it has only facts and state in this run."""
+
     def before(self, step: int, indices: Indices) -> None:
         """Act before a step reads or computes anything.  An error stops the step.
 

@@ -28,7 +28,7 @@ import os
 import pickle
 import re
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -54,102 +54,67 @@ _BUCKET = 25 * 2**20
 """The most bytes of small tensors that are summed together."""
 
 
-class Ranks(ABC):
-    """The processes of a run, with the communication that a step needs.
+class Ranks:
+    """The processes of a run, with the communication that a step needs; here there is one.
 
     All ranks call each method in the same order and wait for one another.
 
     Attributes:
         rank: the number of this process, from 0.
         ranks: the number of processes.
-
-    >>> alone = Alone()
-    >>> alone.first, alone.ranks, alone.total(lambda: (2.0,))
-    (True, 1, (2.0,))
     """
 
-    rank: int
-    ranks: int
+    rank = 0
+    ranks = 1
 
     @property
     def first(self) -> bool:
         """True for rank 0, which alone writes files, charges the ledger and shows progress."""
         return self.rank == 0
 
-    @abstractmethod
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks; the bits of the sum are the same at each rank."""
 
-    @abstractmethod
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite each tensor with that of rank 0."""
 
-    @abstractmethod
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
         """Return the sums, over all ranks, of the numbers that each rank's ``function`` returns."""
-
-    @abstractmethod
-    def from_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` at rank 0 alone; return its result, or raise its error, at all ranks."""
-
-    @abstractmethod
-    def reached(self) -> AbstractContextManager[None]:
-        """Return a context that explains communication errors: another process cannot be reached."""
+        return function()
 
     def each(self, function: Callable[[], T]) -> T:
         """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues."""
-        results: list[T] = []
+        return function()
 
-        def call() -> tuple[float, ...]:
-            results.append(function())
-            return ()
-
-        self.total(call)
-        return results[0]
+    def from_first(self, function: Callable[[], T]) -> T:
+        """Call ``function`` at rank 0 alone; return its result, or raise its error, at all ranks."""
+        return function()
 
     def only_first(self, function: Callable[[], T]) -> T | None:
         """Call ``function`` at rank 0 alone; return its result there, and None at the other ranks.
 
         All ranks raise its error.  In contrast to :meth:`from_first`, the result is not sent to other ranks.
         """
-        results: list[T] = []
-
-        def call() -> None:
-            results.append(function())
-
-        self.from_first(call)
-        return results[0] if results else None
+        return function()
 
     def share_secret(self, generator: Generator) -> Generator:
         """Return a generator with the key of rank 0."""
         key, secure = self.from_first(generator.secret_state)
         return generator if self.first else Generator(key, secure=secure)
 
+    def reached(self) -> AbstractContextManager[None]:
+        """Return a context that explains communication errors: another process cannot be reached."""
+        return nullcontext()
+
 
 @final
 class Alone(Ranks):
     """One process that trains alone, even if others are running.
 
-    >>> Alone().total(lambda: (1.0, 2.0))
-    (1.0, 2.0)
+    >>> alone = Alone()
+    >>> alone.first, alone.ranks, alone.total(lambda: (1.0, 2.0))
+    (True, 1, (1.0, 2.0))
     """
-
-    rank, ranks = 0, 1
-
-    def sum_(self, tensors: Sequence[Tensor]) -> None:
-        pass
-
-    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        pass
-
-    def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        return function()
-
-    def from_first(self, function: Callable[[], T]) -> T:
-        return function()
-
-    def reached(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 @final
@@ -227,6 +192,21 @@ class ProcessRanks(Ranks):
             sums = torch.tensor(own, dtype=torch.float64, device=self._device)
             dist.all_reduce(sums, group=self._group)
         return tuple(sums.tolist())
+
+    def each(self, function: Callable[[], T]) -> T:
+        results: list[T] = []
+
+        def call() -> tuple[float, ...]:
+            results.append(function())
+            return ()
+
+        self.total(call)
+        return results[0]
+
+    def only_first(self, function: Callable[[], T]) -> T | None:
+        results: list[T] = []
+        self.from_first(lambda: results.append(function()))
+        return results[0] if results else None
 
     def _failures(self, *, failed: bool) -> list[int]:
         """Return the ranks that have failed."""
@@ -309,31 +289,29 @@ def check_one_process() -> None:
 
     >>> check_one_process()
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        _refuse_several(
-            torch.distributed.get_world_size(),
-            "torch.distributed has a process group of {} processes here",
+    if dist.is_available() and dist.is_initialized() and (count := dist.get_world_size()) > 1:
+        situation = f"torch.distributed has a process group of {count} processes here"
+        way_out = (
             "Give the session ranks=tacit.training.ProcessRanks(), and they train one model together. To "
-            "train in one process, start the script once, with python, without init_process_group.",
+            "train in one process, start the script once, with python, without init_process_group."
         )
-    launch = launched()
-    _refuse_several(
-        launch.processes,
-        f"a launcher such as torchrun started this script in {{}} processes (WORLD_SIZE={launch.processes}, "
-        f"RANK={launch.rank})",
-        "To train one model in all of them, call torch.distributed.init_process_group() and give the "
-        "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
-        "python. If no other process trains, give the session ranks=tacit.training.Alone().",
+    elif "WORLD_SIZE" in os.environ and (launch := launched()).processes > 1:
+        situation = (
+            "a launcher such as torchrun started this script in "
+            f"{launch.processes} processes (WORLD_SIZE={launch.processes}, RANK={launch.rank})"
+        )
+        way_out = (
+            "To train one model in all of them, call torch.distributed.init_process_group() and give the "
+            "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
+            "python. If no other process trains, give the session ranks=tacit.training.Alone()."
+        )
+    else:
+        return
+    raise PrivacyRefusal(
+        f"{situation}, and the session has no ranks. Each process would train a separate "
+        "model with its own key, and anyone who sees two of these models, or their average, learns "
+        f"more than session.epsilon says. {way_out}"
     )
-
-
-def _refuse_several(count: int, situation: str, way_out: str) -> None:
-    if count > 1:
-        raise PrivacyRefusal(
-            f"{situation.format(count)}, and the session has no ranks. Each process would train a separate "
-            "model with its own key, and anyone who sees two of these models, or their average, learns "
-            f"more than session.epsilon says. {way_out}"
-        )
 
 
 _SMALL = TILES_APART * DRAWS_PER_TILE
@@ -464,7 +442,7 @@ class _NoiseBuffers(Sums):
         self._drawn: dict[str, Tensor] = {}
         self._on_device: on_device.DeviceNoise | None = None
         self._ahead: NoiseAhead | None = None
-        if on_device.draws(parameters):
+        if device.type == "cuda" and on_device.draws(parameters):
             self._on_device = on_device.DeviceNoise(
                 generator, parameters, std=std, step=step, rank=rank, ranks=number
             )
@@ -506,8 +484,9 @@ class _NoiseBuffers(Sums):
         return self
 
     def released(self) -> dict[str, Tensor]:
-        self._ranks.sum_([*self.values()])
-        return dict(self)
+        sums = {name: self[name] for name in self._parameters}
+        self._ranks.sum_([*sums.values()])
+        return sums
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
@@ -546,10 +525,10 @@ class Together(Part):
     ) -> None:
         self._model, self._trained, self._optimizer = model, trained, optimizer
         self._sharded, self._ranks, self._run, self._steps = layout.sharded, ranks, run, steps
-        self.agreed = False
+        self.agreed, self.idle = False, ranks.ranks == 1
 
     def before(self, step: int, indices: Indices) -> None:
-        if self._ranks.ranks > 1 and not self.agreed:
+        if not self.agreed:
             self._agree()
         self.check_model(self._trained)
 

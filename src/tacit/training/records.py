@@ -317,9 +317,6 @@ class Records(ABC):
         """The number of consecutive rows that :meth:`take` returns for each record."""
         return 1
 
-    def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
-        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
-
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         """Return the tensors of the n >= 1 records at these positions, each of shape (n * rows, ...).
@@ -363,9 +360,6 @@ class Wrapped(Records):
     @property
     def rows(self) -> int:
         return self.inner.rows
-
-    def begin(self, step: int) -> None:
-        self.inner.begin(step)
 
     def fingerprint(self, key: bytes) -> str:
         return self.inner.fingerprint(key)
@@ -418,9 +412,12 @@ class ArrayRecords(Records):
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
         rows = torch.from_numpy(indices)
-        positions = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
-        parts = (tensor.index_select(0, positions[tensor.device]) for tensor in self._tensors)
-        return tuple(cast_numbers(tensor, self._floating) for tensor in parts)
+        taken = []
+        for tensor in self._tensors:
+            if rows.device != tensor.device:
+                rows = rows.to(tensor.device, non_blocking=True)
+            taken.append(cast_numbers(tensor.index_select(0, rows), self._floating))
+        return tuple(taken)
 
     def fingerprint(self, key: bytes) -> str:
         state = (key, [None if t.is_inference() else t._version for t in self._tensors])
@@ -746,6 +743,10 @@ class DrawnRecords(Records):
 
     The process of the run prefetches these batches without worker processes.
     """
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
 
     @abstractmethod
     def generator_for(self, plan: Plan) -> Generator:

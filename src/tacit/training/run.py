@@ -51,9 +51,9 @@ from tacit.training.users import (
     UserRecords,
     check_columns,
     check_unit,
-    participants_of,
     records_for,
     rows_read,
+    without_dates,
 )
 
 _CHECKED = 4  # the number of records on which data set and augmentation are checked
@@ -223,10 +223,13 @@ class FirstRecords(Part):
         self._augmentation, self._views, self._ranks = augmentation, views, ranks
 
     def before(self, step: int, indices: Indices) -> None:
-        self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
+        drawn = isinstance(self._records, DrawnRecords)
+        if drawn or self._items is not None or self._augmentation is not None:
+            self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
 
     def _check(self, step: int, real: Indices) -> None:
-        self._records.begin(step)
+        if isinstance(self._records, DrawnRecords):
+            self._records.begin(step)
         if self._items is not None and len(real) > 0:
             check_items(self._items, rows_read(self._records, real)[:_CHECKED])
             check_loss_takes(self._loss, self._items.template)
@@ -288,7 +291,7 @@ class Run:
         code = Code(self.model, loss, arguments.augmentation, arguments.collate)
 
         # The records, and who takes part in a step.
-        data, self.who = participants_of(arguments.data, self.plan)
+        data, self.dates = without_dates(arguments.data, self.plan)
         check_columns(data, self.plan)
         self.of_data, items = records_for(
             data, self.plan, collate=arguments.collate, floating=floating_type(self.model)
@@ -296,7 +299,8 @@ class Run:
         charges = arguments.charges
         owned_by = None if charges is None else charges.owned_by
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
-        self.who.check_length(len(self.of_data))
+        if self.dates is not None:
+            self.dates.check_length(len(self.of_data))
         self.records = self.of_data
 
         # The key of the noise: that of batches drawn beforehand or of the charges, else a fresh one.
@@ -316,7 +320,7 @@ class Run:
         if arguments.workers > 0:
             self.records = Prefetcher(
                 self.records,
-                lambda: requests(run, range(run.done, run.who.steps)),
+                lambda: requests(run, range(run.done, run.steps)),
                 workers=arguments.workers,
             )
         self.plan.check_records(len(self.records))
@@ -368,7 +372,7 @@ class Run:
         # the noise must not be that of another sum; and the canaries' entries must be removed.
         parts = (
             code,
-            self.who,
+            self.dates,
             self.payment,
             self.together,
             first,
@@ -377,15 +381,25 @@ class Run:
             self.slots,
             self.averaged,
             self.correlated,
-            self.progress,
             self.falling,
             Divergence(plan, self.trained, optimizer, layout),
         )
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
+        acting = [part for part in self.parts if not part.idle]
+        self._before = [part.before for part in acting if type(part).before is not Part.before]
+        self._released = [part.released for part in acting if type(part).released is not Part.released]
+        self._after = [part.after for part in acting if type(part).after is not Part.after]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that have data: all of the plan, or those of a stream's days so far."""
+        return self.plan.steps if self.dates is None else self.dates.steps
 
     def participants(self, step: int) -> Indices:
         """Return the participants of a step, as positions among the records."""
-        return self.who.of_step(step, self.generator, len(self.records))
+        if self.dates is not None:
+            return self.dates.of_step(step)
+        return self.plan.sampling.indices(self.generator, step, len(self.records))
 
     @property
     def noise_on_device(self) -> bool:
@@ -398,23 +412,26 @@ class Run:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
             indices = self.participants(step)
-            for part in self.parts:
-                part.before(step, indices)
+            for before in self._before:
+                before(step, indices)
 
-            released = noisy_step(self, step, indices)
-            gradients = released.gradients
-            for part in self.parts:
-                gradients = part.released(step, gradients, self.thresholds)
+            release = noisy_step(self, step, indices)
+            gradients = release.gradients
+            for released in self._released:
+                gradients = released(step, gradients, self.thresholds)
 
             # From here on the step counts, whatever happens.
-            self.thresholds = released.thresholds
+            self.thresholds = release.thresholds
             self.done, self.torn = step + 1, True
             self.optimizer.step(self.layout.gradients(gradients))
             self.torn = False
 
-            for part in self.parts:
-                part.after(step, released.loss)
-            return released.loss
+            self.progress.loss = release.loss
+            if self.progress.shown is not None:
+                self.progress.update()
+            for after in self._after:
+                after(step, release.loss)
+            return release.loss
 
     def check_whole(self) -> None:
         """Refuse to continue after a step that was cut short while it changed the weights."""
@@ -432,7 +449,9 @@ class Run:
         self.together.check_model()
         entries = self.layout.saved(path, self.model, self.optimizer.optimizer)
         self.ranks.from_first(lambda: self._write(path, entries | {"extra": extra}))
-        self.who.unsaved, self.physical.stored = False, (path, self.generator.secret_state()[0])
+        self.physical.stored = path, self.generator.secret_state()[0]
+        if self.dates is not None:
+            self.dates.unsaved = False
 
     def _write(self, path: Path, entries: dict[str, Any]) -> None:
         key, secure = self.generator.secret_state()
@@ -455,9 +474,11 @@ class Run:
         self.together.agreed = False
         state = load_state(path)
         before, done = json.loads(state["run"]), state["done"]
-        self.who.begun(before, done)  # days that were begun must be finished first
+        if self.dates is not None:
+            self.dates.begun(before, done)  # days that were begun must be finished first
         now = self.identity(state["key"])
-        self.who.compared(before, now, done)
+        if self.dates is not None:
+            self.dates.compared(before, now, done)
         check_same_run(path, before, now)
         generator = Generator(state["key"], secure=state["secure"])
         for part in self.parts:

@@ -185,7 +185,7 @@ class PrivateSession:
     @property
     def steps_there(self) -> int:
         """The number of steps that have data: all of the plan, or those of a stream's days so far."""
-        return self._run.who.steps
+        return self._run.steps
 
     @property
     def epsilon(self) -> float:

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
-from tacit.clipping.rules import AdaptiveClipping, ClippingRule
+from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
@@ -343,20 +343,30 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
     buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
     engine.expected = min(run.physical.at(step), _public_share(run))
-    uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
+    seed = _reading_seed(generator, step)
+    uniforms: Tensor | None = None
+    if augmentation is not None:
+        # Drawn for the whole step, so that they do not depend on its physical batches.
+        shape = (len(indices), records.rows, plan.views, augmentation.draws)
+        numbers = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
+        uniforms = torch.from_numpy(numbers)
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
         for part in _parts(run, step, len(indices)):
-            batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
-            own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
+            batch = records.take(indices[part.rows], seed=seed)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-            with without_numbers():
-                batch = _views(batch, own_uniforms, augmentation, plan.views)
+            if augmentation is not None and uniforms is not None:
+                with without_numbers():
+                    batch = _views(batch, uniforms[part.rows].flatten(0, 1), augmentation, plan.views)
             with _model_randomness(generator, step, part.number, device), without_numbers():
                 raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
-            raw_below += _raw_below(raw, plan.clipping)
-            raw_loss += _raw_centred_loss(raw, plan.loss_report)
+
+            # The number of norms below the threshold, less half of all; and the clamped losses, centred.
+            if isinstance(plan.clipping, AdaptiveClipping):
+                raw_below += float(raw.raw_below.sum())
+            if plan.loss_report is not None:
+                raw_loss += _raw_centred_loss(raw, plan.loss_report)
         return raw_below, raw_loss
 
     with run.layout.whole():
@@ -385,9 +395,9 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
         batch = tuple(t.new_zeros(records * len(t), *t.shape[1:], device=device) for t in one)
-        augmentation = run.augmentation
-        draws = () if augmentation is None else (len(batch[0]), plan.views, augmentation.draws)
-        batch = _views(batch, torch.zeros(draws), augmentation, plan.views)
+        if (augmentation := run.augmentation) is not None:
+            draws = torch.zeros(len(batch[0]), plan.views, augmentation.draws)
+            batch = _views(batch, draws, augmentation, plan.views)
         sums = {
             name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
             for name, p in engine.parameters.items()
@@ -466,26 +476,13 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
 
 
 def _views(
-    batch: tuple[Tensor, ...], uniforms: Tensor | None, augmentation: Augmentation | None, views: int
+    batch: tuple[Tensor, ...], uniforms: Tensor, augmentation: Augmentation, views: int
 ) -> tuple[Tensor, ...]:
     """Turn (m, ...) tensors into (m*K, ...): views of the first tensor, and repetitions of the others."""
-    if augmentation is None or uniforms is None:
-        return batch
     return (
         views_of(augmentation, batch[0], uniforms),
         *(tensor.repeat_interleave(views, dim=0) for tensor in batch[1:]),
     )
-
-
-def _view_uniforms(
-    augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
-) -> Tensor | None:
-    """Draw (n, rows, K, draws) uniform numbers for the whole step, independent of its physical batches."""
-    if augmentation is None:
-        return None
-    shape = (count, rows, views, augmentation.draws)
-    draws = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
-    return torch.from_numpy(draws)
 
 
 @contextmanager
@@ -503,18 +500,8 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
             torch.default_generator.set_state(before)
 
 
-def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """Return the number of norms below the threshold, less half of all, with adaptive clipping.
-
-    With other rules, the result is 0.
-    """
-    return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
-
-
-def _raw_centred_loss(raw: RawStatistics, report: LossReport | None) -> float:
+def _raw_centred_loss(raw: RawStatistics, report: LossReport) -> float:
     """Sum clamp(loss_i, 0, bound) / bound - 1/2 over the records; non-finite losses count as bound."""
-    if report is None:
-        return 0.0
     scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound
     return float((scaled - 0.5).sum())
 
@@ -526,16 +513,16 @@ def _scalar_noise(generator: Generator, std: float, step: int, index: int) -> fl
 def _next_thresholds(
     plan: Plan, thresholds: list[float], raw_below: float, generator: Generator, step: int
 ) -> list[float]:
-    rule, noise = plan.clipping, plan.count_noise
-    if not isinstance(rule, AdaptiveClipping) or noise is None:
+    rule = plan.clipping
+    if not isinstance(rule, AdaptiveClipping) or (noise := plan.count_noise) is None:
         return thresholds
     noisy = 0.5 + (raw_below + _scalar_noise(generator, noise, step, 0)) / plan.expected_batch_size
     return [rule.move(threshold, noisy) for threshold in thresholds]
 
 
 def _noisy_loss(plan: Plan, raw_loss: float, generator: Generator, step: int) -> float | None:
-    report, noise = plan.loss_report, plan.loss_noise
-    if report is None or noise is None:
+    report = plan.loss_report
+    if report is None or (noise := plan.loss_noise) is None:
         return None
     mean = 0.5 + (raw_loss + _scalar_noise(generator, noise, step, 1)) / plan.expected_batch_size
     return report.bound * mean

@@ -566,34 +566,14 @@ class DatedRecords:
         return hashlib.blake2b(self._dates.tobytes(), key=key, digest_size=16).hexdigest()
 
 
-class Participants(Part):
-    """The choice of the participants in the steps of a plan; here the plan's sampler draws them.
+@final
+class Dates(Part):
+    """Participants by the dates of their records; for people, earlier participations are counted.
 
     Attributes:
         steps: the number of steps that can be taken with these data.
         unsaved: whether these records belong to further days of a stream and no state has been saved since.
     """
-
-    def __init__(self, plan: Plan, steps: int) -> None:
-        self._plan, self.steps, self.unsaved = plan, steps, False
-
-    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
-        """Return the participants of a step, as sorted positions among the ``records`` records."""
-        return self._plan.sampling.indices(generator, step, records)
-
-    def check_length(self, records: int) -> None:
-        """Refuse dates whose number differs from that of the records."""
-
-    def begun(self, before: Mapping[str, Any], done: int) -> None:
-        """Limit the steps to the days that the saved run ``before`` had begun, until these are done."""
-
-    def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
-        """Remove, from the facts ``before`` and ``now``, those that further days of a stream may change."""
-
-
-@final
-class Dates(Participants):
-    """Participants by the dates of their records; for people, earlier participations are counted."""
 
     def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
@@ -601,7 +581,7 @@ class Dates(Participants):
                 f"the records have dates, but the plan ignores them: {plan.sampling.describe()}. Plan with "
                 "sampling=tacit.sampling.ByDate(), or give the session the records without dates."
             )
-        super().__init__(plan, min(dated.steps, plan.steps))
+        self._plan, self.steps, self.unsaved = plan, min(dated.steps, plan.steps), False
         self._dated, self._rule = dated, plan.sampling
         self._past: dict[int, tuple[int, int]] = {}  # by person: participations so far, and the last step
         self._begun = 0  # the number of steps that the past covers
@@ -626,10 +606,11 @@ class Dates(Participants):
             )
 
     def check_length(self, records: int) -> None:
+        """Refuse dates whose number differs from that of the records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 
-    def of_step(self, step: int, generator: Generator, records: int) -> Indices:
+    def of_step(self, step: int) -> Indices:
         return np.flatnonzero(self._taken == step).astype(np.int64)
 
     def facts(self, key: bytes) -> dict[str, Any]:
@@ -638,11 +619,13 @@ class Dates(Participants):
         return {"dates": dated.digest(key), "steps there": self.steps, "stream": stream}
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
+        """Limit the steps to the days that the saved run ``before`` had begun, until these are done."""
         recorded = before.get("steps there")
         if recorded is not None and done < recorded < self.steps:
             self.steps = recorded
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
+        """Remove, from the facts ``before`` and ``now``, those that further days of a stream may change."""
         if done == before.get("steps there"):
             self.unsaved = before != now
             for facts in (before, now):  # nothing of later days has been released
@@ -699,8 +682,8 @@ class Dates(Participants):
         return allowed
 
 
-def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
-    """Return the data without dates, and the choice of participants."""
+def without_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
+    """Return the data without dates, and the dates, which then choose who takes part in a step."""
     if isinstance(data, DatedRecords):
         dates = Dates(data, plan)
         return dates.records, dates
@@ -709,7 +692,7 @@ def participants_of(data: Any, plan: Plan) -> tuple[Any, Participants]:
             "the plan samples by date; the data have no dates. Give the session "
             "tacit.training.DatedRecords(data, dates, first=...)."
         )
-    return data, Participants(plan, plan.steps)
+    return data, None
 
 
 def day_of(name: str, value: object) -> np.datetime64:
