@@ -26,7 +26,7 @@ from transformers import GPT2Config
 from tacit.runs.batches import Spark, write_batches
 from tacit.runs.config import parse_config
 from tacit.runs.plan import make_plan
-from tacit.training.data.streamed import StreamedBatches
+from tacit.training.streamed import StreamedBatches
 
 LENGTH, BATCH, FILES, END = 32, 1000, 8, 256
 MIB = 2**20

@@ -30,8 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.noise.generator import Generator
 from tacit.sampling import PoissonSampling
-from tacit.training.data.prefetch import Prefetcher, Request
-from tacit.training.data.records import Data, Records, as_records
+from tacit.training.records import Data, Prefetcher, Records, Request, as_records
 
 __all__ = ["Cost", "cost", "loaders"]
 

@@ -28,8 +28,7 @@ from rich.table import Table
 
 from tacit import native
 from tacit.noise import gaussian as kernel
-from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller, by_torch
-from tacit.noise.gaussian import StepNoise
+from tacit.noise.gaussian import DRAWS_PER_TILE, Room, StepNoise, box_muller, by_torch
 from tacit.noise.generator import Generator
 
 STREAM = 1024 * DRAWS_PER_TILE  # the number of draws per address

@@ -26,8 +26,8 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.report import findings
 from tacit.runs import audit as slots
-from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.ranks import replicas
+from tacit.training import ranks as replicas
+from tacit.training.audit_slots import SlotEvidence
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}
 PLANS = {

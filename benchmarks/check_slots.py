@@ -29,7 +29,7 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.runs.audit import rehearse_plan
 from tacit.training import PrivateSession
-from tacit.training.ranks import replicas
+from tacit.training import ranks as replicas
 
 COMMON: dict[str, Any] = {"delta": 1e-5, "clipping": 1.0, "adjacency": "add-remove", "unit": "row"}
 FULL = Plan.with_noise(noise_multiplier=4.0, steps=30, records=5000, **COMMON)

@@ -1,7 +1,7 @@
 """Tests of normal draws, which return a p-value each.
 
 The test suite runs them on a few million draws, and ``make check-noise`` on 1e8.  Draws are arrays of floats
-with unit variance.  *Tiles* are draws in the order of :mod:`tacit.noise.box_muller`, (t, 2, 1024): cosines
+with unit variance.  *Tiles* are draws in the order of :mod:`tacit.noise.gaussian`, (t, 2, 1024): cosines
 and sines of the same 1024 pairs.
 
 Letters: N draws; z a value in standard deviations; b bins; r radius of a pair.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tacit.models.networks import papernot_mnist_cnn
 
 if TYPE_CHECKING:
-    from tacit.training.augmentation import Augmentation
+    from tacit.training.by_record import Augmentation
 
 __all__ = [
     "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload",

@@ -28,7 +28,7 @@ from experiments.standard import load
 from tacit.plan import Plan
 from tacit.report.canvas import new_figure, save_figure
 from tacit.training import PrivateSession
-from tacit.training.augmentation import Augmentation
+from tacit.training.by_record import Augmentation
 
 _NAME = "pictures-memorisation"
 _SIDE, _HIDDEN, _LATENT = 14, 128, 6

@@ -22,7 +22,7 @@ from tacit.queries import Answer
 from tacit.queries.answer import AnswerRow, Estimate
 from tacit.testing import seeded_generator
 from tacit.training.loop import History, MetricsRow
-from tacit.training.parts.progress import _is_watched
+from tacit.training.progress import _is_watched
 
 MARK = "<b>&row</b>"
 SECRET = 7654.321

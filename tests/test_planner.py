@@ -17,7 +17,7 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.plan import Plan
 from tacit.planner import PlanAdvice, PlanRequest, advise, noise_multiplier
-from tacit.planner.answer import NEAR_FLOOR
+from tacit.planner.advice import NEAR_FLOOR
 
 
 def question(**changes: Any) -> PlanRequest:

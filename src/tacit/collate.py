@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InvalidInput, check_integer, check_real
-from tacit.training.data.tensors import Path, flatten, name_of, rebuild, tensor_of
+from tacit.training.tensors import Path, flatten, name_of, rebuild, tensor_of
 
 __all__ = ["pad"]
 

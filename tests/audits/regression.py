@@ -40,9 +40,9 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
+from tacit.sampling.samplers import Indices
 from tacit.training import PrivateSession
-from tacit.training.data.records import Records
+from tacit.training.records import Records
 
 
 @final

@@ -26,10 +26,10 @@ from tacit.plan import Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, PrivateSession
+from tacit.training import ranks as replicas
 from tacit.training import session as session_module
-from tacit.training.parts.audit_slots import SlotEvidence
-from tacit.training.parts.released import GuardedOptimizer
-from tacit.training.ranks import replicas
+from tacit.training.audit_slots import SlotEvidence
+from tacit.training.released import GuardedOptimizer
 
 LEVEL = 1e-3
 N, D, B, STEPS = 200, 10, 40, 60

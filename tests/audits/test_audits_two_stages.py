@@ -16,7 +16,7 @@ from tacit.report.findings import ATTACKS, MEMORY
 from tacit.runs import audit as slots
 from tacit.runs.audit import PLANTED, confirms, judged, results_of, suspects
 from tacit.runs.kinds import silent
-from tacit.training.parts.audit_slots import SlotEvidence
+from tacit.training.audit_slots import SlotEvidence
 
 PLAN = Plan.with_noise(
     noise_multiplier=1.0, steps=1, records=2000, clipping=1.0, delta=1e-5, adjacency="add-remove", unit="row",

@@ -19,16 +19,17 @@ from scipy import stats
 
 from tacit import native
 from tacit.noise import gaussian as kernel
-from tacit.noise.box_muller import (
+from tacit.noise.gaussian import (
     BLOCKS_PER_TILE,
     BYTES_PER_TILE,
     DRAWS_PER_TILE,
     Digits,
     Room,
+    StepNoise,
+    gaussian,
     in_numpy,
     in_torch,
 )
-from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator, Purpose, key_stream
 from tacit.testing import seeded_generator
 
@@ -241,7 +242,7 @@ def test_an_address_at_which_further_digits_are_drawn(
     engine: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TACIT_NATIVE", "1" if engine == "kernel" else "0")
-    monkeypatch.setattr("tacit.noise.box_muller.by_torch", lambda: engine == "torch")
+    monkeypatch.setattr("tacit.noise.gaussian.by_torch", lambda: engine == "torch")
     generator = seeded_generator(60)
     words = np.empty(BYTES_PER_TILE, np.uint8)
     address: dict[str, Any] = {"purpose": Purpose.NOISE, **RARE}
@@ -359,7 +360,7 @@ def test_draws_of_an_address_begin_alike_whatever_their_number(monkeypatch: pyte
 @pytest.mark.parametrize(("kernels", "by_torch"), [("1", False), ("0", False), ("0", True)])
 def test_threads_do_not_matter(kernels: str, by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TACIT_NATIVE", kernels)
-    monkeypatch.setattr("tacit.noise.box_muller.by_torch", lambda: by_torch)
+    monkeypatch.setattr("tacit.noise.gaussian.by_torch", lambda: by_torch)
     generator, threads = Generator.from_os(), torch.get_num_threads()
     try:
         got = []

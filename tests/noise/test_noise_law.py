@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from tacit import native
 from tacit.noise import gaussian as kernel
-from tacit.noise.box_muller import DRAWS_PER_TILE, Room, box_muller
-from tacit.noise.gaussian import gaussian
+from tacit.noise.gaussian import DRAWS_PER_TILE, Room, box_muller, gaussian
 from tacit.testing import seeded_generator
 
 Floats = NDArray[np.floating]

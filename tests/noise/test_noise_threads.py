@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.noise.box_muller import (
+from tacit.noise.gaussian import (
     BYTES_PER_TILE,
     DRAWS_PER_TILE,
     MOST_TILES_IN_A_CHUNK,
     TILES_APART,
+    StepNoise,
     Target,
     fill,
 )
-from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Purpose
 from tacit.testing import seeded_generator
 
@@ -37,8 +37,8 @@ def words(out: memoryview, *, first_block: int) -> None:
 def library(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both; and as many threads take part in some 100,000 draws as by default in a million."""
     with pytest.MonkeyPatch.context() as setting:
-        setting.setattr("tacit.noise.box_muller._TILES_FOR_A_THREAD", 32)
-        setting.setattr("tacit.noise.box_muller.by_torch", lambda: request.param == "torch")
+        setting.setattr("tacit.noise.gaussian._TILES_FOR_A_THREAD", 32)
+        setting.setattr("tacit.noise.gaussian.by_torch", lambda: request.param == "torch")
         yield request.param
 
 
@@ -127,7 +127,7 @@ def test_a_step_that_cannot_have_a_helper_is_drawn_all_the_same(monkeypatch: pyt
         def cancel(self) -> bool:
             return True
 
-    monkeypatch.setattr("tacit.noise.box_muller._helpers", lambda process: Busy())
+    monkeypatch.setattr("tacit.noise.gaussian._helpers", lambda process: Busy())
     out, want = np.full(LONGEST, np.nan, np.float32), np.empty(LONGEST, np.float32)
     fill([Target(out, words)], 1.0, 8)
     fill([Target(want, words)], 1.0, 1)

@@ -24,7 +24,7 @@ from tacit.report.figures import (
     share_interval,
 )
 from tacit.training import Evaluation, evaluate
-from tacit.training.ranking import average_precision
+from tacit.training.evaluation import average_precision
 
 NAMES = ("no", "yes")
 

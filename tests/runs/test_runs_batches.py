@@ -36,8 +36,8 @@ from tacit.runs.sections import LedgerSection
 from tacit.sampling import PoissonSampling, TruncatedPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
-from tacit.training.data.streamed import Shard, StreamedBatches
-from tacit.training.parts.audit_slots import AuditSlots
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.streamed import Shard, StreamedBatches
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(

@@ -17,7 +17,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Gaussian, Repeat, TruncatedPoissonSampled
 from tacit.noise.generator import Generator, Purpose
 from tacit.sampling import PoissonSampling, Sampling, TruncatedPoissonSampling
-from tacit.sampling.base import Indices
+from tacit.sampling.samplers import Indices
 from tacit.testing import seeded_generator
 
 Law = dict[tuple[int, ...], float]

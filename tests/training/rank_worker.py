@@ -45,9 +45,8 @@ from tacit.training import (
     UserRecords,
     step,
 )
-from tacit.training.parts.charges import Payment
-from tacit.training.ranks.processes import Ranks
-from tacit.training.ranks.replicas import Together
+from tacit.training.charges import Payment
+from tacit.training.ranks import Ranks, Together
 
 N, D, CLASSES = 60, 5, 3
 SECONDS = 25

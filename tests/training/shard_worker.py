@@ -28,10 +28,8 @@ from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
-from tacit.training import Alone, AuditSlots, PrivateSession
-from tacit.training.parts import correlated
-from tacit.training.ranks import shards
-from tacit.training.ranks.processes import Ranks
+from tacit.training import Alone, AuditSlots, PrivateSession, correlated, shards
+from tacit.training.ranks import Ranks
 
 N, T, WORDS = rank_worker.N, 6, 11
 Rows = NDArray[np.float64]

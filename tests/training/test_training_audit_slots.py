@@ -20,7 +20,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import LossReport, Plan
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, step
-from tacit.training.parts.audit_slots import SlotEvidence
+from tacit.training.audit_slots import SlotEvidence
 
 N, D, CLASSES, SLOTS = 400, 5, 3, 80
 

@@ -12,7 +12,7 @@ from made import a_plan, a_session, network
 from torch import Tensor, nn
 
 from tacit.errors import UnsupportedModel
-from tacit.training.augmentation import Augmentation, FlipAndCrop, check_by_record, views_of
+from tacit.training.by_record import Augmentation, FlipAndCrop, check_by_record, views_of
 
 N = 60
 

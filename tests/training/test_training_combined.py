@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tacit import native
-from tacit.training.parts import correlated as combined
-from tacit.training.parts.correlated import combine
+from tacit.training import correlated as combined
+from tacit.training.correlated import combine
 
 SIZES = [0, 1, 15, 16, 17, 31, 32, 33, 511, 512, 513, 5000]
 

@@ -30,8 +30,8 @@ from tacit.report.verification import verify_statement
 from tacit.sampling import CyclicPoissonSampling, PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, StepCharges, UserRecords
-from tacit.training.parts import correlated as correlated_module
-from tacit.training.parts.correlated import combine
+from tacit.training import correlated as correlated_module
+from tacit.training.correlated import combine
 
 Floats = NDArray[np.float64]
 N, D, C = 24, 4, 0.5

@@ -310,7 +310,7 @@ def test_what_people_did_in_earlier_files_counts(tmp_path: Path) -> None:
 def test_planted_bug_people_of_earlier_files_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tacit.training.data.dated import Dates
+    from tacit.training.users import Dates
 
     monkeypatch.setattr(Dates, "state", lambda self, done: {})
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):

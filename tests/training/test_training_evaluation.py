@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InvalidInput
 from tacit.training import Evaluation, evaluate
-from tacit.training.ranking import average_precision, roc_auc
+from tacit.training.evaluation import average_precision, roc_auc
 
 
 class Table(nn.Module):

@@ -17,7 +17,7 @@ from tacit import LossReport, Plan, PrivateSession, train
 from tacit.errors import LossWarning
 from tacit.report import make_statement
 from tacit.testing import seeded_generator
-from tacit.training.parts.progress import Fall, fall_of
+from tacit.training.progress import Fall, fall_of
 
 SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "quick": lambda t: 1.0 - np.exp(-t / 0.15),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.training.parts.released import GuardedOptimizer
+from tacit.training.released import GuardedOptimizer
 
 
 def made(kind: Any = torch.optim.SGD) -> tuple[nn.Linear, torch.optim.Optimizer, GuardedOptimizer]:

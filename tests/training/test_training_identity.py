@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tacit.errors import PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.training import Augmentation, FlipAndCrop, PrivateSession
-from tacit.training.parts import released as noise_reuse
+from tacit.training import released as noise_reuse
 from tacit.training.resume import Identity
 
 KEY = bytes(range(16))

@@ -18,9 +18,9 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from tacit.errors import UnsupportedModel
 from tacit.training import PrivateSession
-from tacit.training.data import items
-from tacit.training.data.items import check_items
-from tacit.training.data.records import DatasetRecords
+from tacit.training import by_record as items
+from tacit.training.by_record import check_items
+from tacit.training.records import DatasetRecords
 
 N, D = 40, 6
 SOME = np.array([3, 17, 18, 39])

@@ -14,8 +14,7 @@ from tacit.errors import InvalidInput
 from tacit.losses import multilabel
 from tacit.report.evaluation import evaluation_data, evaluation_page, evaluation_text, score_line
 from tacit.training import Evaluation, evaluate
-from tacit.training.evaluation import measure_of, record_scores
-from tacit.training.labels import LabelFigures
+from tacit.training.evaluation import LabelFigures, measure_of, record_scores
 
 NAMES = ("toxic", "spam", "threat")
 

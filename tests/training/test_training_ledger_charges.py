@@ -40,7 +40,7 @@ from tacit.sampling import CyclicPoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, StepTicket, train
 from tacit.training import run as run_module
-from tacit.training.data.records import as_records
+from tacit.training.records import as_records
 from tacit.training.resume import saved_generator
 
 N, STEPS, CHUNK = 60, 12, 5

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
 from tacit.training import train
-from tacit.training.parts.progress import SMOOTHING, loss_std, noisy, smoothed_std
+from tacit.training.progress import SMOOTHING, loss_std, noisy, smoothed_std
 
 STEPS = 800
 

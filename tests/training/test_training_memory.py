@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from tacit.clipping.fast import FastEngine
 from tacit.noise import on_device
 from tacit.training import PrivateSession
-from tacit.training.parts.released import GuardedOptimizer
+from tacit.training.released import GuardedOptimizer
 
 WIDTH, LAYERS, RECORDS = 256, 8, 200
 LAYER = 4 * WIDTH**2

@@ -23,7 +23,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator, Purpose
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, select_candidate
-from tacit.training.parts import released as noise_reuse
+from tacit.training import released as noise_reuse
 
 N = 60
 PLAN = a_plan(noise_multiplier=2.0, batch_size=None, steps=8)
@@ -225,7 +225,7 @@ def test_gradients_on_what_the_session_does_not_train_are_refused() -> None:
 
 def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best would depend on all runs, and the charge covers one."""
-    monkeypatch.setattr("tacit.training.selection.draw_trials", lambda event: 2)
+    monkeypatch.setattr("tacit.training.scoring.draw_trials", lambda event: 2)
     net = network(5, 3)
     with pytest.raises(PrivacyRefusal, match="weights that an earlier run trained"):
         select_candidate(
@@ -265,7 +265,7 @@ AWAKE = """
 import time
 import torch
 from tacit.noise.generator import Generator
-from tacit.training.parts.released import check_release
+from tacit.training.released import check_release
 
 torch.set_num_threads(1)  # its own threads wait for the next step for 10 ms after any large operation
 generator, gradients = Generator.from_os(), {str(i): torch.ones(64) for i in range(400)}

@@ -23,7 +23,7 @@ from tacit.plan import LossReport
 from tacit.sampling import CyclicPoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, step
-from tacit.training.ranks.replicas import Layout
+from tacit.training.ranks import Layout
 
 D, CLASSES = 6, 3
 OUT = "CUDA out of memory. Tried to allocate 2.00 GiB."

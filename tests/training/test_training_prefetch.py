@@ -23,8 +23,7 @@ from torch.utils.data import Dataset, Subset
 
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.testing import seeded_generator
-from tacit.training.data.prefetch import Prefetcher, Request
-from tacit.training.data.records import ArrayRecords, DatasetRecords, as_records
+from tacit.training.records import ArrayRecords, DatasetRecords, Prefetcher, Request, as_records
 
 N, D = 40, 6
 WORKERS = min(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
@@ -127,7 +126,7 @@ def test_arrays_that_are_no_tensors_are_refused() -> None:
 
 
 def test_the_fingerprint_is_that_of_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.training.data.records._CHUNK_BYTES", 100)
+    monkeypatch.setattr("tacit.training.records._CHUNK_BYTES", 100)
     x, y = table()
     records = ArrayRecords((x, y))
     whole = f"{N}({N}, {D}) torch.float32".encode() + x.numpy().tobytes()

@@ -13,7 +13,7 @@ from regression import Recorder
 from torch import Tensor, nn
 
 from tacit.clipping import MemoryBudget
-from tacit.sampling.base import Indices
+from tacit.sampling.samplers import Indices
 from tacit.testing import seeded_generator
 from tacit.training import AuditSlots, Augmentation, PrivateSession, step
 

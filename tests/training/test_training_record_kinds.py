@@ -29,7 +29,7 @@ from transformers import (
 from tacit import PrivateSession, collate, evaluate, losses
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.training import AuditSlots
-from tacit.training.data.records import ArrayRecords, DatasetRecords, as_records
+from tacit.training.records import ArrayRecords, DatasetRecords, as_records
 
 N, D, CLASSES, LONGEST, WORDS = 24, 4, 3, 5, 11
 CLIP = 0.3

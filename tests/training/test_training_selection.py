@@ -20,7 +20,7 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, PrivateSelection
 from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, select_candidate, selection
+from tacit.training import PrivateSession, StepCharges, scoring, select_candidate
 
 N = 40
 ORDERS = (3.0, 5.0)
@@ -57,7 +57,7 @@ LAWS = [(10.0, 1.0), (4.0, 0.5), (3.0, 2.0), (5.0, 0.0), (6.0, None), (0.3, None
 
 @pytest.mark.parametrize(("mean", "shape"), LAWS)
 def test_the_law_is_the_one_that_the_event_names(mean: float, shape: float | None) -> None:
-    least, law = selection.law_of_trials(event(mean, shape))
+    least, law = scoring.law_of_trials(event(mean, shape))
     probabilities = list(itertools.islice(law, 4000))
     counts = np.arange(least, least + len(probabilities))
     assert least == (0 if shape is None else 1)
@@ -67,7 +67,7 @@ def test_the_law_is_the_one_that_the_event_names(mean: float, shape: float | Non
 
 
 def test_a_negative_shape_has_the_mean_that_the_event_names() -> None:
-    _, law = selection.law_of_trials(event(4.0, -0.5))
+    _, law = scoring.law_of_trials(event(4.0, -0.5))
     probabilities = np.array(list(itertools.islice(law, 4000)))
     assert probabilities.sum() == pytest.approx(1.0, abs=1e-9)
     assert np.dot(np.arange(1, 1 + len(probabilities)), probabilities) == pytest.approx(4.0, rel=1e-8)
@@ -85,7 +85,7 @@ def chi_square(draws: list[int], mean: float, shape: float | None) -> float:
 
 @pytest.mark.parametrize(("mean", "shape"), [(4.0, 1.0), (3.0, None)])
 def test_the_number_of_runs_is_drawn_from_the_law(mean: float, shape: float | None) -> None:
-    draws = [selection.draw_trials(event(mean, shape)) for _ in range(3000)]
+    draws = [scoring.draw_trials(event(mean, shape)) for _ in range(3000)]
     assert chi_square(draws, mean, shape) > 1e-6
     assert chi_square([k + 1 for k in draws], mean, shape) < 1e-6  # one run too many is found
     assert chi_square(draws, mean * 1.3, shape) < 1e-6  # and so is another mean
@@ -93,7 +93,7 @@ def test_the_number_of_runs_is_drawn_from_the_law(mean: float, shape: float | No
 
 def test_a_law_that_floats_cannot_hold_is_refused() -> None:
     with pytest.raises(InvalidInput, match="at most 700"):
-        selection.draw_trials(event(1000.0, None))
+        scoring.draw_trials(event(1000.0, None))
 
 
 # --- the whole ------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def choose(ledger: Ledger, **changes: Any) -> Any:
 def test_the_best_of_the_runs_alone_is_released_for_one_charge(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "draw_trials", lambda event: 4)
+    monkeypatch.setattr(scoring, "draw_trials", lambda event: 4)
     made: list[float] = []
     scores = iter([0.3, math.nan, 0.9, 0.5])
 
@@ -192,7 +192,7 @@ def test_a_crash_leaves_the_charge_spent(ledger: Ledger) -> None:
 
 
 def test_a_poisson_law_may_say_that_there_be_no_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "draw_trials", lambda event: 0)
+    monkeypatch.setattr(scoring, "draw_trials", lambda event: 0)
     assert choose(ledger, distribution="poisson", mean=2.0) is None
     assert counts(ledger) == (0, 1)
 

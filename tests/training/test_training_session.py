@@ -23,7 +23,7 @@ from tacit.plan import LossReport, Plan
 from tacit.sampling import PoissonSampling
 from tacit.testing import seeded_generator
 from tacit.training import Alone, FlipAndCrop, PrivateSession, StepCharges, step
-from tacit.training.ranks import replicas
+from tacit.training import ranks as replicas
 
 N, D, CLASSES = 60, 5, 3
 

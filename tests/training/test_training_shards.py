@@ -21,7 +21,7 @@ from shard_worker import KINDS
 
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.training import Alone
-from tacit.training.ranks.shards import check_sharding, new_folder, read_part, remove_others, write_part
+from tacit.training.shards import check_sharding, new_folder, read_part, remove_others, write_part
 
 SCRIPT = shard_worker.__file__
 

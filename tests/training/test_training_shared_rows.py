@@ -25,7 +25,7 @@ from tacit.plan import LossReport, Plan
 from tacit.report.verification import verify_statement
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, UserRecords
-from tacit.training.data.users import SharedRows
+from tacit.training.users import SharedRows
 
 D, C, PEOPLE, M, MOST = 4, 0.5, 8, 40, 3
 

@@ -33,7 +33,7 @@ from tacit.plan import Plan
 from tacit.sampling import FullBatch, PoissonSampling
 
 if TYPE_CHECKING:
-    from tacit.training.parts.audit_slots import SlotEvidence
+    from tacit.training.audit_slots import SlotEvidence
 
 
 Array: TypeAlias = NDArray[np.float64]

@@ -31,7 +31,7 @@ from tacit.rounding import finite
 if TYPE_CHECKING:
     from tacit.plan import Plan
     from tacit.training.loop import MetricsRow
-    from tacit.training.ranks.processes import Ranks
+    from tacit.training.ranks import Ranks
 
 
 def option(about: str, *names: str, **settings: Any) -> Any:
@@ -211,7 +211,7 @@ class TrainingBar(_Bar):
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """Move the bar."""
-        from tacit.training.parts.progress import SMOOTHING, loss_std, smoothed_std
+        from tacit.training.progress import SMOOTHING, loss_std, smoothed_std
 
         std = smoothed_std(loss_std(self._plan), 1.0 - SMOOTHING**steps)
         self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=f"{epsilon:.3f}")
@@ -229,7 +229,7 @@ class TrainingBar(_Bar):
 
 
 def _loss(loss: float | None, std: float | None) -> str:
-    from tacit.training.parts.progress import noisy
+    from tacit.training.progress import noisy
 
     return "loss hidden" if loss is None else f"noisy loss {noisy(loss, std)}"
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tacit.runs.checks import CheckedRun
     from tacit.runs.config import Config
     from tacit.runs.sections import LedgerSection
-    from tacit.training.ranks.processes import Ranks
+    from tacit.training.ranks import Ranks
 
 
 def command(

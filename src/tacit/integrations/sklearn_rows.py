@@ -25,7 +25,7 @@ from tacit.integrations.sklearn_declared import WrongType, bounds_of, scaled
 from tacit.integrations.sklearn_features import Given, is_additive, takes_given
 from tacit.recipes import BINS
 from tacit.training import UserRecords
-from tacit.training.data.records import Data
+from tacit.training.records import Data
 
 T = TypeVar("T")
 

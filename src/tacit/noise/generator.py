@@ -12,7 +12,7 @@ depend on threads or on the order of the calls.  If several machines share a run
 addresses.
 
 ``digit`` is 0, except for numbers of which the first word is not precise enough: their further digits have
-separate addresses (:mod:`tacit.noise.box_muller`).
+separate addresses (:mod:`tacit.noise.gaussian`).
 
 A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
 (:mod:`tacit.noise.on_device`).

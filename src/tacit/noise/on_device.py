@@ -9,7 +9,7 @@ a separate address.  The last four words of its state hold the block number and 
             number of the block   digit | purpose | step | rank | index, as in tacit.noise.generator
 
 Every four of the 16 words of a block give a radius of 63 bits and an angle of 32 bits, and so a pair of draws
-as in :mod:`tacit.noise.box_muller`.  Digit d of a radius has the position of the radius, at the address whose
+as in :mod:`tacit.noise.gaussian`.  Digit d of a radius has the position of the radius, at the address whose
 ``digit`` is d.  A tile has the draws of ``LANES`` blocks: first the cosines of each
 block's first pair, then their sines, then the cosines of the second pairs, and so on.
 

@@ -50,7 +50,7 @@ def _store_pair(
     std: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """Store the cosine draw at ``at`` and the sine draw ``LANES`` after it, as in ``box_muller``."""
+    """Store the cosine draw at ``at`` and the sine draw ``LANES`` after it, as in ``gaussian``."""
     kind = out.dtype.element_ty
     r = tl.sqrt(square).to(kind) * std
     a = (angle.to(tl.int32, bitcast=True).to(kind) + 0.5) * 1.4629180792671596e-09  # pi 2^-31

@@ -7,8 +7,7 @@
 """
 
 from tacit.plan.facts import LossReport, ScoreReport
-from tacit.plan.plan import Plan
-from tacit.plan.settings import PlanSettings
+from tacit.plan.plan import Plan, PlanSettings
 from tacit.plan.signal import Signal
 
 __all__ = ["LossReport", "Plan", "PlanSettings", "ScoreReport", "Signal"]

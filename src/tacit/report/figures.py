@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp, ndtri, softmax, stdtrit
 
 from tacit.audits.scores import Scores, auc_interval, clopper_pearson
-from tacit.training.evaluation import Answers, Evaluation
-from tacit.training.ranking import average_precision
+from tacit.training.evaluation import Answers, Evaluation, average_precision
 
 Array = NDArray[np.float64]
 Range = list[float]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.rounding import finite
-from tacit.training.evaluation import Evaluation
-from tacit.training.ranking import auc_deviation, auc_spread
+from tacit.training.evaluation import Evaluation, auc_deviation, auc_spread
 
 _BOTH_SIDES = 1.96  # standard deviations; a 95 % interval has them on each side
 _CHANCE = 1.645  # standard deviations; one in twenty useless models gains more than this by chance

@@ -73,8 +73,8 @@ from tacit.runs.model import begin_step, new_model, new_optimizer, training_loss
 from tacit.runs.sections import AuditSection
 from tacit.runs.tasks import losses_of, task_of
 from tacit.sampling import FullBatch, ShuffledBatches
-from tacit.training.data.records import as_records
 from tacit.training.evaluation import evaluate, evaluation_mode
+from tacit.training.records import as_records
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _ROWS = 1024  # records in one forward pass

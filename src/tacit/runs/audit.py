@@ -28,7 +28,7 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Progress, silent
 from tacit.runs.plan import make_plan
 from tacit.training import AuditSlots, PrivateSession
-from tacit.training.parts.audit_slots import SlotEvidence
+from tacit.training.audit_slots import SlotEvidence
 
 PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""

@@ -23,7 +23,7 @@ from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.runs.kinds.documents import tokens_of
 from tacit.sampling import Sampling
-from tacit.training.data.streamed import TEST, Shard, shard_schema
+from tacit.training.streamed import TEST, Shard, shard_schema
 
 try:
     import pyarrow

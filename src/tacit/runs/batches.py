@@ -41,7 +41,7 @@ from tacit.runs.config import Config
 from tacit.runs.kinds import Documents, Progress
 from tacit.runs.kinds.documents import tokens_of
 from tacit.runs.plan import make_plan
-from tacit.training.data.streamed import Manifest, Shard, StreamedBatches
+from tacit.training.streamed import Manifest, Shard, StreamedBatches
 
 _SHARD_BYTES = 1 << 26
 

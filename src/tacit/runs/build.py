@@ -22,17 +22,16 @@ from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import check_shapes, device_of, in_training, new_model, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection, TrainingSection
-from tacit.training.augmentation import FlipAndCrop
-from tacit.training.data.dated import DatedRecords, day_of
-from tacit.training.data.records import Data, Records, as_records
-from tacit.training.data.users import UserRecords, numbered
-from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.charges import StepCharges, register
-from tacit.training.ranks.processes import Alone, Ranks
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.by_record import FlipAndCrop
+from tacit.training.charges import StepCharges, register
+from tacit.training.ranks import Alone, Ranks
+from tacit.training.records import Data, Records, as_records
 from tacit.training.session import PrivateSession
+from tacit.training.users import DatedRecords, UserRecords, day_of, numbered
 
 if TYPE_CHECKING:
-    from tacit.training.data.streamed import StreamedBatches
+    from tacit.training.streamed import StreamedBatches
 
 
 def make_session(
@@ -164,7 +163,7 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
 def opened_batches(batches: Path | None) -> StreamedBatches | None:
     if batches is None:
         return None
-    from tacit.training.data.streamed import StreamedBatches  # imports pyarrow
+    from tacit.training.streamed import StreamedBatches  # imports pyarrow
 
     return StreamedBatches(batches)
 

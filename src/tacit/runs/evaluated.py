@@ -22,9 +22,8 @@ from tacit.rounding import round_up
 from tacit.runs.config import Config
 from tacit.runs.tasks import task_of
 from tacit.sampling import FullBatch
-from tacit.training.evaluation import Evaluation
+from tacit.training.evaluation import Evaluation, auc_deviation
 from tacit.training.loop import MetricsRow
-from tacit.training.ranking import auc_deviation
 from tacit.training.session import PrivateSession
 
 DATA, PAGE = "evaluation.json", "evaluation.html"

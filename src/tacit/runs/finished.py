@@ -25,7 +25,7 @@ from tacit.runs.kinds import Progress, prepared_data, silent
 from tacit.runs.model import device_of, new_model
 from tacit.runs.plan import make_plan
 from tacit.runs.saved_model import load_weights, read_description, tuned_model
-from tacit.training.data.records import as_records
+from tacit.training.records import as_records
 from tacit.training.resume import is_trained_on
 
 

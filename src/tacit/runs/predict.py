@@ -26,7 +26,7 @@ from tacit.runs.kinds.documents import BASE
 from tacit.runs.model import Factory, device_of
 from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
 from tacit.training.evaluation import evaluation_mode
-from tacit.training.values import without_numbers
+from tacit.training.tensors import without_numbers
 
 _MODEL, _STATEMENT = "model.safetensors", "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run, so that floating-point errors are the same

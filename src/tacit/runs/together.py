@@ -12,7 +12,7 @@ from torch import distributed as dist
 from tacit.errors import InvalidInput, ProcessLost
 from tacit.launched import Launch
 from tacit.runs.checks import CheckedRun
-from tacit.training.ranks.processes import ProcessRanks, Ranks
+from tacit.training.ranks import ProcessRanks, Ranks
 
 _PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the first one's error
 

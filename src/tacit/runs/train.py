@@ -59,10 +59,10 @@ from tacit.runs.sections import LedgerSection
 from tacit.runs.tasks import Task, task_of
 from tacit.runs.together import check_one_run
 from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
+from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
-from tacit.training.parts.charges import StepCharges
-from tacit.training.ranks.processes import Alone, Ranks, check_one_process
+from tacit.training.ranks import Alone, Ranks, check_one_process
 from tacit.training.resume import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession

@@ -1,8 +1,14 @@
 """Samplers, which draw the records of each step and return the event that describes the draws."""
 
-from tacit.sampling.base import Sampling
-from tacit.sampling.fixed import ByDate, FullBatch, ShuffledBatches
-from tacit.sampling.poisson import CyclicPoissonSampling, PoissonSampling, TruncatedPoissonSampling
+from tacit.sampling.samplers import (
+    ByDate,
+    CyclicPoissonSampling,
+    FullBatch,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
 
 __all__ = [
     "ByDate",

@@ -10,19 +10,17 @@ Inside the package, ``session`` has the public interface, ``run`` the order of t
 private step.
 """
 
-from tacit.training.augmentation import Augmentation, FlipAndCrop
-from tacit.training.data.dated import DatedRecords
-from tacit.training.data.users import UserRecords
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.by_record import Augmentation, FlipAndCrop
+from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.least_squares import least_squares_session, solve_least_squares
 from tacit.training.loop import Watcher, train
-from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.charges import StepCharges
-from tacit.training.ranks.processes import Alone, ProcessRanks
-from tacit.training.scoring import score_held_out
-from tacit.training.selection import select_candidate
+from tacit.training.ranks import Alone, ProcessRanks
+from tacit.training.scoring import score_held_out, select_candidate
 from tacit.training.session import PrivateSession
 from tacit.training.step import StepTicket
+from tacit.training.users import DatedRecords, UserRecords
 
 __all__ = [
     "Alone",

@@ -1,11 +1,9 @@
-"""Scores of a model on records that it was not trained on.
+"""Exact scores of a model on test records, and those of the constant predictor.
 
-The numbers of :func:`evaluate` are exact and reveal something about the test records.  The run's guarantee
-does not cover these records, and the statement says so.  If the test records belong to the data set of a
-ledger, use :func:`tacit.training.score_held_out`.
+They reveal something about the test records, which the run's guarantee does not cover, and the statement says
+so.  If these records belong to the data set of a ledger, use :func:`tacit.training.score_held_out`.
 
-Every score comes with the score of the constant predictor, which gives the same answer for every record: the
-most frequent class of the test records, or the mean of their targets.
+Letters: n records, k labels.
 """
 
 from __future__ import annotations
@@ -20,15 +18,159 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from tacit.clipping.fast import outputs_alone
 from tacit.errors import InvalidInput
 from tacit.losses import logits_of
-from tacit.training.data.tensors import cast_numbers, floating_type, tensor_of
-from tacit.training.labels import LabelFigures, label_figures
-from tacit.training.ranking import average_precision, roc_auc
-from tacit.training.values import as_for_zeros, check_classes, without_numbers
+from tacit.training.tensors import (
+    as_for_zeros,
+    cast_numbers,
+    check_classes,
+    floating_type,
+    tensor_of,
+    without_numbers,
+)
+
+
+def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
+    """Compute how often a positive record has a higher score than a negative one; a tie counts as half.
+
+    Args:
+        scores: (n,), finite.
+        positive: (n,), whether a record is of the positive class.
+
+    Returns:
+        0.5 for guesses, 1 for a perfect ranking; None if all records are of one class.
+
+    >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
+    0.875
+    """
+    count = int(positive.sum())
+    negatives = len(positive) - count
+    if count == 0 or negatives == 0:
+        return None
+    below = rankdata(scores)[positive].sum() - count * (count + 1) / 2
+    return float(below / (count * negatives))
+
+
+def auc_deviation(negatives: int, positives: int) -> float:
+    """Compute the standard deviation of the AUC of uninformative scores (Mann and Whitney 1947).
+
+    >>> round(auc_deviation(50, 50), 3)
+    0.058
+    """
+    return math.sqrt((negatives + positives + 1) / (12 * negatives * positives))
+
+
+def auc_spread(auc: float, negatives: int, positives: int) -> float:
+    """Compute the standard deviation of an AUC over other records (Hanley and McNeil 1982, Radiology 143(1)).
+
+    >>> round(auc_spread(0.5, 50, 50), 3), round(auc_spread(0.8, 900, 13), 3)
+    (0.058, 0.074)
+    """
+    both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc) + (positives - 1) * (both_positive - auc**2)
+    variance += (negatives - 1) * (both_negative - auc**2)
+    return math.sqrt(variance / (positives * negatives))
+
+
+def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
+    """Compute the mean precision over all thresholds, weighted by the recall that each of them adds.
+
+    Args:
+        scores: (n,), finite.
+        positive: (n,), whether a record is of the positive class.
+
+    Returns:
+        About the share of positive records for guesses, 1 for a perfect ranking; None if all records are of
+        one class.
+
+    >>> round(average_precision(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True])), 4)
+    0.8333
+    """
+    count = int(positive.sum())
+    if count == 0 or count == len(positive):
+        return None
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # the last of tied scores
+    hits = np.cumsum(positive[order])[ends]
+    return float(np.sum(np.diff(hits, prepend=0) / count * hits / (ends + 1)))
+
+
+@dataclass(frozen=True)
+class LabelFigures:
+    """The counts and the AUC of one of k labels.
+
+    Attributes:
+        positives, negatives: the number of records with the label, and the number without it.
+        true_positives: the number of records with the label whose logit is at least 0, which means a
+            probability of at least one half.
+        false_positives: the number of records without the label whose logit is at least 0.
+        auc: the probability that a record with the label is ranked above a record without it.  It is None if
+            all records have the label, if none has it, or if an output is not finite.
+
+    >>> one = LabelFigures(positives=4, negatives=6, true_positives=3, false_positives=1, auc=0.8)
+    >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
+    (0.4, 0.75, 0.75, 0.8, 0.6)
+    """
+
+    positives: int
+    negatives: int
+    true_positives: int
+    false_positives: int
+    auc: float | None
+
+    @property
+    def share(self) -> float:
+        """The share of the records that have the label."""
+        return self.positives / (self.positives + self.negatives)
+
+    @property
+    def recall(self) -> float | None:
+        """Among the records with the label, the share predicted to have it; None without such records."""
+        return self.true_positives / self.positives if self.positives else None
+
+    @property
+    def precision(self) -> float | None:
+        """Among the records predicted to have the label, the share that has it; None without such records."""
+        predictions = self.true_positives + self.false_positives
+        return self.true_positives / predictions if predictions else None
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right predictions."""
+        return (self.true_positives + self.negatives - self.false_positives) / (
+            self.positives + self.negatives
+        )
+
+    @property
+    def constant_accuracy(self) -> float:
+        """The share of right predictions of a predictor that gives the more frequent answer every time."""
+        return max(self.share, 1.0 - self.share)
+
+
+def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
+    """Compute the metrics of each of the k labels, from (n, k) float32 ``logits`` and (n, k) bool ``labels``.
+
+    >>> import torch
+    >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))
+    >>> one.true_positives, one.false_positives, one.auc
+    (1, 0, 1.0)
+    """
+    ranked = bool(logits.isfinite().all())
+    return tuple(
+        LabelFigures(
+            positives=int(true.sum()),
+            negatives=int((~true).sum()),
+            true_positives=int((true & (own >= 0)).sum()),
+            false_positives=int((~true & (own >= 0)).sum()),
+            auc=roc_auc(own.double().numpy(), true.numpy()) if ranked else None,
+        )
+        for own, true in zip(logits.T, labels.T, strict=True)
+    )
+
 
 _ROWS = 1024
 _MOST_NUMBERS = 1 << 26  # the most outputs for text in memory at once

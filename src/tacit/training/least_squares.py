@@ -15,11 +15,11 @@ from tacit.errors import InvalidInput
 from tacit.models.additive import LeastSquaresHead, Moments
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.training.data.records import Data
-from tacit.training.data.users import UserRecords
-from tacit.training.parts.audit_slots import AuditSlots
-from tacit.training.parts.charges import StepCharges
+from tacit.training.audit_slots import AuditSlots
+from tacit.training.charges import StepCharges
+from tacit.training.records import Data
 from tacit.training.session import PrivateSession
+from tacit.training.users import UserRecords
 
 
 def least_squares_session(

@@ -13,7 +13,7 @@ from tacit.errors import InvalidInput, check_integer
 from tacit.notebook import grid
 from tacit.rounding import round_up
 from tacit.training.evaluation import Evaluation
-from tacit.training.parts.progress import SMOOTHING, loss_std, noisy, smoothed_std
+from tacit.training.progress import SMOOTHING, loss_std, noisy, smoothed_std
 from tacit.training.session import PrivateSession
 
 

@@ -12,11 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from tacit.noise.generator import Generator
-from tacit.sampling.base import Indices
+from tacit.sampling.samplers import Indices
 
 
 class Part:
     """The interface of a part: it overrides the methods that it needs.  All ranks call each one together."""
+
+    idle = False
+    """Whether the run's steps pass the part by, because it has only facts and state in this run."""
 
     def before(self, step: int, indices: Indices) -> None:
         """Act before a step reads or computes anything.  An error stops the step.

@@ -54,8 +54,8 @@ from torch import Tensor, nn
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
-from tacit.training.data.records import Records
 from tacit.training.part import Part
+from tacit.training.records import Records
 
 Piece: TypeAlias = str | bytes
 

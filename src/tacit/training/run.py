@@ -26,26 +26,35 @@ from tacit.losses import per_record
 from tacit.noise import on_device
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
-from tacit.training.augmentation import Augmentation, check_by_record
-from tacit.training.data.dated import DatedRecords, participants_of
-from tacit.training.data.items import check_items
-from tacit.training.data.prefetch import DrawnRecords, Prefetcher
-from tacit.training.data.records import Collate, Data, DatasetRecords, Records
-from tacit.training.data.tensors import check_loss_takes, floating_type, is_positional, with_record
-from tacit.training.data.users import UserRecords, check_columns, check_unit, records_for, rows_read
+from tacit.sampling.samplers import Indices
+from tacit.training.audit_slots import AuditSlots, Planted, WithCanaries
+from tacit.training.by_record import Augmentation, check_by_record, check_items
+from tacit.training.charges import Payment, StepCharges
+from tacit.training.correlated import CorrelatedNoise
 from tacit.training.part import Part
-from tacit.training.parts.audit_slots import AuditSlots, Planted, WithCanaries
-from tacit.training.parts.charges import Payment, StepCharges
-from tacit.training.parts.correlated import CorrelatedNoise
-from tacit.training.parts.progress import Falling, Progress
-from tacit.training.parts.released import AveragedWeights, Divergence, GuardedOptimizer, NoiseReuse
-from tacit.training.ranks.processes import Alone, Ranks, check_one_process
-from tacit.training.ranks.replicas import Layout, Together
-from tacit.training.ranks.shards import layout_of
+from tacit.training.progress import Falling, Progress
+from tacit.training.ranks import Alone, Layout, Ranks, Together, check_one_process
+from tacit.training.records import Collate, Data, DatasetRecords, DrawnRecords, Prefetcher, Records
+from tacit.training.released import AveragedWeights, Divergence, GuardedOptimizer, NoiseReuse
 from tacit.training.resume import Code, check_same_run, load_state, save_state
+from tacit.training.shards import layout_of
 from tacit.training.step import PhysicalBatch, PhysicalSize, device_of, fits, noisy_step, requests
-from tacit.training.values import naming_lost_device
+from tacit.training.tensors import (
+    check_loss_takes,
+    floating_type,
+    is_positional,
+    naming_lost_device,
+    with_record,
+)
+from tacit.training.users import (
+    DatedRecords,
+    UserRecords,
+    check_columns,
+    check_unit,
+    records_for,
+    rows_read,
+    without_dates,
+)
 
 _CHECKED = 4  # the number of records on which data set and augmentation are checked
 _KINDS: dict[str, tuple[type, str]] = {
@@ -214,10 +223,13 @@ class FirstRecords(Part):
         self._augmentation, self._views, self._ranks = augmentation, views, ranks
 
     def before(self, step: int, indices: Indices) -> None:
-        self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
+        drawn = isinstance(self._records, DrawnRecords)
+        if drawn or self._items is not None or self._augmentation is not None:
+            self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
 
     def _check(self, step: int, real: Indices) -> None:
-        self._records.begin(step)
+        if isinstance(self._records, DrawnRecords):
+            self._records.begin(step)
         if self._items is not None and len(real) > 0:
             check_items(self._items, rows_read(self._records, real)[:_CHECKED])
             check_loss_takes(self._loss, self._items.template)
@@ -279,7 +291,7 @@ class Run:
         code = Code(self.model, loss, arguments.augmentation, arguments.collate)
 
         # The records, and who takes part in a step.
-        data, self.who = participants_of(arguments.data, self.plan)
+        data, self.dates = without_dates(arguments.data, self.plan)
         check_columns(data, self.plan)
         self.of_data, items = records_for(
             data, self.plan, collate=arguments.collate, floating=floating_type(self.model)
@@ -287,7 +299,8 @@ class Run:
         charges = arguments.charges
         owned_by = None if charges is None else charges.owned_by
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
-        self.who.check_length(len(self.of_data))
+        if self.dates is not None:
+            self.dates.check_length(len(self.of_data))
         self.records = self.of_data
 
         # The key of the noise: that of batches drawn beforehand or of the charges, else a fresh one.
@@ -307,7 +320,7 @@ class Run:
         if arguments.workers > 0:
             self.records = Prefetcher(
                 self.records,
-                lambda: requests(run, range(run.done, run.who.steps)),
+                lambda: requests(run, range(run.done, run.steps)),
                 workers=arguments.workers,
             )
         self.plan.check_records(len(self.records))
@@ -359,7 +372,7 @@ class Run:
         # the noise must not be that of another sum; and the canaries' entries must be removed.
         parts = (
             code,
-            self.who,
+            self.dates,
             self.payment,
             self.together,
             first,
@@ -368,15 +381,25 @@ class Run:
             self.slots,
             self.averaged,
             self.correlated,
-            self.progress,
             self.falling,
             Divergence(plan, self.trained, optimizer, layout),
         )
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
+        acting = [part for part in self.parts if not part.idle]
+        self._before = [part.before for part in acting if type(part).before is not Part.before]
+        self._released = [part.released for part in acting if type(part).released is not Part.released]
+        self._after = [part.after for part in acting if type(part).after is not Part.after]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that have data: all of the plan, or those of a stream's days so far."""
+        return self.plan.steps if self.dates is None else self.dates.steps
 
     def participants(self, step: int) -> Indices:
         """Return the participants of a step, as positions among the records."""
-        return self.who.of_step(step, self.generator, len(self.records))
+        if self.dates is not None:
+            return self.dates.of_step(step)
+        return self.plan.sampling.indices(self.generator, step, len(self.records))
 
     @property
     def noise_on_device(self) -> bool:
@@ -389,23 +412,26 @@ class Run:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
             indices = self.participants(step)
-            for part in self.parts:
-                part.before(step, indices)
+            for before in self._before:
+                before(step, indices)
 
-            released = noisy_step(self, step, indices)
-            gradients = released.gradients
-            for part in self.parts:
-                gradients = part.released(step, gradients, self.thresholds)
+            release = noisy_step(self, step, indices)
+            gradients = release.gradients
+            for released in self._released:
+                gradients = released(step, gradients, self.thresholds)
 
             # From here on the step counts, whatever happens.
-            self.thresholds = released.thresholds
+            self.thresholds = release.thresholds
             self.done, self.torn = step + 1, True
             self.optimizer.step(self.layout.gradients(gradients))
             self.torn = False
 
-            for part in self.parts:
-                part.after(step, released.loss)
-            return released.loss
+            self.progress.loss = release.loss
+            if self.progress.shown is not None:
+                self.progress.update()
+            for after in self._after:
+                after(step, release.loss)
+            return release.loss
 
     def check_whole(self) -> None:
         """Refuse to continue after a step that was cut short while it changed the weights."""
@@ -423,7 +449,9 @@ class Run:
         self.together.check_model()
         entries = self.layout.saved(path, self.model, self.optimizer.optimizer)
         self.ranks.from_first(lambda: self._write(path, entries | {"extra": extra}))
-        self.who.unsaved, self.physical.stored = False, (path, self.generator.secret_state()[0])
+        self.physical.stored = path, self.generator.secret_state()[0]
+        if self.dates is not None:
+            self.dates.unsaved = False
 
     def _write(self, path: Path, entries: dict[str, Any]) -> None:
         key, secure = self.generator.secret_state()
@@ -446,9 +474,11 @@ class Run:
         self.together.agreed = False
         state = load_state(path)
         before, done = json.loads(state["run"]), state["done"]
-        self.who.begun(before, done)  # days that were begun must be finished first
+        if self.dates is not None:
+            self.dates.begun(before, done)  # days that were begun must be finished first
         now = self.identity(state["key"])
-        self.who.compared(before, now, done)
+        if self.dates is not None:
+            self.dates.compared(before, now, done)
         check_same_run(path, before, now)
         generator = Generator(state["key"], secure=state["secure"])
         for part in self.parts:

@@ -1,36 +1,57 @@
-"""A noisy score of a run on held-out records of its data set, released once and paid for by the plan.
+"""A noisy score on held-out records, and the best of several runs: releases at a price.
 
-Held-out test records belong to the data set, and its ledger promises them the same as the training records.
-An exact score would be a release without noise.  Anyone who sees the exact scores of several runs, or knows
-all test records but one, could learn something about a test record.
+A ledger promises held-out test records the same as the training records, so their exact score would be a
+release without noise.  Each record gets a score v in [0, 1], rounded to thousandths.  The run releases the
+sums of v and of 1 - v, each with Gaussian noise and then rounded to thousandths, which is as rounding
+the noise alone: a function of the Gaussian mechanism on both sums (:class:`tacit.plan.ScoreReport`).  There
+are two sums because the number of test records is secret too.
 
-Each record gets a score v in [0, 1], rounded to thousandths.  The run releases two sums over the records: one
-of v and one of 1 - v.  Each sum gets Gaussian noise, and is then rounded to thousandths.  Rounding an integer
-plus noise is the same as rounding the noise alone, so the release is a function of the Gaussian mechanism on
-both sums (:class:`tacit.plan.ScoreReport`).  There are two sums because the number of test records is secret
-too.  Score and interval are post-processing of these sums.
+Releasing the best of several runs costs as much as all of them, unless their number is drawn from a smooth
+distribution and only the best is ever seen: Papernot and Steinke (2110.03620), theorem 2 for a truncated
+negative binomial distribution, theorem 6 for a Poisson distribution.
 
 Letters: n test records; R and W the noisy sums of v and of 1 - v; s the standard deviation of their noise.
+
+**Guarantee** (selection)
+
+* The ledger commits one charge, for the event of the whole selection, before the first run starts.  Nothing
+  else is charged, and after a crash the charge stays spent.
+* The number of runs has the distribution that is charged, is drawn from the operating system's randomness,
+  and is not released.
+* Every run draws its candidate uniformly and independently, and performs the whole plan that is charged, with
+  a fresh key and on weights that no other run has trained.
+* Only the best run's candidate, model and score are released, and only after the charge is settled.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tacit.accounting.losses import log_one_over_gamma
 from tacit.datasets.dataset import Owners
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.events import PrivateSelection
+from tacit.ledger import Ledger
 from tacit.ledger.records import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
-from tacit.training.data.users import numbered
+from tacit.plan import Plan
+from tacit.training.charges import check_promise, delta_to_charge, register
 from tacit.training.evaluation import Evaluation, measure_of, record_scores
+from tacit.training.ranks import check_one_process
 from tacit.training.session import PrivateSession
+from tacit.training.users import numbered
 
 _GRID = 1000  # a record's score is a multiple of 1 / _GRID
 _LEVEL = 0.95
@@ -64,7 +85,7 @@ def score_held_out(
 
     >>> from tacit.ledger import Ledger, Policy, RenyiBudget
     >>> from tacit.plan import Plan, ScoreReport
-    >>> from tacit.training.parts.charges import StepCharges
+    >>> from tacit.training.charges import StepCharges
     >>> ledger = Ledger.create("sqlite://")
     >>> budget = RenyiBudget(epsilon=3.0, delta=1e-4)
     >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=budget))
@@ -176,3 +197,208 @@ def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> 
         reach = z * noise * max(math.hypot(1.0 - p, p) for p in (low, high)) + 0.5 / grid
         low, high = max(low, value - reach / total), min(high, value + reach / total)
     return min(max(value, 0.0), 1.0), min(low, 1.0), max(high, 0.0)
+
+
+Candidate = TypeVar("Candidate")
+
+
+@dataclass(frozen=True)
+class SelectedCandidate(Generic[Candidate]):
+    """The best run: its ``candidate``, ``model`` and ``score``, and the ``event`` that was charged.
+
+    >>> from tacit.events import Gaussian
+    >>> event = PrivateSelection(Gaussian(4.0), distribution="poisson", mean=3.0)
+    >>> SelectedCandidate(0.1, nn.Linear(2, 2), score=0.9, event=event).candidate
+    0.1
+    """
+
+    candidate: Candidate
+    model: nn.Module
+    score: float
+    event: PrivateSelection
+
+
+def select_candidate(
+    candidates: Sequence[Candidate],
+    make: Callable[[Candidate], PrivateSession],
+    score: Callable[[nn.Module], float],
+    *,
+    plan: Plan,
+    ledger: Ledger,
+    dataset: str,
+    mean: float,
+    distribution: str = "negative-binomial",
+    shape: float | None = None,
+    block: str | None = None,
+    one_record_per_unit: bool = False,
+) -> SelectedCandidate[Candidate] | None:
+    """Train a random number of times, each time with a random candidate, and return the best run.
+
+    One charge to the ledger covers the whole selection.
+
+    Args:
+        candidates: the values to choose from, such as learning rates.  They are public, and were chosen
+            without the data.
+        make: a function of a candidate that returns a new session of ``plan``, without charges.  It must not
+            show how the runs go, because the charge does not cover what anyone sees of a losing run.  It must
+            build a new model each time, because a model that is trained again would depend on several runs.
+        score: rates a trained model; higher is better.  The charge does not cover records that this function
+            reads, so it may read public records or test records, but never the training records.
+        plan: the plan of each run.
+        ledger, dataset: the ledger to charge, and the name of the data set there.
+        mean: the expected number of runs.
+        distribution, shape: the distribution of the number of runs; see
+            :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, a negative
+            binomial of shape 1.
+        block, one_record_per_unit: see :class:`~tacit.training.StepCharges`.
+
+    Returns:
+        The best run; None if 0 runs were drawn, which a Poisson distribution allows.
+
+    Raises:
+        BudgetExceeded: the charge does not fit; no run was made.
+        PrivacyRefusal: plan and data set promise different things, a run differs from what was charged, or
+            the ledger knows its records under another name with a separate budget.
+
+    >>> import torch
+    >>> from tacit.ledger import Policy, RenyiBudget
+    >>> ledger = Ledger.create("sqlite://")
+    >>> budget = RenyiBudget(epsilon=8.0, delta=1e-4)
+    >>> ledger.open_dataset("visits", Policy(unit="visit", adjacency="add-remove", budget=budget))
+    >>> plan = Plan.with_noise(noise_multiplier=8.0, steps=2, records=64, clipping=1.0, delta=1e-4,
+    ...                        adjacency="add-remove", unit="visit")
+    >>> data = torch.randn(64, 3), torch.arange(64) % 2
+    >>> def loss(model, x, y):
+    ...     return nn.functional.cross_entropy(model(x), y, reduction="none")
+    >>> def make(rate):
+    ...     model = nn.Linear(3, 2)
+    ...     return PrivateSession(model, torch.optim.SGD(model.parameters(), lr=rate), data, plan, loss=loss)
+    >>> public = torch.randn(20, 3), torch.arange(20) % 2
+    >>> best = select_candidate(
+    ...     [0.1, 1.0], make, lambda model: -loss(model, *public).mean().item(), plan=plan, ledger=ledger,
+    ...     dataset="visits", mean=2.0)
+    >>> best.candidate in (0.1, 1.0), len(ledger.history("visits")) > 1
+    (True, True)
+    """
+    check_one_process()
+    if not candidates:
+        raise InvalidInput("there are no candidates to choose from. Give at least one.")
+    if shape is None and distribution == "negative-binomial":
+        shape = 1.0
+    event = PrivateSelection(plan.event, distribution=distribution, mean=mean, shape=shape)
+    policy = ledger.policy(dataset)
+    check_promise(dataset, policy, plan, one_record_per_unit)
+    run = secrets.token_hex(8)
+    request: dict[str, Json] = {
+        "kind": "selection",
+        "run": run,
+        "candidates": [repr(each) for each in candidates],
+    }
+    delta = delta_to_charge(ledger, policy, plan)
+    charge = ledger.reserve(
+        dataset, event, key=f"selection/{run}", request=request, block=block, delta=delta, lease_s=_LEASE_S
+    )
+    trials = (secrets.choice(candidates) for _ in range(draw_trials(event)))
+    best: SelectedCandidate[Candidate] | None = None
+    trained: dict[int, weakref.ref[nn.Parameter]] = {}
+    for trial, candidate in enumerate(trials):
+        session = make(candidate)
+        if trial == 0:
+            register(ledger, dataset, session.content(), block=block)
+        model = _trained(session, plan, trained)
+        value = _comparable(score(model))
+        if best is None or value > best.score:
+            best = SelectedCandidate(candidate, model, value, event)
+    answer: dict[str, Json] | None = (
+        None if best is None else {"candidate": repr(best.candidate), "score": repr(best.score)}
+    )
+    ledger.settle(charge, answer)
+    return best
+
+
+_PROMISE = attrgetter("event", "unit", "adjacency")
+_LEASE_S = 24 * 3600.0  # long, because the charge of an interrupted selection stays spent anyway
+
+
+def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref[nn.Parameter]]) -> nn.Module:
+    """Perform a run and return its model; ``trained`` maps ids to the parameters of earlier runs."""
+    same = _PROMISE(session.plan) == _PROMISE(plan)
+    if not same or session.steps_done or session.charges is not None or not session.private:
+        raise PrivacyRefusal(
+            "a run is not what was charged: make must return a new session of the plan given to "
+            "select_candidate, without charges and without a generator. The charge is spent, because runs "
+            "may have been made."
+        )
+    for parameter in (p for p in session.model.parameters() if p.requires_grad):
+        before = trained.get(id(parameter))
+        if before is not None and before() is parameter:
+            raise PrivacyRefusal(
+                "a run starts from weights that an earlier run trained. The best run would depend on "
+                "several runs, and the charge covers one. Let make build a new model, and its optimizer, "
+                "each time that it is called. The charge is spent, because runs have been made."
+            )
+        trained[id(parameter)] = weakref.ref(parameter)
+    for batch in session.batches():
+        session.step(batch)
+    return session.current_model
+
+
+def _comparable(score: float) -> float:
+    """Return the score, or the lowest for NaN, because an error for a failed run would stop the others."""
+    return -math.inf if math.isnan(score) else float(score)
+
+
+def draw_trials(event: PrivateSelection) -> int:
+    """Draw the number of runs from the event's distribution, by the operating system's randomness.
+
+    >>> from tacit.events import Gaussian
+    >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)
+    >>> draw_trials(event) >= 1
+    True
+    """
+    least, law = law_of_trials(event)
+    uniform = secrets.randbits(53) / 2.0**53
+    below, count = 0.0, least
+    for probability in law:
+        below += probability
+        if uniform < below:
+            break
+        count += 1
+    return count
+
+
+def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
+    """Return the smallest number k of runs, and the probabilities of k, k + 1, k + 2, ... runs.
+
+    For a negative binomial with shape eta, conditioned on K >= 1 (2110.03620, definition 1)::
+
+        P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
+        P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
+
+    The code computes with c = log(1/gamma).  The iterator ends before the first probability that is too small
+    for a float.
+
+    >>> from tacit.events import Gaussian
+    >>> least, law = law_of_trials(PrivateSelection(Gaussian(8.0), "negative-binomial", mean=4, shape=1.0))
+    >>> least, [round(next(law), 4) for _ in range(3)]
+    (1, [0.25, 0.1875, 0.1406])
+    """
+    if event.shape is None:
+        none = math.exp(-event.mean)
+        if none == 0.0:
+            raise InvalidInput(
+                f"a Poisson distribution of mean {event.mean:g} cannot be drawn from; take at most 700."
+            )
+        return 0, _by_ratios(none, lambda k: event.mean / (k + 1), start=0)
+    eta, c = event.shape, log_one_over_gamma(event.mean, event.shape)
+    stay = -math.expm1(-c)  # 1 - gamma
+    first = stay / c if eta == 0.0 else stay * eta / math.expm1(eta * c)
+    return 1, _by_ratios(first, lambda k: stay * (k + eta) / (k + 1), start=1)
+
+
+def _by_ratios(first: float, ratio: Callable[[int], float], *, start: int) -> Iterator[float]:
+    probability, k = first, start
+    while probability > 0.0:
+        yield probability
+        probability *= ratio(k)
+        k += 1

@@ -11,7 +11,7 @@ step tickets, which hold no data.  Neither records nor values before noise pass 
   that other code takes with its optimizer or with a second optimizer, so only noisy gradients change the
   model.
 * In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
-  processes take each step together and release it once (:mod:`tacit.training.ranks.processes`).
+  processes take each step together and release it once (:mod:`tacit.training.ranks`).
 * A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
   next days of a stream only if all steps of the days before were taken and saved.
 * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
@@ -39,16 +39,15 @@ from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.plan.signal import warn_if_drowned
 from tacit.rounding import round_up
-from tacit.training.augmentation import Augmentation
-from tacit.training.data.dated import DatedRecords
-from tacit.training.data.records import Collate, Data, Records
-from tacit.training.data.users import UserRecords, are_of_users
-from tacit.training.parts.audit_slots import AuditSlots, SlotEvidence
-from tacit.training.parts.charges import StepCharges
-from tacit.training.parts.progress import Falling, loss_std, noisy
-from tacit.training.ranks.processes import Ranks
+from tacit.training.audit_slots import AuditSlots, SlotEvidence
+from tacit.training.by_record import Augmentation
+from tacit.training.charges import StepCharges
+from tacit.training.progress import Falling, loss_std, noisy
+from tacit.training.ranks import Ranks
+from tacit.training.records import Collate, Data, Records
 from tacit.training.run import Arguments, Run
 from tacit.training.step import StepReport, StepTicket
+from tacit.training.users import DatedRecords, UserRecords, are_of_users
 
 
 @dataclass
@@ -186,7 +185,7 @@ class PrivateSession:
     @property
     def steps_there(self) -> int:
         """The number of steps that have data: all of the plan, or those of a stream's days so far."""
-        return self._run.who.steps
+        return self._run.steps
 
     @property
     def epsilon(self) -> float:
@@ -378,7 +377,7 @@ class PrivateSession:
         It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
         reads from files, environment or clocks; the contents of compiled extensions and of library objects.
         It compares only a sample of the values of large tensors.  Within one process the session still
-        notices a different release (:mod:`tacit.training.parts.released`).  It cannot know what another
+        notices a different release (:mod:`tacit.training.released`).  It cannot know what another
         process released.
 
         Raises:

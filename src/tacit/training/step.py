@@ -1,6 +1,6 @@
 """One private step: sample, clip, sum, add noise, divide by the public B; and how many records at once.
 
-Only this module and :mod:`tacit.training.ranks.shards` add noise to gradients.  The engine adds to buffers
+Only this module and :mod:`tacit.training.shards` add noise to gradients.  The engine adds to buffers
 that already contain the noise, so the sum without noise never exists in memory that outlives the step.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
@@ -41,23 +41,20 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
-from tacit.clipping.rules import AdaptiveClipping, ClippingRule
+from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
-from tacit.sampling.base import Indices
-from tacit.sampling.poisson import TruncatedPoissonSampling
-from tacit.training.augmentation import Augmentation, views_of
-from tacit.training.data.prefetch import Prefetcher, Request
-from tacit.training.data.records import Records
+from tacit.sampling.samplers import Indices, TruncatedPoissonSampling
+from tacit.training.by_record import Augmentation, views_of
+from tacit.training.correlated import CorrelatedNoise
 from tacit.training.part import Part
-from tacit.training.parts.correlated import CorrelatedNoise
-from tacit.training.parts.released import GuardedOptimizer
-from tacit.training.ranks.processes import Ranks
-from tacit.training.ranks.replicas import Layout, Sums
+from tacit.training.ranks import Layout, Ranks, Sums
+from tacit.training.records import Prefetcher, Records, Request
+from tacit.training.released import GuardedOptimizer
 from tacit.training.resume import add_to_state
-from tacit.training.values import lacks_memory, without_numbers
+from tacit.training.tensors import lacks_memory, without_numbers
 
 PhysicalSize: TypeAlias = int | Literal["auto"]
 """The most records in memory at once; "auto" lets the session find how many fit."""
@@ -81,7 +78,7 @@ class PhysicalBatch(Part):
             answer.
         draws: returns whether the model or the loss may draw random numbers.
 
-    >>> from tacit.training.ranks.processes import Alone
+    >>> from tacit.training.ranks import Alone
     >>> size = PhysicalBatch(512, 64, Alone(), find=False, fits=lambda *_: True, draws=lambda: False)
     >>> size.halve(3)
     >>> size.at(2), size.at(3), size.at(4)
@@ -348,20 +345,30 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
     engine.expected = min(run.physical.at(step), _public_share(run))
     # one for all physical batches: another record would move some records to the next of them
     engine.shared_seed = generator.word(purpose=Purpose.SHARED, step=step) >> 1
-    uniforms = _view_uniforms(augmentation, records.rows, plan.views, len(indices), generator, step)
+    seed = _reading_seed(generator, step)
+    uniforms: Tensor | None = None
+    if augmentation is not None:
+        # Drawn for the whole step, so that they do not depend on its physical batches.
+        shape = (len(indices), records.rows, plan.views, augmentation.draws)
+        numbers = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
+        uniforms = torch.from_numpy(numbers)
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
         for part in _parts(run, step, len(indices)):
-            batch = records.take(indices[part.rows], seed=_reading_seed(generator, step))
-            own_uniforms = None if uniforms is None else uniforms[part.rows].flatten(0, 1)
+            batch = records.take(indices[part.rows], seed=seed)
             batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-            with without_numbers():
-                batch = _views(batch, own_uniforms, augmentation, plan.views)
+            if augmentation is not None and uniforms is not None:
+                with without_numbers():
+                    batch = _views(batch, uniforms[part.rows].flatten(0, 1), augmentation, plan.views)
             with _model_randomness(generator, step, part.number, device), without_numbers():
                 raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
-            raw_below += _raw_below(raw, plan.clipping)
-            raw_loss += _raw_centred_loss(raw, plan.loss_report)
+
+            # The number of norms below the threshold, less half of all; and the clamped losses, centred.
+            if isinstance(plan.clipping, AdaptiveClipping):
+                raw_below += float(raw.raw_below.sum())
+            if plan.loss_report is not None:
+                raw_loss += _raw_centred_loss(raw, plan.loss_report)
         return raw_below, raw_loss
 
     with run.layout.whole():
@@ -390,9 +397,9 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
         batch = tuple(t.new_zeros(records * len(t), *t.shape[1:], device=device) for t in one)
-        augmentation = run.augmentation
-        draws = () if augmentation is None else (len(batch[0]), plan.views, augmentation.draws)
-        batch = _views(batch, torch.zeros(draws), augmentation, plan.views)
+        if (augmentation := run.augmentation) is not None:
+            draws = torch.zeros(len(batch[0]), plan.views, augmentation.draws)
+            batch = _views(batch, draws, augmentation, plan.views)
         sums = {
             name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
             for name, p in engine.parameters.items()
@@ -471,26 +478,13 @@ def requests(run: Performed, steps: range) -> Iterator[Request]:
 
 
 def _views(
-    batch: tuple[Tensor, ...], uniforms: Tensor | None, augmentation: Augmentation | None, views: int
+    batch: tuple[Tensor, ...], uniforms: Tensor, augmentation: Augmentation, views: int
 ) -> tuple[Tensor, ...]:
     """Turn (m, ...) tensors into (m*K, ...): views of the first tensor, and repetitions of the others."""
-    if augmentation is None or uniforms is None:
-        return batch
     return (
         views_of(augmentation, batch[0], uniforms),
         *(tensor.repeat_interleave(views, dim=0) for tensor in batch[1:]),
     )
-
-
-def _view_uniforms(
-    augmentation: Augmentation | None, rows: int, views: int, count: int, generator: Generator, step: int
-) -> Tensor | None:
-    """Draw (n, rows, K, draws) uniform numbers for the whole step, independent of its physical batches."""
-    if augmentation is None:
-        return None
-    shape = (count, rows, views, augmentation.draws)
-    draws = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
-    return torch.from_numpy(draws)
 
 
 @contextmanager
@@ -508,18 +502,8 @@ def _model_randomness(generator: Generator, step: int, index: int, device: torch
             torch.default_generator.set_state(before)
 
 
-def _raw_below(raw: RawStatistics, rule: ClippingRule) -> float:
-    """Return the number of norms below the threshold, less half of all, with adaptive clipping.
-
-    With other rules, the result is 0.
-    """
-    return float(raw.raw_below.sum()) if isinstance(rule, AdaptiveClipping) else 0.0
-
-
-def _raw_centred_loss(raw: RawStatistics, report: LossReport | None) -> float:
+def _raw_centred_loss(raw: RawStatistics, report: LossReport) -> float:
     """Sum clamp(loss_i, 0, bound) / bound - 1/2 over the records; non-finite losses count as bound."""
-    if report is None:
-        return 0.0
     scaled = raw.raw_losses.double().nan_to_num(nan=report.bound).clamp(0.0, report.bound) / report.bound
     return float((scaled - 0.5).sum())
 
@@ -531,16 +515,16 @@ def _scalar_noise(generator: Generator, std: float, step: int, index: int) -> fl
 def _next_thresholds(
     plan: Plan, thresholds: list[float], raw_below: float, generator: Generator, step: int
 ) -> list[float]:
-    rule, noise = plan.clipping, plan.count_noise
-    if not isinstance(rule, AdaptiveClipping) or noise is None:
+    rule = plan.clipping
+    if not isinstance(rule, AdaptiveClipping) or (noise := plan.count_noise) is None:
         return thresholds
     noisy = 0.5 + (raw_below + _scalar_noise(generator, noise, step, 0)) / plan.expected_batch_size
     return [rule.move(threshold, noisy) for threshold in thresholds]
 
 
 def _noisy_loss(plan: Plan, raw_loss: float, generator: Generator, step: int) -> float | None:
-    report, noise = plan.loss_report, plan.loss_noise
-    if report is None or noise is None:
+    report = plan.loss_report
+    if report is None or (noise := plan.loss_noise) is None:
         return None
     mean = 0.5 + (raw_loss + _scalar_noise(generator, noise, step, 1)) / plan.expected_batch_size
     return report.bound * mean

@@ -1,20 +1,18 @@
 """Records by position, from arrays, data frames, lists and data sets; ``docs/records.md`` lists the kinds.
 
-pandas, Polars and Arrow are supported and never imported.  Letters: N records; n records of a batch.
-
-**Guarantee**
-
-* A ``collate`` gets one record at a time, so its output for a record does not depend on the rest of the
-  batch.
+pandas, Polars and Arrow are supported and never imported.  A ``collate`` gets one record at a time, so that
+its output does not depend on the rest of the batch.  Letters: N records; n records of a batch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, final
 
 import numpy as np
@@ -30,9 +28,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tacit.errors import InvalidInput, without_values
-from tacit.sampling.base import Indices
-from tacit.training.data.tensors import (
+from tacit.errors import InvalidInput, check_integer, without_values
+from tacit.noise.generator import Generator
+from tacit.plan import Plan
+from tacit.sampling.samplers import Indices
+from tacit.training.tensors import (
     Array,
     Path,
     Template,
@@ -310,15 +310,12 @@ class Records(ABC):
     @property
     @abstractmethod
     def template(self) -> Template:
-        """The structure of a record (:mod:`tacit.training.data.tensors`)."""
+        """The structure of a record (:mod:`tacit.training.tensors`)."""
 
     @property
     def rows(self) -> int:
         """The number of consecutive rows that :meth:`take` returns for each record."""
         return 1
-
-    def begin(self, step: int) -> None:  # noqa: B027 (most records do not depend on it)
-        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -363,9 +360,6 @@ class Wrapped(Records):
     @property
     def rows(self) -> int:
         return self.inner.rows
-
-    def begin(self, step: int) -> None:
-        self.inner.begin(step)
 
     def fingerprint(self, key: bytes) -> str:
         return self.inner.fingerprint(key)
@@ -418,9 +412,12 @@ class ArrayRecords(Records):
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
         rows = torch.from_numpy(indices)
-        positions = {tensor.device: rows.to(tensor.device, non_blocking=True) for tensor in self._tensors}
-        parts = (tensor.index_select(0, positions[tensor.device]) for tensor in self._tensors)
-        return tuple(cast_numbers(tensor, self._floating) for tensor in parts)
+        taken = []
+        for tensor in self._tensors:
+            if rows.device != tensor.device:
+                rows = rows.to(tensor.device, non_blocking=True)
+            taken.append(cast_numbers(tensor.index_select(0, rows), self._floating))
+        return tuple(taken)
 
     def fingerprint(self, key: bytes) -> str:
         state = (key, [None if t.is_inference() else t._version for t in self._tensors])
@@ -645,3 +642,120 @@ def _unreadable(place: str, problem: Exception) -> InvalidInput:
         "error's own text, which may hold values of the record: read that record yourself to see it. "
         "Remove records that cannot be read before the run starts."
     )
+
+
+_AHEAD = 2
+"""The number of batches that each worker keeps ready."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """The records of a physical batch, and the seed for reading them."""
+
+    indices: Indices
+    seed: int
+
+    def same(self, indices: Indices, seed: int) -> bool:
+        """Return whether this request has these records and this seed."""
+        return self.seed == seed and np.array_equal(self.indices, indices)
+
+
+@final
+class Prefetcher(Wrapped):
+    """Records whose batches worker processes prefetch, at most two batches each.
+
+    Args:
+        requests: returns the batches of the run from its next step on, in the order in which the workers read
+            them; called each time the workers start.  If another batch is requested, it is read too, and the
+            workers start again.
+        workers: the number of processes.
+
+    If a worker fails to read a batch, the process that asks for the batch raises the error.  Workers ignore
+    Ctrl-C and end with the process that started them.
+    """
+
+    def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
+        super().__init__(records)
+        self._requests = requests
+        self._workers = check_integer("workers", workers, low=1)
+        self._stream: Iterator[Any] | None = None
+
+    def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
+        for _ in range(2):
+            if self._stream is None:
+                self._stream = self._started()
+            request, batch = next(self._stream, (None, ()))
+            if request is not None and request.same(indices, seed):
+                if isinstance(batch, InvalidInput):
+                    self._stream = None  # ends the workers
+                    raise batch
+                return batch
+            self._stream = None
+        return self.inner.take(indices, seed=seed)
+
+    def _started(self) -> Iterator[Any]:
+        loader = DataLoader(
+            _Reads(self.inner),
+            batch_sampler=_Requests(self._requests),
+            collate_fn=_only,
+            num_workers=self._workers,
+            prefetch_factor=_AHEAD,
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # torch's default generator stays unchanged
+        )
+        return iter(loader)
+
+
+class _Requests:
+    """The requests as a batch sampler for DataLoader, which asks for one as soon as a worker is free."""
+
+    def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:
+        self._requests = requests
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._requests())
+
+
+class _Reads(Dataset[Any]):
+    """The records as a data set whose "items" are whole requests; DataLoader sends it to the workers."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def __getitems__(self, request: Request) -> list[Any]:
+        try:
+            return [(request, self._records.take(request.indices, seed=request.seed))]
+        except InvalidInput as problem:  # sent as a value; the process that takes the batch raises it
+            return [(request, problem)]
+
+
+def _only(items: list[Any]) -> Any:
+    return items[0]
+
+
+def _ignore_interrupts(worker: int) -> None:
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class DrawnRecords(Records):
+    """Records whose batches were drawn before the run began, with the run's key.
+
+    The process of the run prefetches these batches without worker processes.
+    """
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
+
+    @abstractmethod
+    def generator_for(self, plan: Plan) -> Generator:
+        """Return the generator with which the batches of ``plan`` were drawn."""
+
+    @abstractmethod
+    def check_free(self, run: str) -> None:
+        """Refuse batches that a run other than ``run`` has claimed."""
+
+    @abstractmethod
+    def claim(self, run: str) -> None:
+        """Reserve the batches for ``run``, a random name in its resume state."""

@@ -31,7 +31,6 @@ import warnings
 import weakref
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, final
 
@@ -45,7 +44,7 @@ from tacit.errors import Diverged, InvalidInput, LossWarning, PrivacyRefusal, ch
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.part import Part
-from tacit.training.ranks.replicas import Layout
+from tacit.training.ranks import Layout
 
 _STEPPING: set[int] = set()
 """The ids of the parameters that a private step is changing."""
@@ -84,17 +83,19 @@ class GuardedOptimizer:
             gradient = gradients.pop(name)
             same = gradient.dtype == parameter.dtype
             parameter.grad = gradient if same else gradient.to(parameter.dtype)
+        _STEPPING.update(self._ids)
         try:
-            with _stepping(self._ids):
-                self.optimizer.step()
+            self.optimizer.step()
         finally:
+            _STEPPING.difference_update(self._ids)
             for parameter in self._trained.values():
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
         """Refuse to continue while parameters have gradients, which the optimizer might use without noise."""
         stray = [name for name, p in self._trained.items() if p.grad is not None]
-        if not stray and any(p.grad is not None for p in self._optimized()):
+        others = (p for group in self.optimizer.param_groups for p in group["params"])
+        if not stray and any(p.grad is not None for p in others):
             stray = ["parameters of the optimizer that the session does not train"]
         if stray:
             raise PrivacyRefusal(
@@ -109,7 +110,7 @@ class GuardedOptimizer:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the optimizer's state bit for bit; torch would cast it to the type of the weights."""
         self.optimizer.load_state_dict(state)
-        parameters = list(self._optimized())
+        parameters = list(_parameters(self.optimizer))
         for position, entries in state["state"].items():
             parameter = parameters[position]
             for name, value in entries.items():
@@ -124,8 +125,10 @@ class GuardedOptimizer:
                 "optimizer.step() was called outside the private session. Its gradient is neither clipped "
                 "nor noised. Remove it from the loop: session.step(batch) takes the optimizer's step."
             )
-        shared = (self._ids - _STEPPING).intersection(id(p) for p in _parameters(optimizer))
-        if shared:
+        guarded = self._ids - _STEPPING
+        if not guarded:
+            return
+        if shared := guarded.intersection(id(p) for p in _parameters(optimizer)):
             names = [name for name, p in self._trained.items() if id(p) in shared]
             raise PrivacyRefusal(
                 f"a second optimizer ({type(optimizer).__name__}) is about to change "
@@ -134,9 +137,6 @@ class GuardedOptimizer:
                 "session.step(batch) alone. Take steps on public records before the session is made, on a "
                 "copy of the model, or after del session."
             )
-
-    def _optimized(self) -> Iterator[nn.Parameter]:
-        return _parameters(self.optimizer)
 
     def _check_hooks(self) -> None:
         """Refuse an optimizer without step hooks, such as a wrapper that does not derive from Optimizer."""
@@ -165,14 +165,15 @@ class GuardedOptimizer:
             raise InvalidInput(
                 "SparseAdam takes sparse gradients. A noisy gradient has noise in every entry. Use Adam."
             )
-        ids = {id(p) for p in self._optimized()}
+        held = list(_parameters(self.optimizer))
+        ids = {id(p) for p in held}
         missing = [name for name, p in self._trained.items() if id(p) not in ids]
         if missing:
             raise InvalidInput(
                 f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
                 "clipped and noised for nothing. Pass model.parameters() to the optimizer, or freeze them."
             )
-        if any(p.requires_grad and id(p) not in self._ids for p in self._optimized()):
+        if any(p.requires_grad and id(p) not in self._ids for p in held):
             raise PrivacyRefusal(
                 "the optimizer holds trainable parameters outside the model. No clipped gradient exists "
                 "for them. Make one module of all that is trained."
@@ -182,15 +183,6 @@ class GuardedOptimizer:
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-@contextmanager
-def _stepping(parameters: set[int]) -> Iterator[None]:
-    _STEPPING.update(parameters)
-    try:
-        yield
-    finally:
-        _STEPPING.difference_update(parameters)
 
 
 def _check_step(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
@@ -243,7 +235,8 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     key, secure = generator.secret_state()
     if not secure:
         return
-    _collect()
+    if _COMING:
+        _collect()
     traces = _TRACES.setdefault(hashlib.blake2b(key, digest_size=16).digest(), array("d"))
     traces.extend([math.nan] * (_SKETCHES * (step + 1) - len(traces)))
     of_step = slice(_SKETCHES * step, _SKETCHES * (step + 1))
@@ -283,13 +276,17 @@ def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
     of matrices, and needs few weights.  If the difference of two releases has norm d, one of their sums
     differs by less than t with a probability of about t / d, and all of them with that to the third power.
     """
-    flat = [gradient.reshape(-1) for gradient in gradients.values()]
-    # small gradients go into one matrix, as an operation on each would take longer than a copy
-    whole = [part.numel() // _ROW * _ROW if part.numel() >= _LARGE else 0 for part in flat]
-    rest = torch.cat([part[end:] for part, end in zip(flat, whole, strict=True)])
+    # Small gradients go into one matrix, as an operation on each would take longer than a copy.
+    rests, matrices = [], []
+    for gradient in gradients.values():
+        flat = gradient.reshape(-1)
+        rows = flat.numel() // _ROW if flat.numel() >= _LARGE else 0
+        if rows:
+            matrices.append(flat[: rows * _ROW].view(rows, _ROW))
+        rests.append(flat[rows * _ROW :])
+    rest = torch.cat(rests)
     rest = nn.functional.pad(rest, (0, -len(rest) % _ROW))
-    matrices = [part[:end] for part, end in zip(flat, whole, strict=True) if end] + [rest]
-    matrices = [numbers.view(numbers.numel() // _ROW, _ROW) for numbers in matrices]
+    matrices.append(rest.view(len(rest) // _ROW, _ROW))
 
     columns = _weights(_ROW, rest.device)
     with full_precision():

@@ -39,8 +39,7 @@ from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.files import write_atomically
 from tacit.noise.gaussian import StepNoise
 from tacit.noise.generator import Generator
-from tacit.training.ranks.processes import Ranks
-from tacit.training.ranks.replicas import Layout, Sums
+from tacit.training.ranks import Layout, Ranks, Sums
 
 
 def is_distributed(model: nn.Module) -> bool:
@@ -151,7 +150,7 @@ _TOGETHER = 25 * 2**20
 def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
     """Return the layout of the parameters of ``model`` in the processes of ``ranks``.
 
-    >>> from tacit.training.ranks.processes import Alone
+    >>> from tacit.training.ranks import Alone
     >>> layout_of(nn.Linear(2, 1), Alone()).sharded
     False
     """

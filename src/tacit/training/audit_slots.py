@@ -35,10 +35,9 @@ from tacit.files import write_atomically
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.sampling import ByDate, CyclicPoissonSampling, TruncatedPoissonSampling
-from tacit.sampling.base import Indices
-from tacit.training.data.prefetch import DrawnRecords
-from tacit.training.data.records import Records, Wrapped
+from tacit.sampling.samplers import Indices
 from tacit.training.part import Part
+from tacit.training.records import DrawnRecords, Records, Wrapped
 
 _LARGEST_SHARE = 0.1  # the largest share of canaries in an expected batch: a model learns nothing from them
 _LEAST_STRENGTH = 2.0  # in units of C: a canary below C would not show a missing clip

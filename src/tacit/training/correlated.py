@@ -27,7 +27,7 @@ from tacit.correlation import Correlation
 from tacit.correlation.forms import BLOCK
 from tacit.noise.generator import Generator
 from tacit.training.part import Part
-from tacit.training.ranks.replicas import Sums
+from tacit.training.ranks import Sums
 
 
 @final

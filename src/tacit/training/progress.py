@@ -81,7 +81,7 @@ def noisy(loss: float, std: float | None) -> str:
 
 
 @final
-class Progress(Part):
+class Progress:
     """The bars of a session, and the noisy loss of its last step.
 
     A notebook would show a new bar for each epoch, so an epoch reuses the bar of the epoch before.  A
@@ -91,15 +91,15 @@ class Progress(Part):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.loss: float | None = None
-        self._bar: Any = None
+        self.shown: Any = None  # the bar that is on the screen
         self._last: tuple[Any, object] | None = None  # the bar of the last epoch, and the cell above it
 
-    def after(self, step: int, loss: float | None) -> None:
-        self.loss = loss
-        if self._bar is not None:
-            if loss is not None:
-                self._bar.set_postfix_str(f"noisy loss {noisy(loss, loss_std(self._plan))}", refresh=False)
-            self._bar.update()
+    def update(self) -> None:
+        """Move the bar on by a step, and show its loss."""
+        if self.loss is not None:
+            words = f"noisy loss {noisy(self.loss, loss_std(self._plan))}"
+            self.shown.set_postfix_str(words, refresh=False)
+        self.shown.update()
 
     @contextmanager
     def bar(
@@ -117,14 +117,14 @@ class Progress(Part):
         words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
         last = stop >= self._plan.steps
         bar = self._reused(words, stop - first) if keep else None
-        self._bar = bar = _new_bar(words, stop - first, leave=last) if bar is None else bar
+        self.shown = bar = _new_bar(words, stop - first, leave=last) if bar is None else bar
         try:
             yield
         except BaseException:
             bar.close()
             raise
         finally:
-            self._bar = None
+            self.shown = None
         if keep and not last and hasattr(bar, "container"):
             self._last = bar, _cell()
         else:
@@ -262,6 +262,7 @@ class Falling(Part):
         has_losses = report is not None and noise is not None
         self._noise = report.bound * noise / plan.expected_batch_size if has_losses else 0.0  # type: ignore[union-attr, operator]
         self._third, self._steps = math.ceil(plan.steps / 3) if has_losses else 0, plan.steps
+        self.idle = self._third == 0
         self._losses: list[float] = []
         self.fall: Fall | None = None
 

@@ -42,10 +42,10 @@ from tacit.ledger.policy import OWNED_BY
 from tacit.ledger.records import Charge, Json, LeaseLost
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
-from tacit.training.data.prefetch import DrawnRecords
+from tacit.sampling.samplers import Indices
 from tacit.training.part import Part
-from tacit.training.ranks.processes import Ranks, check_one_process
+from tacit.training.ranks import Ranks, check_one_process
+from tacit.training.records import DrawnRecords
 
 _CHUNKS = 20  # the number of charges of a run, unless the user sets the steps in a chunk
 
@@ -559,13 +559,10 @@ class Payment(Part):
         self._charged = ranks.from_first(lambda: charges is not None)
         self._batches, self._content, self._ranks = batches, content, ranks
         self._name = secrets.token_hex(16)
+        self.idle = not self._charged and batches is None
 
     def before(self, step: int, indices: Indices) -> None:
-        self._pay_at_first(step)
-
-    def _pay_at_first(self, step: int) -> None:
-        if self._charged or self._batches is not None:
-            self._ranks.from_first(lambda: self._pay(step))
+        self._ranks.from_first(lambda: self._pay(step))
 
     def _pay(self, step: int) -> None:
         if self._batches is not None:
@@ -577,7 +574,8 @@ class Payment(Part):
     def is_paid(self, step: int) -> bool:
         """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         try:
-            self._pay_at_first(step)
+            if not self.idle:
+                self._ranks.from_first(lambda: self._pay(step))
         except BudgetExceeded as refusal:
             if step == 0:
                 raise

@@ -41,9 +41,9 @@ from tacit.errors import InvalidInput, PrivacyRefusal, needed, without_values
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.sampling.base import Indices
-from tacit.training.data.prefetch import DrawnRecords
-from tacit.training.data.tensors import Template
+from tacit.sampling.samplers import Indices
+from tacit.training.records import DrawnRecords
+from tacit.training.tensors import Template
 
 pyarrow = needed("pyarrow", "tables", "reading batches")
 pq = needed("pyarrow.parquet", "tables", "reading batches")

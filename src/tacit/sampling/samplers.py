@@ -1,0 +1,406 @@
+"""Samplers: frozen data that draws the records of a step and returns its event.
+
+Poisson samplers draw each record independently, as the amplification theorems assume (Abadi et al., CCS 2016,
+section 3.1; Zhu, Dong and Wang, AISTATS 2022).  The others do not amplify privacy: a run costs as much as the
+steps in which one record takes part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedEvent, check_integer, check_real
+from tacit.events import (
+    Adjacency,
+    CyclicPoissonSampled,
+    Event,
+    Gaussian,
+    MatrixFactorization,
+    Partitioned,
+    PoissonSampled,
+    Repeat,
+    TruncatedPoissonSampled,
+)
+from tacit.noise.generator import Generator, Purpose
+
+Indices = NDArray[np.int64]
+
+
+class Sampling(ABC):
+    """A sampler, which draws the records that take part in a step.
+
+    A sampler is a frozen dataclass of public facts.  The number of records and the generator are arguments of
+    its methods instead, as that number may be secret and the generator is secret.
+
+    >>> from tacit.sampling import FullBatch
+    >>> sampler = FullBatch()
+    >>> isinstance(sampler, Sampling), sampler.indices(Generator.from_os(), step=0, records=3).tolist()
+    (True, [0, 1, 2])
+    """
+
+    @abstractmethod
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        """Return the event of ``steps`` steps of ``mechanism`` on the sampled records.
+
+        Raises:
+            PrivacyRefusal: if this sampler has no proven guarantee under this adjacency.
+        """
+
+    def participations_in(self, steps: int) -> tuple[int, int] | None:
+        """Return in how many of ``steps`` steps a record takes part at most, and their least distance.
+
+        The result is None if the sampler has no such bound."""
+        return None
+
+    def paid_together(self, steps: int) -> int:
+        """Return how many of ``steps`` steps must be charged to a budget together."""
+        return 1
+
+    @abstractmethod
+    def expected_batch(self, records: int) -> float | None:
+        """Return the expected size of a batch from the public number of records.
+
+        The result is None if this number does not determine the size.  Then the plan states it."""
+
+    @abstractmethod
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        """Draw the records of step ``step`` (counted from 0), as sorted positions in ``[0, records)``."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Describe the sampler in one line, for the privacy statement."""
+
+
+_PARTS = 1  # the index of the draws for the parts of a cycle; the draws for samples have index 0
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Sampling):
+    """Poisson sampling: every record takes part independently with probability ``sampling_rate`` q in (0, 1].
+
+    **Guarantee**
+
+    * 64 separate random bits decide each record's participation.  Its probability is
+      ``floor(q 2^64) / 2^64``, at most q, independently over records and steps.
+    * The batch has a random size, possibly zero.  It is never cut, filled up or skipped.
+
+    >>> from tacit.noise.generator import Generator
+    >>> len(PoissonSampling(1.0).indices(Generator.from_os(), step=0, records=5))
+    5
+    """
+
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        rate = check_real("sampling_rate", self.sampling_rate, low=0.0, high=1.0, open_low=True)
+        object.__setattr__(self, "sampling_rate", rate)
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        return Repeat(PoissonSampled(self.sampling_rate, mechanism), steps)
+
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        if self.sampling_rate == 1.0:
+            return np.arange(records, dtype=np.int64)
+        words = generator.words(records, purpose=Purpose.SAMPLING, step=step)
+        # A float times 2^64 is exact, so this is the largest threshold that does not exceed q.
+        threshold = np.uint64(int(self.sampling_rate * 2.0**64))
+        return np.flatnonzero(words < threshold).astype(np.int64)
+
+    def describe(self) -> str:
+        return f"Poisson sampling, rate {self.sampling_rate:.6g} per step"
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampling(Sampling):
+    """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
+
+    As a batch has at most L records, memory and shapes are known before the run.  This costs almost no
+    privacy if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
+
+    ``records`` is the public number of records.  There may be fewer, but not more.  The sampler draws from N
+    slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw, but are
+    left out of the batch.  If the sampler drew from the true records alone and these were fewer than N, each
+    would be kept more often than the accounting assumes.  For instance, with L = 1 and q = 1/2 a single
+    record is kept with probability 1/2, but one of 100 records with about 1/100.
+
+    **Guarantee**
+
+    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``.  64 separate random
+      bits decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Each slot also draws
+      64 bits for its order.  If more than L slots are sampled, the L with the least order are kept, so that
+      every set of L slots is equally likely.
+    * If there are more than N records, they are refused before any is read.
+    * Two slots draw the same order with probability below ``N^2 / 2^65``.  Then the first one is kept.
+
+    >>> from tacit.noise.generator import Generator
+    >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
+    >>> len(sampling.indices(Generator.from_os(), step=0, records=100))
+    20
+    """
+
+    sampling_rate: float
+    records: int
+    largest_batch: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rate", PoissonSampling(self.sampling_rate).sampling_rate)
+        records = check_integer("records", self.records, low=1)
+        object.__setattr__(self, "records", records)
+        largest = check_integer("largest_batch", self.largest_batch, low=1, high=records)
+        object.__setattr__(self, "largest_batch", largest)
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        step = TruncatedPoissonSampled(self.sampling_rate, self.records, self.largest_batch, mechanism)
+        return Repeat(step, steps)
+
+    def check_records(self, records: int) -> None:
+        """Refuse more ``records`` than the plan assumes.  The message omits their true number, a secret."""
+        if records > self.records:
+            raise PrivacyRefusal(
+                f"there are more records than the plan's public number, {self.records}: truncated Poisson "
+                "sampling would cost each of them more than the plan accounts for. Make the plan with a "
+                "larger number for records, which is public and not read from the data."
+            )
+
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        self.check_records(records)
+        slots = PoissonSampling(self.sampling_rate).indices(generator, step, self.records)
+        if len(slots) > self.largest_batch:
+            order = generator.words(self.records, purpose=Purpose.TRUNCATION, step=step)[slots]
+            slots = np.sort(slots[np.argsort(order, kind="stable")[: self.largest_batch]])
+        return slots[slots < records]
+
+    def describe(self) -> str:
+        return (
+            f"truncated Poisson sampling, rate {self.sampling_rate:.6g} per step, at most "
+            f"{self.largest_batch} of {self.records} records"
+        )
+
+
+@dataclass(frozen=True)
+class CyclicPoissonSampling(Sampling):
+    """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
+
+    The rate q is in (0, 1].  At q = 1 each batch is a whole part, and no amplification is claimed.  A record
+    takes part at most once in a cycle, at steps that do not depend on other records.  Noise correlated over
+    several steps needs this (Choquette-Choo et al., 2306.08153).
+
+    **Guarantee**
+
+    * 64 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
+      equally likely within 2^-64.
+    * In a step, 64 further bits decide whether a record of the part takes part, with probability
+      ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part take part.
+
+    >>> from tacit.noise.generator import Generator
+    >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
+    >>> sorted(i for t in range(4) for i in sampling.indices(generator, t, 9).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    sampling_rate: float
+    cycle: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rate", PoissonSampling(self.sampling_rate).sampling_rate)
+        object.__setattr__(self, "cycle", check_integer("cycle", self.cycle, low=1))
+
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return -(-steps // self.cycle), self.cycle
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        if self.sampling_rate == 1.0:
+            return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))
+        if not isinstance(mechanism, Gaussian):
+            raise UnsupportedEvent(f"cyclic samples need a Gaussian mechanism; got {mechanism!r}.")
+        alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
+        return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
+
+    def expected_batch(self, records: int) -> float:
+        return self.sampling_rate * records / self.cycle
+
+    def paid_together(self, steps: int) -> int:
+        return self.cycle
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        words = generator.words(records, purpose=Purpose.SAMPLING, step=0, index=_PARTS)
+        parts = (words >> np.uint64(32)) * np.uint64(self.cycle) >> np.uint64(32)
+        mine = parts == np.uint64(step % self.cycle)
+        if self.sampling_rate < 1.0:
+            draws = generator.words(records, purpose=Purpose.SAMPLING, step=step)
+            mine &= draws < np.uint64(int(self.sampling_rate * 2.0**64))
+        return np.flatnonzero(mine).astype(np.int64)
+
+    def describe(self) -> str:
+        each = "all" if self.sampling_rate == 1.0 else f"samples, rate {self.sampling_rate:.6g},"
+        return f"{each} of one of {self.cycle} parts of the records after another"
+
+
+@dataclass(frozen=True)
+class FullBatch(Sampling):
+    """All records in every step, which is a composition of unsampled mechanisms.
+
+    >>> from tacit.noise.generator import Generator
+    >>> FullBatch().indices(Generator.from_os(), step=0, records=3).tolist()
+    [0, 1, 2]
+    """
+
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return steps, 1
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        return Repeat(mechanism, steps)
+
+    def expected_batch(self, records: int) -> float:
+        return float(records)
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        return np.arange(records, dtype=np.int64)
+
+    def describe(self) -> str:
+        return "full batch, every record in every step"
+
+
+@dataclass(frozen=True)
+class ShuffledBatches(Sampling):
+    """A new permutation in each epoch, cut into batches of ``batch_size``.  A last partial batch is left out.
+
+    ``records`` is the public number of records.
+
+    In an epoch every record is in at most one batch.  So, for any single record, an epoch is one unsampled
+    mechanism, whatever the permutation, and all steps of an epoch together cost as much as one (parallel
+    composition).  This sampler claims no amplification by shuffling, as no tight bound is proven.  Accounting
+    for such batches as if they were Poisson samples is the best-known false claim of the field (Chua et al.,
+    ICML 2024, "How private are DP-SGD implementations?").
+
+    **Guarantee**
+
+    * Under ``replace-one`` and ``zero-out``, T steps cost ``ceil(T / steps per epoch)`` unsampled mechanisms.
+    * Under ``add-remove`` the sampler is refused, as one more record would move the others between batches.
+
+    >>> from tacit.events import Adjacency, Gaussian
+    >>> ShuffledBatches(batch_size=10, records=100).event(Gaussian(1.0), 15, Adjacency.REPLACE_ONE)
+    Repeat(event=Gaussian(noise_multiplier=1.0), count=2)
+    """
+
+    batch_size: int
+    records: int
+
+    def __post_init__(self) -> None:
+        records = check_integer("records", self.records, low=1)
+        object.__setattr__(self, "records", records)
+        object.__setattr__(
+            self, "batch_size", check_integer("batch_size", self.batch_size, low=1, high=records)
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of whole batches in one pass over the records."""
+        return self.records // self.batch_size
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        if adjacency is Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                ": shuffled batches have no guarantee under add-remove adjacency: one more record would move "
+                "the others between batches",
+                argument="sampling",
+                fix="Use Poisson sampling, or state replace-one or zero-out adjacency with a public number "
+                "of records.",
+            )
+        return Repeat(mechanism, -(-steps // self.steps_per_epoch))
+
+    def expected_batch(self, records: int) -> float:
+        return float(self.batch_size)
+
+    def paid_together(self, steps: int) -> int:
+        return self.steps_per_epoch
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        if records != self.records:
+            raise InvalidInput(
+                f"the plan is for {self.records} records but the data has {records}. Make the plan with "
+                f"records={records}."
+            )
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        order = generator.numpy(purpose=Purpose.SAMPLING, step=epoch).permutation(records)
+        positions = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        return np.sort(positions).astype(np.int64)
+
+    def describe(self) -> str:
+        return f"shuffled batches of {self.batch_size}, each record once per epoch, no amplification claimed"
+
+
+@dataclass(frozen=True)
+class ByDate(Sampling):
+    """Batches by date: step t takes the records of the days that belong to it.
+
+    :class:`tacit.training.DatedRecords` assigns the days to the steps.
+
+    Args:
+        participations: the largest number of steps in which one record takes part: 1 if a record is a row,
+            and the declared number if it is a person with rows of several dates.
+        separation: the least distance between two of these steps, in steps.
+
+    **Guarantee**
+
+    * The steps of a record depend on its dates alone, not on other records.
+    * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
+      steps apart.  The session refuses data that break this (:class:`tacit.training.DatedRecords`).
+    * Under ``replace-one`` and ``zero-out`` the sampler is refused.  They need a number of records that is
+      public beforehand, which a stream does not have.
+
+    >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
+    ((1, 1), (4, 30))
+    """
+
+    participations: int = 1
+    separation: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("participations", "separation"):
+            object.__setattr__(self, field, check_integer(field, getattr(self, field), low=1))
+        if self.participations == 1:  # nothing to separate, and the statement does not mention it
+            object.__setattr__(self, "separation", 1)
+
+    def participations_in(self, steps: int) -> tuple[int, int]:
+        return min(self.participations, -(-steps // self.separation)), self.separation
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        if adjacency is not Adjacency.ADD_REMOVE:
+            raise PrivacyRefusal(
+                f": batches by date have no guarantee under {adjacency}: there the number of records is "
+                "public, and that of a stream is unknown before it ends",
+                argument="sampling",
+                fix='Plan with `adjacency="add-remove"`.',
+            )
+        if not isinstance(mechanism, Gaussian):
+            raise UnsupportedEvent(f"batches by date need a Gaussian mechanism; got {mechanism!r}.")
+        times, apart = self.participations_in(steps)
+        return MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps, times, apart)
+
+    def expected_batch(self, records: int) -> None:
+        return None
+
+    def paid_together(self, steps: int) -> int:
+        return steps
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        raise InvalidInput(
+            "a plan by date needs the date of each record. Give the session tacit.training.DatedRecords("
+            "data, dates, first=...)."
+        )
+
+    def describe(self) -> str:
+        times = f"{self.participations} time{'s' if self.participations > 1 else ''}"
+        apart = f", {self.separation} steps apart" if self.participations > 1 else ""
+        return f"all records of the step's dates, each at most {times}{apart}"

@@ -1,1 +1,0 @@
-"""Several processes that take each step together: ranks, the layout of parameters, sharded models."""
