@@ -32,7 +32,7 @@ from tacit.runs.attack import next_of_tokens
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.kinds import load_data
-from tacit.runs.kinds.documents import tokens_of
+from tacit.runs.kinds.texts import tokens_of
 from tacit.runs.plan import make_plan
 from tacit.runs.tasks import losses_of
 from tacit.testing import seeded_generator

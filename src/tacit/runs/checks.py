@@ -20,10 +20,11 @@ from tacit.plan import Plan
 from tacit.runs.canaries import check_canaries, check_nothing_planted
 from tacit.runs.config import Config, differences, parse_config, read_config, read_text
 from tacit.runs.kinds import check_data
-from tacit.runs.kinds.documents import BASE
-from tacit.runs.model_sections import BEGAN, FEATURES
+from tacit.runs.kinds.texts import BASE
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import (
+    BEGAN,
+    FEATURES,
     LedgerSection,
 )
 

@@ -14,14 +14,14 @@ from tacit.columns.column import parse_columns
 from tacit.columns.sections import refuse_blanks
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
 from tacit.report.checklist import check_card
-from tacit.runs.model_sections import LoraSection, ModelSection
-from tacit.runs.patterns import with_each_column
-from tacit.runs.recipe import with_recipe
+from tacit.runs.recipe import with_each_column, with_recipe
 from tacit.runs.sections import (
     AuditSection,
     CanariesSection,
     DataSection,
     LedgerSection,
+    LoraSection,
+    ModelSection,
     OptimizerSection,
     PrivacySection,
     RunSection,

@@ -32,8 +32,8 @@ from tacit.pretrained.hub import config_of, load_network, refuse_lacking, said_p
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.kinds.documents import BASE
-from tacit.runs.model_sections import LoraSection, ModelSection
+from tacit.runs.kinds.texts import BASE
+from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 transformers = needed("transformers", "transformers", "[model] huggingface")

@@ -19,7 +19,7 @@ from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard
 from tacit.noise.generator import Generator, Purpose
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
-from tacit.runs.model_sections import LINEAR, ModelSection
+from tacit.runs.sections import LINEAR, ModelSection
 from tacit.runs.tasks import Characters, Classes, Numbers, Tokens, losses_of, task_of
 from tacit.training.evaluation import evaluation_mode
 

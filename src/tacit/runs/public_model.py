@@ -27,7 +27,7 @@ from tacit.pretrained.loading import load_called
 from tacit.pretrained.model import Head, Pretrained, TunedModel, with_all_weights, with_lora
 from tacit.pretrained.text import PretrainedText
 from tacit.runs.config import Config
-from tacit.runs.model_sections import FEATURES, in_run_file
+from tacit.runs.sections import FEATURES, in_run_file
 
 _TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
 

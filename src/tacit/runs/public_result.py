@@ -22,9 +22,9 @@ from tacit.pretrained.model import Head, TunedModel, merged
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.model_sections import BEGAN
 from tacit.runs.public_model import columns_of, public_model
 from tacit.runs.saved_model import ENCODER, card_facts, describe, save_model
+from tacit.runs.sections import BEGAN
 
 
 @final

@@ -1,18 +1,23 @@
-"""The forms in which a run saves its model: for networks, for language models, and for public models."""
+"""The files of a run's model, and the texts in its folder, compared with its statement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from torch import nn
 
 from tacit.datasets import Dataset
-from tacit.report.model_card import CardFacts
-from tacit.report.statement import Statement
-from tacit.runs.config import Config
-from tacit.runs.saved_model import card_facts, describe, save_model
+from tacit.errors import TacitError
+from tacit.report.model_card import CardFacts, model_card
+from tacit.report.schema import read_json
+from tacit.report.statement import Statement, text_of
+from tacit.runs.config import Config, read_config
+from tacit.runs.kinds.texts import BASE
+from tacit.runs.metrics import DATA
+from tacit.runs.saved_model import card_facts, describe, read_description, save_model, statement_digest
 from tacit.training.evaluation import Evaluation
 from tacit.training.loop import MetricsRow
 
@@ -112,3 +117,46 @@ class _OwnFile:
 
     def card_facts(self, statement: Statement) -> CardFacts:
         return card_facts(describe(self.config, self.data, statement.to_json()))
+
+
+def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Compare ``statement.txt``, the model card and the model's digest with the statement of their folder.
+
+    Returns:
+        One sentence on each text that differs, and the names of those that could not be written again.
+    """
+    due: dict[str, str] = {"statement.txt": text_of(statement)}
+    problems: list[str] = []
+    not_verified: list[str] = []
+    if (folder / "README.md").is_file():
+        try:
+            due["README.md"] = _card(folder, statement)
+        except TacitError as problem:
+            not_verified.append(f"README.md ({problem})")
+
+    for name, text in due.items():
+        path = folder / name
+        if path.is_file() and path.read_bytes() != text.encode():
+            problems.append(f"{name} is not the text of this statement.")
+
+    model = folder / "model.safetensors"
+    if model.is_file() and not (folder / BASE).is_file():  # a language model has no description
+        digest = statement_digest((folder / "statement.json").read_bytes())
+        if read_description(model).statement_digest != digest:
+            problems.append("model.safetensors belongs to another statement.")
+    return problems, not_verified
+
+
+def _card(folder: Path, statement: Mapping[str, Any]) -> str:
+    config = read_config(folder / "config.toml")
+    figures = read_json(folder / DATA, "evaluation", "the whole folder of the run")
+    facts = replace(_facts(folder, config), statements=config.card)
+    return model_card(statement, facts, figures)
+
+
+def _facts(folder: Path, config: Config) -> CardFacts:
+    if (folder / BASE).is_file():
+        from tacit.runs.language_model import language_card_facts  # imports transformers
+
+        return language_card_facts(config, read_json(folder / BASE, "base model", "the folder of the run"))
+    return card_facts(read_description(folder / "model.safetensors"))

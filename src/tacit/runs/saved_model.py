@@ -30,7 +30,7 @@ from tacit.report.model_card import CardFacts
 from tacit.runs.config import Config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
 from tacit.runs.model import Factory, build_model, import_factory
-from tacit.runs.model_sections import ModelSection
+from tacit.runs.sections import ModelSection
 from tacit.runs.tasks import task_of
 from tacit.serial import parse_json
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset, TensorPair
 from tacit.losses import classification, masked, multilabel
-from tacit.runs.kinds.base import check_class_weights, check_loss
+from tacit.runs.kinds.source import check_class_weights, check_loss
 from tacit.training.evaluation import Evaluation
 
 

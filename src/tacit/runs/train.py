@@ -1,19 +1,25 @@
-"""One run, from its configuration to its folder."""
+"""One run, from its configuration to its folder, in one process or in those of a launcher."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import final
 
+import torch
+from torch import distributed as dist
 from torch import nn
 
 from tacit.audits.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, ProcessLost
 from tacit.files import remove_leftovers, write_atomically
+from tacit.launched import Launch
 from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -42,30 +48,121 @@ from tacit.runs.checks import (
 )
 from tacit.runs.config import Config
 from tacit.runs.declarations import about_declarations
-from tacit.runs.evaluated import (
+from tacit.runs.fit import Confirm, check_fit
+from tacit.runs.kinds import Progress, silent
+from tacit.runs.metrics import (
     DATA,
     PAGE,
     PICTURES,
+    CsvWatcher,
+    Tracker,
     draw_run,
     figures_of,
+    public_parameters,
+    trackers,
     write_evaluation,
 )
-from tacit.runs.fit import Confirm, check_fit
-from tacit.runs.kinds import Progress, silent
 from tacit.runs.model import begin_step
-from tacit.runs.model_sections import FEATURES
 from tacit.runs.results import Outcome, Result, result_of
-from tacit.runs.sections import LedgerSection
+from tacit.runs.sections import FEATURES, LedgerSection
 from tacit.runs.tasks import Task, task_of
-from tacit.runs.together import check_one_run
-from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
 from tacit.training.parts.charges import StepCharges
-from tacit.training.ranks.processes import Alone, Ranks, check_one_process
+from tacit.training.ranks.processes import Alone, ProcessRanks, Ranks, check_one_process
 from tacit.training.resume import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
+
+_PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the first one's error
+
+
+@final
+class Meeting:
+    """The rendezvous of this process with the other processes of ``launch``."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._ranks: ProcessRanks | None = None
+        try:
+            self._store, self._rank, self._processes = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        except (ValueError, RuntimeError) as problem:
+            reason = str(problem).strip().partition("\n")[0].rstrip(".")
+            raise InvalidInput(
+                f"process {launch.rank} of {launch.processes} cannot reach the others: {reason}. Start all "
+                "with torchrun, which tells each process where they meet."
+            ) from None
+
+    def join(self, device: str) -> ProcessRanks:
+        """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA."""
+        kind, _, number = device.partition(":")
+        if kind == "cuda":
+            self._take_gpu(number)
+        elif kind != "cpu":
+            raise InvalidInput(
+                f'[run] device = "{device}": several processes train on "cpu" or "cuda". Take one of '
+                "these, or start one process."
+            )
+        dist.init_process_group(
+            "nccl" if kind == "cuda" else "gloo",
+            store=dist.PrefixStore("group", self._store),  # type: ignore[attr-defined]
+            rank=self._rank,
+            world_size=self._processes,
+        )
+        self._ranks = ProcessRanks()
+        return self._ranks
+
+    def _take_gpu(self, number: str) -> None:
+        if number:
+            raise InvalidInput(
+                f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
+                '"cuda": the first process of a machine takes the first GPU, and so on.'
+            )
+        here, gpus = self._launch.processes_here, torch.cuda.device_count()
+        if here > gpus:
+            raise InvalidInput(
+                f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, and '
+                f"each needs its own. Start {gpus or 'none'} there, or train on the CPU."
+            )
+        torch.cuda.set_device(self._launch.rank_here)
+
+    def leave(self) -> None:
+        """Wait for all processes, since a launcher stops the others as soon as one ends with an error."""
+        if self._ranks is not None:
+            self._ranks.total(lambda: ())
+            dist.destroy_process_group()
+
+    def should_print(self, problem: BaseException) -> bool:
+        """Return whether this process prints ``problem``.
+
+        The first process always prints its error.  Others print theirs if it differs from that error, and is
+        neither an interrupt nor the loss of a process.
+        """
+        text = str(problem)
+        with contextlib.suppress(RuntimeError):  # the store is gone, or the first process had no error
+            if self._rank == 0:
+                self._store.set("error", text)
+                return True
+            self._store.wait(["error"], _PATIENCE)
+            repeats = self._store.get("error").decode() == text
+            return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
+        return True
+
+
+def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
+    """Refuse to begin if a rank was started with another configuration or another ``--resume``."""
+    mine = (checked.text, checked.resume)
+    first = ranks.from_first(lambda: mine)
+
+    def check() -> None:
+        if mine != first:
+            raise InvalidInput(
+                f"process {ranks.rank} differs from process 0 in its configuration or --resume: all "
+                "processes train one run. Start them with the same file and the same options."
+            )
+
+    ranks.each(check)
+
 
 # The folder of a run:
 #

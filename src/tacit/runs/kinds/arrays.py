@@ -20,8 +20,8 @@ from tacit.columns.reading import Cells, numbers_of
 from tacit.columns.tables import CsvFile, cells_of_frame, is_csv, row_numbers
 from tacit.errors import InvalidInput, check_in, without_values
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import Kind, Piece, Progress, about_lines, as_array, in_range, numbered
-from tacit.runs.kinds.text import Text, check_characters
+from tacit.runs.kinds.source import Kind, Piece, Progress, about_lines, as_array, in_range, numbered
+from tacit.runs.kinds.texts import Text, check_characters
 from tacit.runs.sections import DATA_SETS
 
 if TYPE_CHECKING:

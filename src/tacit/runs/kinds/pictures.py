@@ -16,9 +16,8 @@ import numpy as np
 from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, needed, without_values
 from tacit.runs.config import Config
-from tacit.runs.init_file import Facts
-from tacit.runs.init_text import PROMISE, public_model_section
-from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
+from tacit.runs.init import PROMISE, Facts, public_model_section
+from tacit.runs.kinds.source import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
 
 if TYPE_CHECKING:
     from torch import Tensor

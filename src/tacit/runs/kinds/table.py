@@ -14,7 +14,7 @@ from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
 from tacit.errors import InvalidInput
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import (
+from tacit.runs.kinds.source import (
     Kind,
     Piece,
     Progress,
@@ -24,7 +24,7 @@ from tacit.runs.kinds.base import (
     check_no_pictures,
     check_path,
 )
-from tacit.runs.model_sections import LINEAR
+from tacit.runs.sections import LINEAR
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a run file is checked without torch
 
     from tacit.datasets import Dataset
 
+
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A function that is called during long work, with (title, done, total)."""
 
