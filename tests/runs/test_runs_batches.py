@@ -22,7 +22,7 @@ from byte_model import write_model
 from run_files import changed, run_file
 
 from tacit.cli.app import run as command
-from tacit.datasets.documents import CorpusPart, read_part
+from tacit.datasets.text import CorpusPart, read_part
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Event
 from tacit.ledger import Ledger, Policy, RenyiBudget

@@ -11,7 +11,7 @@ import pytest
 from run_files import digits_run
 
 from tacit.datasets import text as text_files
-from tacit.datasets.bundled import NAMES
+from tacit.datasets.tables import NAMES
 from tacit.errors import TacitError
 from tacit.models import networks
 from tacit.runs.config import parse_config

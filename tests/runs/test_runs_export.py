@@ -20,8 +20,8 @@ from tacit.cli.app import run as command
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.models import build
 from tacit.runs.kinds import Arrays, Text
+from tacit.runs.learners import Description, save_model
 from tacit.runs.predict import FORMATS, export_model
-from tacit.runs.saved_model import Description, save_model
 from tacit.runs.sections import ModelSection
 
 STATEMENT: dict[str, Any] = {

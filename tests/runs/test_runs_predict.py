@@ -34,8 +34,8 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import PictureFeatures
 from tacit.runs import predict, prepare
 from tacit.runs import train as runner
+from tacit.runs.learners import Description, read_description
 from tacit.runs.predict import Predictor, write_predictions
-from tacit.runs.saved_model import Description, read_description
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 SECRET = "48151623"

@@ -29,8 +29,8 @@ from tacit.report.pages.plots import plot_progress
 from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import Run, metrics, prepare
 from tacit.runs import train as runner
+from tacit.runs.attack import open_run
 from tacit.runs.config import parse_config
-from tacit.runs.finished import open_run
 from tacit.runs.kinds import prepared_data
 from tacit.runs.metrics import figures_of
 from tacit.runs.plan import make_plan

@@ -32,8 +32,7 @@ from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
 from tacit.report.pages.canvas import figure_path
 from tacit.report.pages.plan_figures import plot_advice
 from tacit.runs.config import Config, read_config
-from tacit.runs.plan import check_comparable, make_plan
-from tacit.runs.weights import ranked_ways, trained_weights
+from tacit.runs.plan import check_comparable, make_plan, ranked_ways, trained_weights
 
 _T = TypeVar("_T")
 

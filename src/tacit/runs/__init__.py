@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.runs.config import read_config
-    from tacit.runs.results import Outcome
+    from tacit.runs.learners import Outcome
     from tacit.runs.train import Run, prepare
 
 __all__ = ["Outcome", "Run", "prepare", "read_config"]
@@ -20,7 +20,7 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspe
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = {"read_config": "config", "Outcome": "results"}.get(name, "train")
+        home = {"read_config": "config", "Outcome": "learners"}.get(name, "train")
         return getattr(importlib.import_module(f"tacit.runs.{home}"), name)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tacit.datasets import Cutting, Dataset
 from tacit.datasets.dataset import choose_test
-from tacit.datasets.documents import (
+from tacit.datasets.text import (
     CorpusPart,
     check_users,
     corpus_parts,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tacit.audits.memorisation import Canary
 from tacit.datasets import Dataset
-from tacit.datasets.documents import check_users
+from tacit.datasets.text import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger
 from tacit.models.additive import InPhases

@@ -56,8 +56,7 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
     import torch
 
     from tacit.datasets import Cutting, TensorPair
-    from tacit.datasets.documents import sequence_pair
-    from tacit.datasets.text import Alphabet, token_pair
+    from tacit.datasets.text import Alphabet, sequence_pair, token_pair
 
     if data.spelling is not None:
         cutting = Cutting(data.input_shape[0], "first", padding=0)

@@ -28,7 +28,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, needed, reason_of
 from tacit.files import write_atomically
 from tacit.losses import logits_of
 from tacit.pretrained.finding import TOKENIZER_FILES, ModelFolder
-from tacit.pretrained.hub import config_of, load_network, refuse_lacking, said_plainly, without_bars
+from tacit.pretrained.networks import config_of, load_network, refuse_lacking, said_plainly, without_bars
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config

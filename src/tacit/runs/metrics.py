@@ -34,7 +34,7 @@ from tacit.report.pages.column_charts import plot_columns
 from tacit.report.pages.plots import plot_confusion, plot_privacy_curve, plot_progress
 from tacit.rounding import round_up
 from tacit.runs.config import Config
-from tacit.runs.tasks import task_of
+from tacit.runs.model import task_of
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation
 from tacit.training.loop import MetricsRow

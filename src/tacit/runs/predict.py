@@ -35,8 +35,8 @@ from tacit.files import write_atomically
 from tacit.report.verification import check_fields, read_statement
 from tacit.runs.kinds import Kind, Piece, Table, Text, features_of, silent
 from tacit.runs.kinds.texts import BASE
+from tacit.runs.learners import Description, read_description, rebuild, statement_digest
 from tacit.runs.model import Factory, device_of
-from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.values import without_numbers
 

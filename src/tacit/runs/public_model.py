@@ -22,10 +22,18 @@ from torch import Tensor, nn
 from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import TacitError, spelled
-from tacit.pretrained.features import PIECE, FeatureCache, check_isolated
 from tacit.pretrained.loading import load_called
-from tacit.pretrained.model import Head, Pretrained, TunedModel, with_all_weights, with_lora
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.model import (
+    PIECE,
+    FeatureCache,
+    Head,
+    Pretrained,
+    TunedModel,
+    check_isolated,
+    with_all_weights,
+    with_lora,
+)
+from tacit.pretrained.networks import PretrainedText
 from tacit.runs.config import Config
 from tacit.runs.sections import FEATURES, in_run_file
 

@@ -25,7 +25,7 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.statement import make_statement
-from tacit.runs.audit import how_to_test
+from tacit.runs.attack import how_to_test
 from tacit.runs.build import (
     check_days,
     days_left,
@@ -47,9 +47,9 @@ from tacit.runs.checks import (
     sole_user,
 )
 from tacit.runs.config import Config
-from tacit.runs.declarations import about_declarations
-from tacit.runs.fit import Confirm, check_fit
+from tacit.runs.declarations import Confirm, about_declarations, check_fit
 from tacit.runs.kinds import Progress, silent
+from tacit.runs.learners import Outcome, Result, result_of
 from tacit.runs.metrics import (
     DATA,
     PAGE,
@@ -62,10 +62,8 @@ from tacit.runs.metrics import (
     trackers,
     write_evaluation,
 )
-from tacit.runs.model import begin_step
-from tacit.runs.results import Outcome, Result, result_of
+from tacit.runs.model import Task, begin_step, task_of
 from tacit.runs.sections import FEATURES, LedgerSection
-from tacit.runs.tasks import Task, task_of
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
 from tacit.training.parts.charges import StepCharges

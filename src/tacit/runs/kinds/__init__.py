@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from tacit.errors import InvalidInput, spelled
 from tacit.pretrained.finding import TEXT, look_at
 from tacit.runs.config import Config
-from tacit.runs.kinds.arrays import Arrays
 from tacit.runs.kinds.pictures import Pictures
 from tacit.runs.kinds.source import Kind, Piece, Progress, Source, silent
-from tacit.runs.kinds.table import Table
+from tacit.runs.kinds.table import Arrays, Table
 from tacit.runs.kinds.texts import Documents, Text
 from tacit.runs.sections import DataSection, in_run_file
 
