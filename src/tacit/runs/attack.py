@@ -77,12 +77,10 @@ from tacit.runs.canaries import TAG, read_canaries, secret_space, with_canaries
 from tacit.runs.checks import canary_file, resume_state, slot_files
 from tacit.runs.config import Config, read_config, read_text
 from tacit.runs.kinds import Progress, prepared_data, silent
-from tacit.runs.learners import load_weights, read_description, tuned_model
+from tacit.runs.learners import MODEL, learner_of, new_model
 from tacit.runs.model import (
     begin_step,
-    device_of,
     losses_of,
-    new_model,
     new_optimizer,
     task_of,
     training_loss,
@@ -173,7 +171,7 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
             "be attacked, because its digest is of the batches."
         )
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
-    model = _trained(config, data, folder)
+    model = learner_of(config, data).trained(folder)
     return FinishedRun(folder, config, data, plan, statement, model, canaries)
 
 
@@ -186,21 +184,7 @@ def _usable(pair: TensorPair) -> TensorPair:
 def weights_in(folder: Path) -> Path:
     """Return the file of the trained weights in a run's folder: the adapter's if there is one."""
     adapter = folder / "adapter_model.safetensors"
-    return adapter if adapter.exists() else folder / "model.safetensors"
-
-
-def _trained(config: Config, data: Dataset, folder: Path) -> nn.Module:
-    if config.pretrained:
-        path = weights_in(folder)
-        whole = tuned_model(path, read_description(path)).to(device_of(config.run.device))
-        return whole.head if config.model.tune == "head" else whole
-    if config.model.huggingface is not None:
-        from tacit.runs.language_model import LanguageResult  # imports transformers
-
-        return LanguageResult(config).trained(folder).to(device_of(config.run.device))
-    model = new_model(config, data, Generator.from_os())
-    load_weights(model, weights_in(folder))
-    return model
+    return adapter if adapter.exists() else folder / MODEL
 
 
 def _performed(plan: Plan, steps: int) -> Plan:

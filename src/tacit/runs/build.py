@@ -19,7 +19,8 @@ from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
-from tacit.runs.model import check_shapes, device_of, in_training, new_model, new_optimizer, training_loss
+from tacit.runs.learners import learner_of, new_model
+from tacit.runs.model import device_of, in_training, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.augmentation import FlipAndCrop
@@ -139,7 +140,7 @@ def session_on(
         ranks=ranks,
         generator=noise,
     )
-    check_shapes(config.model, model, data)
+    learner_of(config, data).check(model)
     if config.pretrained and data.classes:
         session.falling.start = math.log(len(data.classes))  # the loss of a head that starts at zero
     return session

@@ -16,8 +16,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,9 +27,11 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
+from tacit.errors import InvalidInput, TacitError
 from tacit.files import write_atomically
-from tacit.pretrained.model import Head, TunedModel, merged
+from tacit.noise.generator import Generator, Purpose
+from tacit.pretrained.loading import load_pretrained
+from tacit.pretrained.model import Head, Pretrained, TunedModel, merged
 from tacit.report.model_card import CardFacts, model_card
 from tacit.report.schema import read_json
 from tacit.report.statement import Statement, text_of
@@ -36,19 +39,24 @@ from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
 from tacit.runs.kinds.texts import BASE
 from tacit.runs.metrics import DATA
-from tacit.runs.model import Factory, build_model, import_factory, task_of
-from tacit.runs.public_model import columns_of, public_model
+from tacit.runs.model import (
+    Factory,
+    Learner,
+    Numbers,
+    begin_from,
+    build_model,
+    device_of,
+    import_factory,
+    task_of,
+)
+from tacit.runs.public_model import columns_of, new_public_model, public_model
 from tacit.runs.sections import BEGAN, ModelSection
 from tacit.serial import parse_json
 from tacit.training.evaluation import Evaluation
 from tacit.training.loop import MetricsRow
 
-if TYPE_CHECKING:  # a run file is checked without torch
-    from tacit.pretrained.model import TunedModel
-
-
-ENCODER = "encoder"
-"""The name of the folder for the public model's body, inside the folder of a run."""
+MODEL, ENCODER = "model.safetensors", "encoder"
+"""The file of the trained weights, and the folder of the public model's body, in the folder of a run."""
 _FORMAT = 2  # Tacit 0.2.0 wrote format 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
@@ -228,9 +236,6 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
 def tuned_model(path: Path, description: Description) -> TunedModel:
     """Load the head in a file and the body in its folder ``encoder``, in evaluation mode."""
-    from tacit.pretrained import load_pretrained  # imports transformers
-    from tacit.pretrained.model import Head, TunedModel
-
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():
         raise InvalidInput(
@@ -290,74 +295,6 @@ def _unreadable(path: Path, problem: BaseException) -> InvalidInput:
     )
 
 
-@final
-class PublicResult:
-    used_by = None
-
-    def __init__(self, config: Config, data: Dataset) -> None:
-        self.config, self.data = config, data
-        self.encoder = public_model(config)
-
-    def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digest of the public model; for a resumed run, compare it instead."""
-        path = folder / BEGAN
-        if not resumed:
-            text = json.dumps({"name": self.encoder.name, "sha256": self.encoder.digest}, indent=1) + "\n"
-            write_atomically(path, lambda file: file.write(text.encode()))
-            return
-        try:
-            began = json.loads(path.read_text(encoding="utf-8"))["sha256"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise InvalidInput(
-                f"{path} cannot be read: it names the public model of the run. Restore the file, or start "
-                "a new run with --out."
-            ) from None
-        if began != self.encoder.digest:
-            raise PrivacyRefusal(
-                f"{self.config.model.public} is not the public model of this run: {folder} began with "
-                "another one, and the statement would name a wrong model. Restore its files, or start a new "
-                "run with --out."
-            )
-
-    def stated(self, model: nn.Module) -> dict[str, Any]:
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        part = _TUNED[str(self.config.model.tune)]
-        return {
-            "model": f"{self.encoder.name}; {trained:,} weights are trained: {part}",
-            "public_data": [f"the public model {self.encoder.name}, SHA-256 {self.encoder.digest}"],
-            "not_covered": [
-                "the data that the public model was trained on before this run: the guarantee is for the "
-                "records of this run alone"
-            ],
-            "notes": [],
-        }
-
-    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        columns = columns_of(self.data)
-        if isinstance(model, Head):
-            tuned = TunedModel(self.encoder, model, columns)
-            names = tuned.encoder.save(folder / ENCODER)
-        else:
-            assert isinstance(model, TunedModel), "as new_public_model makes it"
-            tuned = merged(copy.deepcopy(model))
-            names = tuned.encoder.save_trained(folder / ENCODER)
-        description = replace(
-            describe(self.config, self.data, statement.to_json()), pretrained=tuned.encoder.digest
-        )
-        save_model(tuned.head, description, folder / "model.safetensors")
-        return ("model.safetensors", *(f"{ENCODER}/{name}" for name in names), BEGAN)
-
-    def card_facts(self, statement: Statement) -> CardFacts:
-        return card_facts(describe(self.config, self.data, statement.to_json()))
-
-
-_TUNED = {
-    "head": "a linear layer on its frozen features",
-    "lora": "corrections of low rank (LoRA) and a linear layer",
-    "full": "all of them",
-}
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of a finished run.
@@ -401,56 +338,108 @@ class Outcome:
     how_to_test: str = ""
 
 
-class Result(Protocol):
-    """The form in which a run saves its model: facts for the statement, and files."""
-
-    def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write facts that must be saved before the first step; for a resumed run, compare them instead."""
-
-    def stated(self, model: nn.Module) -> dict[str, Any]:
-        """Return arguments of ``make_statement`` about the model, including ``notes``."""
-
-    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        pass
-
-    def card_facts(self, statement: Statement) -> CardFacts:
-        pass
-
-    @property
-    def used_by(self) -> str | None:
-        """Instructions for using the model, if ``tacit predict`` does not support it."""
-
-
-def result_of(config: Config, data: Dataset) -> Result:
+def learner_of(config: Config, data: Dataset) -> Learner:
     if config.model.public is None:
-        return _OwnFile(config, data)
+        return Network(config, data)
     if config.pretrained:
-        return PublicResult(config, data)
-    from tacit.runs.language_model import LanguageResult  # imports transformers
+        return PublicModel(config, data)
+    from tacit.runs.language_model import LanguageModel  # imports transformers
 
-    return LanguageResult(config)
+    return LanguageModel(config, data)
 
 
-@final
-class _OwnFile:
-    used_by = None
+def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
+    """Make the configuration's model on its device, with initial weights from the generator's key.
 
-    def __init__(self, config: Config, data: Dataset) -> None:
-        self.config, self.data = config, data
+    A resumed run therefore starts from the same weights.
+    """
+    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = learner_of(config, data).build()
+    return model.to(device_of(config.run.device))
 
-    def begin(self, folder: Path, *, resumed: bool) -> None:
-        pass
+
+class Network(Learner):
+    """A network of Tacit or of the user, in a file of its own."""
+
+    def build(self) -> nn.Module:
+        task = task_of(self.data)
+        numbers = isinstance(task, Numbers)
+        return build_model(self.config.model, self.data.input_shape, task.outputs, numbers=numbers)
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         section, parameters = self.config.model, sum(p.numel() for p in model.parameters())
         return {"model": f"{section.name or section.factory}, {parameters:,} parameters", "notes": ()}
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
-        save_model(model, describe(self.config, self.data, statement.to_json()), folder / "model.safetensors")
-        return ("model.safetensors",)
+        save_model(model, self._description(statement), folder / MODEL)
+        return (MODEL,)
+
+    def trained(self, folder: Path) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            model = self.build().to(device_of(self.config.run.device))
+        load_weights(model, folder / MODEL)
+        return model
 
     def card_facts(self, statement: Statement) -> CardFacts:
-        return card_facts(describe(self.config, self.data, statement.to_json()))
+        return card_facts(self._description(statement))
+
+    def _description(self, statement: Statement) -> Description:
+        return describe(self.config, self.data, statement.to_json())
+
+
+@final
+class PublicModel(Network):
+    """A public model that learns a target: only a new head on its features, or body and head."""
+
+    @cached_property
+    def encoder(self) -> Pretrained:
+        return public_model(self.config)
+
+    def build(self) -> nn.Module:
+        return new_public_model(self.config, self.data, task_of(self.data).outputs)
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        own = {"name": self.encoder.name, "sha256": self.encoder.digest}
+        begin_from(folder / BEGAN, own, self.config.model.public, resumed=resumed)
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        part = _TUNED[str(self.config.model.tune)]
+        return {
+            "model": f"{self.encoder.name}; {trained:,} weights are trained: {part}",
+            "public_data": [f"the public model {self.encoder.name}, SHA-256 {self.encoder.digest}"],
+            "not_covered": [
+                "the data that the public model was trained on before this run: the guarantee is for the "
+                "records of this run alone"
+            ],
+            "notes": [],
+        }
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        if isinstance(model, Head):
+            tuned = TunedModel(self.encoder, model, columns_of(self.data))
+            names = tuned.encoder.save(folder / ENCODER)
+        else:
+            assert isinstance(model, TunedModel), "as new_public_model makes it"
+            tuned = merged(copy.deepcopy(model))
+            names = tuned.encoder.save_trained(folder / ENCODER)
+        description = replace(self._description(statement), pretrained=tuned.encoder.digest)
+        save_model(tuned.head, description, folder / MODEL)
+        return (MODEL, *(f"{ENCODER}/{name}" for name in names), BEGAN)
+
+    def trained(self, folder: Path) -> nn.Module:
+        path = folder / MODEL
+        whole = tuned_model(path, read_description(path)).to(device_of(self.config.run.device))
+        return whole.head if self.config.model.tune == "head" else whole
+
+
+_TUNED = {
+    "head": "a linear layer on its frozen features",
+    "lora": "corrections of low rank (LoRA) and a linear layer",
+    "full": "all of them",
+}
 
 
 def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -473,7 +462,7 @@ def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str]
         if path.is_file() and path.read_bytes() != text.encode():
             problems.append(f"{name} is not the text of this statement.")
 
-    model = folder / "model.safetensors"
+    model = folder / MODEL
     if model.is_file() and not (folder / BASE).is_file():  # a language model has no description
         digest = statement_digest((folder / "statement.json").read_bytes())
         if read_description(model).statement_digest != digest:
@@ -493,4 +482,4 @@ def _facts(folder: Path, config: Config) -> CardFacts:
         from tacit.runs.language_model import language_card_facts  # imports transformers
 
         return language_card_facts(config, read_json(folder / BASE, "base model", "the folder of the run"))
-    return card_facts(read_description(folder / "model.safetensors"))
+    return card_facts(read_description(folder / MODEL))

@@ -6,6 +6,7 @@ Letters: n records, K classes, L characters or tokens of a record.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,10 +21,12 @@ from torch import Tensor, nn
 from tacit import models
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset, TensorPair
-from tacit.errors import InvalidInput, TacitError
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
+from tacit.files import write_atomically
 from tacit.losses import classification, masked, multilabel
 from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
-from tacit.noise.generator import Generator, Purpose
+from tacit.report.model_card import CardFacts
+from tacit.report.statement import Statement
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
 from tacit.runs.kinds.source import check_class_weights, check_loss
@@ -235,29 +238,6 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
-    """Make the configuration's model on its device, with initial weights from the generator's key.
-
-    A resumed run therefore starts from the same weights.
-    """
-    task = task_of(data)
-    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if config.pretrained:
-            from tacit.runs.public_model import new_public_model  # imports transformers
-
-            model = new_public_model(config, data, task.outputs)
-        elif config.model.huggingface is not None:
-            from tacit.runs.language_model import build_language_model  # imports transformers
-
-            model = build_language_model(config.model, config.lora, data.input_shape[0])
-        else:
-            numbers = isinstance(task, Numbers)
-            model = build_model(config.model, data.input_shape, task.outputs, numbers=numbers)
-    return model.to(device_of(config.run.device))
-
-
 def is_calibrated(config: Config, data: Dataset) -> bool:
     """Return whether the run's last steps bring the mean probabilities to the shares of the classes.
 
@@ -328,11 +308,6 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
 def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
     """Check the model's output shape on two records of zeros before the first step."""
     task = task_of(data)
-    if isinstance(task, Tokens):
-        from tacit.runs.language_model import check_language_model
-
-        check_language_model(model, data)
-        return
     name = f"[model] {section.name or section.factory or section.public}"
     kind = data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
     zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
@@ -441,3 +416,60 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
     """Return the loss of :func:`losses_of`, or that of a :class:`StandardLinear` model."""
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
+
+
+class Learner(ABC):
+    """How a run's model is made, checked, stated, saved and loaded.  A new kind of model is one class."""
+
+    used_by: ClassVar[str | None] = None
+    """How to use the model, if ``tacit predict`` does not support it."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """Make the model; its initial weights come from torch's own generator."""
+
+    def check(self, model: nn.Module) -> None:
+        check_shapes(self.config.model, model, self.data)
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:  # noqa: B027 - a network begins from nothing
+        """Write facts that must be saved before the first step; for a resumed run, compare them instead."""
+
+    @abstractmethod
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        """Return arguments of ``make_statement`` about the model, including ``notes``."""
+
+    @abstractmethod
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        pass
+
+    @abstractmethod
+    def trained(self, folder: Path) -> nn.Module:
+        """Load the trained module again, as the run in ``folder`` trained it."""
+
+    @abstractmethod
+    def card_facts(self, statement: Statement) -> CardFacts:
+        pass
+
+
+def begin_from(path: Path, own: Mapping[str, Any], model: str | None, *, resumed: bool) -> None:
+    """Write the digests of the public files that a run begins with; for a resumed run, compare them."""
+    if not resumed:
+        write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
+        return
+
+    try:
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as problem:
+        raise InvalidInput(
+            f"{path} cannot be read: {reason_of(problem)}. It names the public model of the run. Restore the "
+            "file, or start a new run with --out."
+        ) from None
+    changed = [name for name in own if "sha256" in name and before.get(name) != own[name]]
+    if changed:
+        raise PrivacyRefusal(
+            f"{model} is not the public model of this run: {', '.join(changed)} differ from {path}. The "
+            "statement would name another model. Restore its files, or start a new run with --out."
+        )

@@ -35,7 +35,7 @@ from tacit.files import write_atomically
 from tacit.report.verification import check_fields, read_statement
 from tacit.runs.kinds import Kind, Piece, Table, Text, features_of, silent
 from tacit.runs.kinds.texts import BASE
-from tacit.runs.learners import Description, read_description, rebuild, statement_digest
+from tacit.runs.learners import MODEL, Description, read_description, rebuild, statement_digest
 from tacit.runs.model import Factory, device_of
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.values import without_numbers
@@ -212,7 +212,7 @@ def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> No
         )
 
 
-_MODEL, _STATEMENT = "model.safetensors", "statement.json"
+_STATEMENT = "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run, so that floating-point errors are the same
 _NUMBERS = 1 << 24  # limit for the records of one forward pass
 _CHUNK = 1 << 16  # rows of a file in memory
@@ -244,7 +244,7 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
             f"transformers, as {path / 'README.md'} shows; its test loss and perplexity are in "
             f"{path / 'evaluation.json'}."
         )
-    weights = path / _MODEL if path.is_dir() else path
+    weights = path / MODEL if path.is_dir() else path
     if not weights.exists():
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
         raise InvalidInput(

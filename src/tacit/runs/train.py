@@ -49,7 +49,7 @@ from tacit.runs.checks import (
 from tacit.runs.config import Config
 from tacit.runs.declarations import Confirm, about_declarations, check_fit
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.learners import Outcome, Result, result_of
+from tacit.runs.learners import MODEL, Outcome, learner_of
 from tacit.runs.metrics import (
     DATA,
     PAGE,
@@ -62,7 +62,7 @@ from tacit.runs.metrics import (
     trackers,
     write_evaluation,
 )
-from tacit.runs.model import Task, begin_step, task_of
+from tacit.runs.model import Learner, Task, begin_step, task_of
 from tacit.runs.sections import FEATURES, LedgerSection
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
@@ -229,9 +229,9 @@ class Run:
         return task_of(self.data)
 
     @cached_property
-    def result(self) -> Result:
+    def result(self) -> Learner:
         """The form in which the run saves its model."""
-        return result_of(self.config, self.data)
+        return learner_of(self.config, self.data)
 
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
@@ -283,7 +283,7 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        names = (*_OUTPUTS, PAGE, *PICTURES, "model.safetensors")
+        names = (*_OUTPUTS, PAGE, *PICTURES, MODEL)
         for path in (resume_state(self.folder), *(self.folder / name for name in names)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
