@@ -194,9 +194,6 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 
     * Whether a record is marked depends on its bytes alone. So if two data sets differ in one record, their
       training records differ in at most one. Equal records get the same mark.
-
-    >>> choose_test([b"a", b"b", b"c", b"d"], 0.5).tolist()
-    [False, True, True, True]
     """
     fraction = check_real("test_fraction", test_fraction, low=0.0, high=1.0, open_low=True, open_high=True)
     limit = round(fraction * 2**64)
@@ -221,13 +218,6 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
     """Mark the records of training people and of test people, whom a hash of their names separates.
 
     Records that training people and test people share get neither mark.
-
-    Raises:
-        InvalidInput: if a record has no owner.
-
-    >>> train, test = choose_people(["a", "b", ("a", "b"), ("b", "c")], 0.5)
-    >>> train.tolist(), test.tolist()
-    ([True, False, False, False], [False, True, False, True])
     """
     names_of = [one if isinstance(one, tuple) else (one,) for one in owners]
     missing = sum(any(map(is_missing, all_of_one)) for all_of_one in names_of)

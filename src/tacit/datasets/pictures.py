@@ -131,18 +131,7 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 def read_picture(
     source: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
-    """Return the pixels (height, width, colours) of one image.
-
-    Args:
-        source: a path or a Pillow image.
-        size: (height, width) in pixels, to which the image is scaled.
-        colours: 3 for red, green and blue, 1 for grey.
-        where: a function that returns the description of the image for errors.
-
-    Raises:
-        InvalidInput: if the image cannot be read.
-        MissingExtra: if Pillow is not installed.
-    """
+    """Return the pixels (height, width, colours) of one image."""
     needed("PIL", "images", "Reading pictures", package="pillow")
     from PIL import Image, ImageOps
 

@@ -28,14 +28,7 @@ def encoded_parts(
 ) -> tuple[list[TensorPair], list[NDArray[np.bool_]]]:
     """Return the tensors of each part of a table, such as train and test, and a mask (n,) of its rows.
 
-    Args:
-        path: the file.
-        encoder: the encoder of the table's columns, with a target.
-        split: the function that assigns rows to parts.
-        narrow: whether inputs are stored in float16, which rounds a feature by at most 1 part in 2,000.
-
-    Raises:
-        InvalidInput: if the table has no rows, or the encoder refuses it.
+    With ``narrow``, inputs are stored in float16, which rounds a feature by at most 1 part in 2,000.
     """
     assert encoder.target_names, "a table is loaded with a target"
     parts: list[tuple[_Growing, _Growing, _Growing]] = []

@@ -41,15 +41,7 @@ PADDING = -100
 @final
 @dataclass(frozen=True)
 class Alphabet:
-    """The declared characters of records, numbered from 1.
-
-    Raises:
-        InvalidInput: if there are fewer than two characters, if one occurs twice, or if one ends a line.
-
-    >>> letters = Alphabet("ab ")
-    >>> letters.encode("ba b"), letters.decode([2, 1, 3, 2])
-    ([2, 1, 3, 2], 'ba b')
-    """
+    """The declared characters of records, numbered from 1."""
 
     characters: str
 
@@ -72,11 +64,7 @@ class Alphabet:
         return next(places, 0)
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers of the characters of a text.
-
-        Raises:
-            InvalidInput: if a character is not in the alphabet.
-        """
+        """Return the numbers of the characters of a text."""
         if place := self.missing(text):
             raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
@@ -90,10 +78,6 @@ def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> Tens
     """Return the inputs and targets of a language model, which predicts each character from those before.
 
     ``inputs`` (n, L) int64 begin with END, and ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
-
-    >>> pair = token_pair(["ba"], Alphabet("ab"), 3)
-    >>> pair.inputs.tolist(), pair.targets.tolist()
-    ([[0, 2, 1, 0]], [[2, 1, 0, -100]])
     """
     inputs = np.full((len(records), longest + 1), END, dtype=np.int64)
     targets = np.full((len(records), longest + 1), PADDING, dtype=np.int64)
@@ -188,11 +172,7 @@ def text_dataset(
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file in UTF-8, plain or .gz.
-
-    Raises:
-        InvalidInput: if the file cannot be read, is not UTF-8, or is empty.
-    """
+    """Yield the lines of a text file in UTF-8, plain or .gz."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -213,12 +193,7 @@ def stream_lines(path: Path) -> Iterator[str]:
 
 
 def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str]:
-    """Yield the records of a text file, each a line that fits the declared settings.
-
-    Raises:
-        InvalidInput: if the file cannot be read or is not UTF-8, or a line is empty, too long or has an
-            undeclared character. The message contains the line's number.
-    """
+    """Yield the records of a text file, each a line that fits; errors name a line, and print none of it."""
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
             raise InvalidInput(
@@ -252,9 +227,6 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
     ``names.txt``, plain or gzipped, is searched for in ``folder``, then in the folder that the environment
     variable TACIT_DATA names, then in the user's cache.
-
-    Raises:
-        InvalidInput: if the file is not found, or is not text.
     """
     folders = _folders(folder)
     for path in (place / file for place in folders for file in _FILES):
@@ -392,11 +364,7 @@ class CorpusPart:
 
 
 def corpus_parts(path: Path) -> list[CorpusPart]:
-    """Return the row groups of a Parquet corpus, in order.
-
-    Raises:
-        InvalidInput: if there is no Parquet file, or a file cannot be read.
-    """
+    """Return the row groups of a Parquet corpus, in order."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Give the path of the corpus.")
@@ -426,19 +394,7 @@ def read_corpus(
 def read_part(
     part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of one row group.
-
-    Args:
-        part: the row group to read.
-        text: the column of the text, which contains strings.
-        user: the column of the document's user, or several columns. They contain strings, integers or lists
-            of them.
-        date: the column of the document's arrival day, which contains dates, times or strings.
-
-    Raises:
-        InvalidInput: if a column is missing or has another type, or if a cell is empty. The message contains
-            the number of the row, but none of its content.
-    """
+    """Yield the documents of one row group; errors name a row, and print none of its content."""
     file = _opened(part.path)
     user_columns = [] if user is None else [user] if isinstance(user, str) else [*user]
     columns_needed = [text, *user_columns, *([] if date is None else [date])]
@@ -538,10 +494,6 @@ def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Tenso
 
     ``inputs`` (n, T) int64 are the tokens. ``targets`` (n, T) int64 are the tokens that follow them, with
     -100 after the end.
-
-    >>> pair = sequence_pair([[5, 6, 7], [8, 9]], Cutting(3, "first", padding=0))
-    >>> pair.inputs.tolist(), pair.targets.tolist()
-    ([[5, 6, 7], [8, 9, 0]], [[6, 7, -100], [9, -100, -100]])
     """
     inputs = np.full((len(sequences), cutting.length), cutting.padding, dtype=np.int64)
     for row, tokens in enumerate(sequences):
@@ -678,12 +630,7 @@ def pair_of(
 
 
 def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:
-    """Refuse records if two of them have the same owner; ``owners`` has one entry per record.
-
-    Raises:
-        InvalidInput: if owners are partly numbers and partly texts, or if a record has several owners.
-        PrivacyRefusal: if an owner has several records. The message contains only counts.
-    """
+    """Refuse records if two of them have the same owner; ``owners`` has one entry per record."""
     counts = Counter(owners)
     if any(isinstance(owner, tuple) for owner in counts):
         raise InvalidInput(

@@ -242,18 +242,6 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
 
     This uses the PLD accountant of dp_accounting on its default grid, or its Renyi accountant for events that
     the PLD accountant does not support.
-
-    Args:
-        event: the mechanism.
-        adjacency: which data sets are neighbours.
-        delta: the delta of the epsilon, in (0, 1).
-
-    Raises:
-        MissingExtra: if dp_accounting is not installed.
-
-    >>> opinion = google_epsilon(Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000), "add-remove", 1e-5)
-    >>> round(opinion.epsilon, 3), opinion.method
-    (0.947, 'PLD on a grid of 1e-4, an upper bound')
     """
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)

@@ -255,10 +255,6 @@ def check_trainer(trainer: Any, plan: Plan) -> None:
     """Refuse settings that would break the guarantee or contradict the plan; one message lists all of them.
 
     Lightning itself refuses gradient clipping and accumulation under manual optimisation.
-
-    Raises:
-        PrivacyRefusal: if a setting would break the guarantee.
-        InvalidInput: if a setting only contradicts the plan.
     """
     breaks = _breaking(trainer)
     lines = breaks + _contradicting(trainer, plan)
@@ -312,12 +308,7 @@ def _contradicting(trainer: Any, plan: Plan) -> list[str]:
 
 
 def check_module(module: Any, session: PrivateSession) -> None:
-    """Refuse a module that would train without the session.
-
-    Raises:
-        PrivacyRefusal: if the module uses automatic optimisation.
-        InvalidInput: if the session's model is not a submodule of it.
-    """
+    """Refuse a module that would train without the session."""
     name = type(module).__name__
     if module.automatic_optimization:
         raise PrivacyRefusal(

@@ -43,10 +43,6 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
     Loops can treat such a ticket like a batch: read its keys and sizes, and move it to a device. The loader
     has no workers and does not prefetch. If a run was resumed within an epoch, the loader also has tickets
     for the steps already taken in it, which the loop skips.
-
-    Args:
-        session: the session that takes the steps.
-        ended: a function that is called if the ledger ends the run early.
     """
     length = _steps_of_a_pass(session)
     return DataLoader(
@@ -97,11 +93,7 @@ def _ticket(session: PrivateSession) -> dict[str, Tensor]:
 
 
 def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
-    """Return the ticket that a loop read.
-
-    Raises:
-        PrivacyRefusal: if ``batch`` is no ticket, because the loop reads another loader.
-    """
+    """Return the ticket that a loop read."""
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
@@ -114,23 +106,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
 
 @final
 class SteppedBySession:
-    """A stand-in for the session's optimizer in a Trainer; the session takes the steps.
-
-    >>> model = torch.nn.Linear(2, 1)
-    >>> from tacit import Plan
-    >>> from tacit.losses import regression
-    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=9, batch_size=9, steps=1, clipping=1.0,
-    ...                       adjacency="zero-out", unit="row")
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> session = PrivateSession(
-    ...     model, optimizer, (torch.ones(9, 2), torch.ones(9, 1)), plan, loss=regression()
-    ... )
-    >>> shown = SteppedBySession(session)
-    >>> _ = session.step(StepTicket(0))
-    >>> shown.step()
-    >>> shown.param_groups is optimizer.param_groups
-    True
-    """
+    """A stand-in for the session's optimizer in a Trainer; the session takes the steps."""
 
     def __init__(self, session: PrivateSession) -> None:
         self._session = session
@@ -152,11 +128,7 @@ class SteppedBySession:
         return self._session.optimizer.state
 
     def step(self, closure: Callable[[], object] | None = None) -> None:
-        """Check that the session has taken one step since the last call; change no weights.
-
-        Raises:
-            PrivacyRefusal: if it has taken none or several.
-        """
+        """Check that the session has taken one step since the last call; change no weights."""
         del closure
         count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
         if count != 1:
@@ -209,15 +181,7 @@ def _charged(session: PrivateSession, positions: range, ended: Callable[[], None
 
 @final
 class SessionStates:
-    """The saved session states of one run in ``folder``, by the number of steps done.
-
-    Args:
-        folder: the folder of the states.
-        outputs: the folders that the Trainer writes to, by the name of the setting.
-
-    Raises:
-        PrivacyRefusal: if ``folder`` is one of ``outputs``, or inside one.
-    """
+    """The saved session states of one run in ``folder``, by the number of steps done."""
 
     def __init__(self, folder: Path | str, outputs: Mapping[str, Path | str]) -> None:
         self.folder = Path(folder)
@@ -240,12 +204,7 @@ class SessionStates:
         return sorted(int(match[1]) for match in matches if match)
 
     def check_fresh(self, way_on: str) -> None:
-        """Refuse to begin a run in the folder of another run's states.
-
-        Raises:
-            InvalidInput: if the folder contains states. The message includes ``way_on``, which says how to
-                resume.
-        """
+        """Refuse to begin a run in the folder of another run's states."""
         if steps := self.steps():
             raise InvalidInput(
                 f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
@@ -273,11 +232,7 @@ class SessionStates:
         session.load(self.path(steps))
 
     def keep(self, checkpoints: Collection[int]) -> None:
-        """Remove the states whose checkpoints were deleted.
-
-        Args:
-            checkpoints: the steps of the existing checkpoints.
-        """
+        """Remove the states whose checkpoints were deleted."""
         present = set(checkpoints)
         for steps in self._own - present:
             self.path(steps).unlink(missing_ok=True)

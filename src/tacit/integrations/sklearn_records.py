@@ -243,9 +243,7 @@ def takes_given(estimator: Estimator) -> bool:
 def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
     """Return whether numbers get bins, so that the model is a sum of one curve for each column.
 
-    Args:
-        rows: the number of rows of X. It is used only if ``records`` is not declared; then it is public.
-        numbers: the number of numeric columns, which would get bins.
+    ``rows`` of X counts only if ``records`` is not declared; then it is public.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
     conflicts_of = {
@@ -270,14 +268,7 @@ def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """Records as the user passed them, before their features are computed.
-
-    >>> from types import SimpleNamespace
-    >>> lengths = lambda texts: [[len(text), text.count("a"), 1] for text in texts]
-    >>> estimator = SimpleNamespace(features=lengths, verbose=False)
-    >>> Given(estimator, ["Anna", "Bob"]).compute().norm(dim=1)
-    tensor([1., 1.])
-    """
+    """Records as the user passed them, before their features are computed."""
 
     estimator: Estimator
     X: Any
@@ -302,8 +293,7 @@ class Given:
     def compute(self, *, width: int | None = None) -> Tensor:
         """Return (n, f) float32 features, each row of mean 0 and length 1; a constant row becomes 0.
 
-        Args:
-            width: f for a fitted estimator; None during fit, which then checks that records are not mixed.
+        ``width`` is f for a fitted estimator; without it, as in fit, records are checked not to be mixed.
 
         **Guarantee**
 
@@ -341,11 +331,7 @@ class Given:
 
 
 def name_of(features: Any) -> str:
-    """Return the name for the statement: a public model's name and digest, or a class or function name.
-
-    >>> name_of(nn.Linear(2, 2)), name_of(len), name_of("ab".count)
-    ('Linear', 'len', 'str.count')
-    """
+    """Return the name for the statement: a public model's name and digest, or a class or function name."""
     if isinstance(features, Pretrained):
         return f"{features.name} (SHA-256 {features.digest})"
     return str(getattr(features, "__qualname__", type(features).__name__))

@@ -136,12 +136,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def check_settings(args: TrainingArguments, plan: Plan) -> None:
-    """Refuse settings that break the guarantee, are ignored or contradict the plan; one error lists all.
-
-    Raises:
-        PrivacyRefusal: if at least one of them would break the guarantee.
-        InvalidInput: if settings would only be ignored or contradict the plan.
-    """
+    """Refuse settings that break the guarantee, are ignored or contradict the plan; one error lists all."""
     if not isinstance(args, TrainingArguments):
         raise InvalidInput(
             f"args must be TrainingArguments; got {type(args).__name__}. Make them by "
@@ -193,11 +188,7 @@ def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
 
 
 def check_accelerator(accelerator: Any) -> None:
-    """Refuse options that ``accelerate launch`` or its configuration file switched on.
-
-    Raises:
-        PrivacyRefusal: if an option would break the guarantee.
-    """
+    """Refuse options that ``accelerate launch`` or its configuration file switched on."""
     state = accelerator.state
     dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
     switches = {
@@ -224,22 +215,14 @@ _REFUSED_ARGUMENTS = {
 
 
 def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
-    """Refuse the two arguments of Trainer that PrivateTrainer does not support.
-
-    Raises:
-        PrivacyRefusal: if one was given; the message says what to use instead.
-    """
+    """Refuse the two arguments of Trainer that PrivateTrainer does not support."""
     for name, value in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
         if value is not None:
             raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_REFUSED_ARGUMENTS[name]}.")
 
 
 def check_collator(collator: object) -> None:
-    """Refuse a collator that joins several records into one row.
-
-    Raises:
-        PrivacyRefusal: if it joins records.
-    """
+    """Refuse a collator that joins several records into one row."""
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
             "DataCollatorWithFlattening joins the records into one row: attention and padding would mix "
@@ -248,11 +231,7 @@ def check_collator(collator: object) -> None:
 
 
 def check_held_out(data: object, eval_data: object) -> None:
-    """Refuse to evaluate on the training records.
-
-    Raises:
-        PrivacyRefusal: if ``eval_data``, or one data set in it, is ``data`` or the rows of its users.
-    """
+    """Refuse to evaluate on the training records."""
     training = [data, data.data] if isinstance(data, UserRecords) else [data]
     if eval_data is not None and any(one is own for one in _sets(eval_data) for own in training):
         raise PrivacyRefusal(

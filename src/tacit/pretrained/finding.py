@@ -41,17 +41,7 @@ class ModelFolder:
         called: str = "[model] huggingface",
         files: tuple[str, ...] = (CONFIG, TOKENIZER),
     ) -> ModelFolder:
-        """Check the folder at ``path``, and return it.
-
-        Args:
-            path: the folder.
-            called: the user's setting that names the folder, for errors.
-            files: the files that the folder must have, in addition to weights.
-
-        Raises:
-            InvalidInput: if the folder does not exist, if a file is missing or unreadable, or if loading the
-                weights or the model would run code.
-        """
+        """Check the folder at ``path``, and return it."""
         folder = cls(Path(path))
         where = f'{called} = "{path}"'
         if not folder.path.is_dir():
@@ -193,17 +183,7 @@ class Found:
 
 
 def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
-    """Find the model at a path.
-
-    Args:
-        path: a file or folder.
-        label: the setting by which the user names the path, for errors.
-        arguments: the settings for loading the model, with None for those that the user leaves out.
-
-    Raises:
-        InvalidInput: if the path does not exist or contains no model, if a file is missing, or if a setting
-            is missing or does not apply.
-    """
+    """Find the model at a path."""
     settings = {name: value for name, value in arguments.items() if value is not None}
     place, digest = path, None
     if (path / SAVED).is_file():
@@ -266,11 +246,7 @@ def _kind_of_folder(path: Path, label: str) -> str:
 
 
 def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
-    """Return the path of a saved model, the settings for loading it, and its digest.
-
-    Raises:
-        InvalidInput: if the saved description is damaged, has another format, or contradicts ``arguments``.
-    """
+    """Return the path of a saved model, the settings for loading it, and its digest."""
     path = folder / SAVED
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -297,8 +273,5 @@ def usual_size(height: int, width: int) -> int:
 
     Small images are scaled to 128 pixels only: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels and
     takes twice as long at 224.
-
-    >>> usual_size(32, 32), usual_size(480, 640)
-    (128, 224)
     """
     return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE

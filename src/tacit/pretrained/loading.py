@@ -39,14 +39,7 @@ class PretrainedExported(Pretrained):
     def __init__(
         self, body: nn.Module, declared: Sequence[int | None], dtype: torch.dtype, path: Path
     ) -> None:
-        """Wrap the program of a file.
-
-        Args:
-            body: a module that runs the program.
-            declared: the shape of a batch, with None for each size that may vary.
-            dtype: the type of the program's inputs.
-            path: the file.
-        """
+        """Wrap the program of a file."""
         self.shape = tuple(declared[1:])
         self._rows, self._type = declared[0], dtype
         if self._rows not in (None, 1):

@@ -49,11 +49,6 @@ class Pretrained(nn.Module, ABC):
         digest: the SHA-256 of the weights and of all settings that change the features, in hexadecimal.
         name: a description in one line.
         tunable: whether the body can be trained.
-
-    >>> from tacit.pretrained import load_pretrained
-    >>> model = load_pretrained("MiniLM")  # doctest: +SKIP
-    >>> model.embed(model.tokens(["a fine film", "a waste of time"])).shape  # doctest: +SKIP
-    torch.Size([2, 384])
     """
 
     tunable: bool = True
@@ -70,13 +65,8 @@ class Pretrained(nn.Module, ABC):
     ) -> None:
         """Wrap a body as a model.
 
-        Args:
-            body: the network, in evaluation mode.
-            features: d, the number of features.
-            name: a description in one line.
-            decides: all facts that change the features; the digest is computed from them.
-            files: the files that the body was loaded from, by their names in a saved folder.
-            settings: the arguments of ``load_pretrained`` that load this model again.
+        ``decides`` holds all facts that change the features: the digest is computed from them.  ``settings``
+        are the arguments of ``load_pretrained`` that load this model again.
         """
         super().__init__()
         self.body = body.requires_grad_(False)
@@ -180,9 +170,6 @@ class UnitLength(nn.Module):
 
     So a record's features have length 1 for any public model, and its c columns, each in [-1, 1], together
     have length at most 1.
-
-    >>> UnitLength(2)(torch.tensor([[3.0, 4.0, -1.0]]))
-    tensor([[ 0.6000,  0.8000, -1.0000]])
     """
 
     def __init__(self, features: int) -> None:
@@ -198,11 +185,7 @@ class UnitLength(nn.Module):
 
 @final
 class Head(nn.Sequential):
-    """A linear layer, initialised to 0, on features of length 1: (n, d + c) to (n, k).
-
-    >>> Head(384, 2)(torch.ones(5, 384)).shape
-    torch.Size([5, 2])
-    """
+    """A linear layer, initialised to 0, on features of length 1: (n, d + c) to (n, k)."""
 
     def __init__(self, features: int, outputs: int, *, columns: int = 0) -> None:
         layer = nn.Linear(features + columns, outputs)
@@ -237,19 +220,7 @@ class TunedModel(nn.Module):
 def with_lora(
     model: TunedModel, *, rank: int, alpha: float, targets: Sequence[str], blocks: Sequence[int] = ()
 ) -> TunedModel:
-    """Add LoRA to the body. LoRA and the head are trained; the body's weights stay fixed.
-
-    Args:
-        model: the model to change.
-        rank: the rank r of each update B A, which is initially 0.
-        alpha: a number; each update is multiplied by alpha / r.
-        targets: the layers that get an update, by the last part of their names, such as "query".
-        blocks: the numbers of the transformer blocks whose layers get an update; all blocks if empty.
-
-    Raises:
-        InvalidInput: if the body cannot be tuned, or has no such layer.
-        MissingExtra: if peft is not installed.
-    """
+    """Add LoRA to the body. LoRA and the head are trained; the body's weights stay fixed."""
     peft = needed("peft", "lora", '[model] tune = "lora"')
     layers = {name.rpartition(".")[2]: layer for name, layer in _body(model).named_modules()}
     for target in targets:
@@ -273,11 +244,7 @@ def with_lora(
 
 
 def with_all_weights(model: TunedModel) -> TunedModel:
-    """Make the body's weights trainable too.
-
-    Raises:
-        InvalidInput: if the body cannot be tuned.
-    """
+    """Make the body's weights trainable too."""
     _body(model).requires_grad_(True)
     return model
 
@@ -318,26 +285,12 @@ class FeatureCache:
     """
 
     def __init__(self, encoder: Pretrained, folder: Path, also_in: Sequence[Path] = ()) -> None:
-        """Open the cache of a model.
-
-        Args:
-            encoder: a frozen model.
-            folder: the folder for new files. It is created if needed.
-            also_in: further folders to search for files.
-        """
+        """Open the cache of a model."""
         self.encoder, self.folder = encoder, Path(folder)
         self._folders = (self.folder, *map(Path, also_in))
 
     def __call__(self, inputs: Tensor, progress: Callable[[int], object] | None = None) -> Tensor:
-        """Return (n, d) features of (n, ...) records, on the CPU.
-
-        Args:
-            inputs: the records, in the form of the model's inputs.
-            progress: a function that is called after each piece, with the number of records done.
-
-        Raises:
-            InvalidInput: if the model is not frozen, or the disk is full.
-        """
+        """Return (n, d) features of (n, ...) records, on the CPU."""
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
                 "the encoder must be frozen. Features of a trained encoder change at each step. Freeze it "
@@ -410,20 +363,6 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
 
     The encoder gets made-up records alone, in a batch and in another order. If it is a module, its buffers
     are restored.
-
-    Args:
-        encoder: maps (n, ...) inputs to (n, d) features.
-        example_inputs: (n, ...); only their shape and type are read.
-
-    Raises:
-        InvalidInput: if the encoder fails, or does not return (n, d) finite floats.
-        UnsupportedModel: if features depend on other records, or are random.
-
-    >>> import torch
-    >>> check_isolated(lambda x: x - x.mean(0), torch.zeros(4, 3))
-    Traceback (most recent call last):
-    ...
-    tacit.errors.UnsupportedModel: the encoder gives a record different features alone and in a batch. Its ...
     """
     with torch.no_grad(), torch.random.fork_rng(), _restored_buffers(encoder):
         rows, features = _accepted_records(encoder, example_inputs)

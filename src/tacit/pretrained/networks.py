@@ -56,15 +56,7 @@ def config_of(folder: ModelFolder, where: str) -> Any:
 
 
 def load_network(kind: Any, folder: ModelFolder, config: Any, where: str, what: str) -> tuple[Any, list[str]]:
-    """Return the model in evaluation mode, and the names of weights that are missing or of another shape.
-
-    Args:
-        kind: the class of transformers that loads the model.
-        folder: a folder with weights.
-        config: the result of :func:`config_of`.
-        where: the description of the folder, for errors.
-        what: the expected kind of model, for errors.
-    """
+    """Return the model in evaluation mode, and the names of weights that are missing or of another shape."""
     with said_plainly(where, what), without_bars():
         network, report = kind.from_pretrained(
             folder.path,
@@ -162,19 +154,11 @@ class PretrainedText(Pretrained):
         self._tokenizer = _tokenizer(folder, self.length, self._vocabulary)
 
     def tokens(self, texts: Sequence[str]) -> Tensor:
-        """Return (n, L) token numbers as float32, with -1 after the end of a text.
-
-        Raises:
-            InvalidInput: if an entry of ``texts`` is not a string.
-        """
+        """Return (n, L) token numbers as float32, with -1 after the end of a text."""
         return self.encode(texts).tokens
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the tokens as :meth:`tokens` does, and the number of texts that were cut.
-
-        Raises:
-            InvalidInput: if an entry of ``texts`` is not a string.
-        """
+        """Return the tokens as :meth:`tokens` does, and the number of texts that were cut."""
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InvalidInput(
@@ -363,19 +347,7 @@ class PretrainedPictures(Pretrained):
         files: Mapping[str, Path],
         settings: Mapping[str, Any],
     ) -> None:
-        """Wrap a body as a model; see :func:`tacit.pretrained.load_pretrained`.
-
-        Args:
-            body: a network from (n, 3, s, s) images to a last feature map, features, or a transformers
-                output.
-            what: a description of the body, for the model's name and for errors.
-            image_size: s.
-            mean: the mean of each channel over the training images of the body.
-            std: the standard deviation of each channel.
-            decides: all other facts that change the features.
-            files: the files that the body was loaded from.
-            settings: the arguments of ``load_pretrained`` that load this model again.
-        """
+        """Wrap a body as a model; see :func:`tacit.pretrained.load_pretrained`."""
         self.image_size = check_integer("image_size", image_size, low=1)
         looks = {"image_size": self.image_size, "mean": list(mean), "std": list(std)}
         super().__init__(

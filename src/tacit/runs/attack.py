@@ -227,16 +227,7 @@ def audit_folder(
 ) -> FolderAudit:
     """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan on made-up records.
 
-    Args:
-        folder: the folder of the run.
-        confidence: the confidence of each bound.
-        slots: the number of slots of a rehearsal.
-        rng: draws halves of the slots, ties and simulations; it must be independent of the slots' coins.
-        progress: called during long work, with (title, done, total).
-
-    Raises:
-        InvalidInput: there is no run, a run with slots is not finished, or a rehearsal would take too long.
-        PrivacyRefusal: the plan cannot be audited by slots (:meth:`tacit.training.AuditSlots.check_plan`).
+    ``rng`` must be independent of the slots' coins.
     """
     folder = Path(folder)
     config = read_config(folder / "config.toml")
@@ -467,19 +458,6 @@ def attack_findings(
     """Attack the run's model and one without DP, and compare the results with the proven bounds.
 
     The members are the training records of the run, the non-members its test records.
-
-    Args:
-        run: the finished run.
-        shadows: K, the even number of shadow models for each of the two models; with 0, the only attack is
-            the loss threshold.
-        confidence: the confidence of the intervals.
-        rng: draws random halves of the records, for the shadow models and for the evaluation.
-        rates: the false-positive rates to report; by default those that the test records suffice to estimate.
-        progress: called with (title, done, total).
-
-    Raises:
-        InvalidInput: there are too few test records, ``shadows`` is neither 0 nor an even number from 4, or
-            a shadow model has outputs that are not finite.
     """
     check_integer("shadows", shadows, low=0)
     if shadows == 2 or shadows % 2:

@@ -139,12 +139,6 @@ def draw(
     """Draw the batches of all steps, and write the positions of the drawn records of each part.
 
     The generator's key stays in this process.
-
-    Args:
-        counts: the number of training records in each part.
-
-    Yields:
-        The number of steps drawn so far.
     """
     first = np.concatenate([[0], np.cumsum(counts)])
     pending: list[tuple[int, NDArray[np.int64]]] = []
@@ -300,14 +294,7 @@ def write_batches(
     progress: Progress,
     generator: Generator | None = None,
 ) -> Written:
-    """Write the batches of a whole run to ``out``.
-
-    Args:
-        out: the folder to write; it must not exist, be empty, or hold what an interrupted command left.
-        engine: a function that starts the engine; called after all checks.
-        progress: called with (title, done, total).
-        generator: for tests, a generator of :mod:`tacit.testing`; by default one with a fresh key.
-    """
+    """Write the batches of a whole run to ``out``."""
     plan = check_batches(config)
     rule = rule_of(config)
     parts = corpus_parts(Path(str(config.data.parquet)).resolve())

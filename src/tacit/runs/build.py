@@ -50,24 +50,7 @@ def make_session(
     """Make the data and the session that a configuration describes.
 
     With several ranks, each rank reads the records.  All ranks draw batches with the key of the first rank,
-    and only the first rank charges the ledger.
-
-    Args:
-        config: the configuration.
-        plan: the plan of the configuration, if it exists already.
-        charges: the run's charges to a ledger; without them nothing is charged.
-        generator: the generator of the noise; by default that of the charges, or a fresh one.
-        ranks: the processes that train together; by default only this one.
-        batches: the training records as written by ``tacit batches``, if that was used.
-        private: the private folder of a run, for cached features of a public model.
-        progress: called during long preparations, with (title, done, total).
-
-    >>> from pathlib import Path
-    >>> import tacit.runs
-    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> data, session = make_session(tacit.runs.read_config(demo))
-    >>> len(data.train.inputs), session.plan.steps
-    (1437, 30)
+    and only the first rank charges the ledger.  ``private`` is the run's folder for cached features.
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)
@@ -181,9 +164,6 @@ def make_charges(
     """Return the charges of a run to the ledger that ``section`` names; None if it names no ledger.
 
     With several ``ranks``, only the first rank calls this.
-
-    Args:
-        owned_by: the column that identifies people, if they may have several rows.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:

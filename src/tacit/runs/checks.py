@@ -53,15 +53,7 @@ def check_run(
     ledger: LedgerSection | None = None,
     batches: Path | None = None,
 ) -> CheckedRun:
-    """Read a configuration, and make all checks that need neither torch nor records.
-
-    Args:
-        path: the TOML file.
-        out: the folder of the run; by default the configuration's, or ``runs/<name of the file>``.
-        resume: whether to resume the run in that folder.
-        ledger: settings of the ledger, which take precedence over the configuration's.
-        batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-    """
+    """Read a configuration, and make all checks that need neither torch nor records."""
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)

@@ -54,9 +54,6 @@ def with_each_column(run_file: Mapping[str, Any]) -> dict[str, Any]:
     **Guarantee**
 
     * The result depends only on the run file and on the names of the table's columns.
-
-    Args:
-        run_file: the content of the run file.
     """
     declared, data = run_file.get("columns", {}), run_file.get("data", {})
     if not isinstance(declared, Mapping) or not isinstance(data, Mapping):
@@ -104,10 +101,6 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
     """Fill in the training settings of a linear model of a table, or of a public model that learns a target.
 
     Stated settings are kept.  If the file lacks a setting that a recipe needs, a later check reports it.
-
-    Args:
-        run_file: the content of the run file.
-        tune: the part of a public model to train, in place of the file's ``tune``.
     """
     model, data, privacy = (run_file.get(name, {}) for name in ("model", "data", "privacy"))
     if not all(isinstance(section, dict) for section in (model, data, privacy)):
@@ -127,11 +120,7 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
 
 
 def reasons(text: str) -> list[str]:
-    """Return a line with value and reason for each setting that a linear model's run file left out.
-
-    Args:
-        text: the text of the run file.
-    """
+    """Return a line with value and reason for each setting that a linear model's run file left out."""
     run_file = with_each_column(tomllib.loads(text))
     filled = with_recipe(run_file)
     model, privacy = filled["model"], filled["privacy"]
@@ -312,12 +301,6 @@ class Config(Section):
 
     ``columns`` and ``table`` describe a table, as in a ledger's policy.  ``card`` adds to the model card
     a ``license`` and statements, as in a certificate.
-
-    >>> import tacit.runs
-    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> config = read_config(demo)
-    >>> config.data.name, config.training.steps
-    ('digits', 30)
     """
 
     data: DataSection
@@ -505,19 +488,11 @@ class Config(Section):
         return self
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
-        """Read the declarations of the table's columns.
-
-        Raises:
-            InvalidInput, PrivacyRefusal: a declaration is wrong; the message names the column and the reason.
-        """
+        """Read the declarations of the table's columns."""
         return parse_columns(self.columns, source=source)
 
     def read_dialect(self, source: str = "") -> Dialect:
-        """Read the dialect of the table's CSV files.
-
-        Raises:
-            InvalidInput: a setting of [table] is unknown or impossible; the message names it.
-        """
+        """Read the dialect of the table's CSV files."""
         return Dialect.from_data(self.table, f"{source}[table]")
 
 

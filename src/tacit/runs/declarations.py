@@ -41,11 +41,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Doubt:
-    """A mismatch between a declaration and the table.  Confidential.
-
-    >>> print(Doubt("age", "9 of 10 cells are missing."))
-    column 'age': 9 of 10 cells are missing.
-    """
+    """A mismatch between a declaration and the table.  Confidential."""
 
     column: str | None
     text: str
@@ -56,12 +52,7 @@ class Doubt:
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
-    """Return the mismatches between the table of a run file and its declared columns and ``records``.
-
-    Args:
-        rows: the number of rows to compare with the columns, from the first one on; by default all.
-        trained: the number of training records, if it is known.
-    """
+    """Return the mismatches between the table of a run file and its declared columns and ``records``."""
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
     text = None if config.data.text is None else TextColumn(config.data.text, 1)
@@ -98,12 +89,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
 
 
 def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
-    """Return the curator's report, based on the first rows of the table and the number of records.
-
-    Args:
-        trained: the number of training rows.
-        owners: the person of each row, if there is a column of people.
-    """
+    """Return the curator's report, based on the first rows of the table and the number of records."""
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
     findings = doubts(config, rows=FIRST_ROWS, trained=units)
@@ -323,9 +309,6 @@ class _Swapped:
 
         All cells must be readable in that format.  In addition, fewer than half as many values must be
         outside the bounds, or the values must be in more than three times as many months.
-
-        Args:
-            outside: the number of values outside the bounds in the declared format.
         """
         declared, other = map(len, self.months)
         return not self.unreadable and (self.outside < outside / 2 or other > 3 * declared)
@@ -341,12 +324,7 @@ _FOR_YOU = (
 
 
 def check_fit(config: Config, confirm: Confirm | None = None) -> None:
-    """Stop a run whose unit may have several rows, or whose declared columns do not fit the table.
-
-    Args:
-        config: the configuration.
-        confirm: asks the person who has the table; None if nobody can be asked.
-    """
+    """Stop a run whose unit may have several rows, or whose declared columns do not fit the table."""
     _check_unit(config, confirm)
     if config.data.table is None or not Path(config.data.table).is_file():
         return

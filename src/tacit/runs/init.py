@@ -41,12 +41,7 @@ _NUMBERS = ("number", "integer")
 
 
 def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) -> None:
-    """Refuse targets that no model can predict, alone or together.
-
-    >>> check_targets(["spam", "age"], {"spam": FoundColumn("boolean"), "age": FoundColumn("integer")})
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: several targets must be all booleans (labels) or all numbers; ...
-    """
+    """Refuse targets that no model can predict, alone or together."""
     for target in targets:
         check_column("target", target, columns)
         if columns[target].kind in ("text", "date", "datetime"):
@@ -132,15 +127,7 @@ def stated_facts(
     values: Sequence[str] = (),
     usual: bool = False,
 ) -> Facts:
-    """Add the facts about single columns that options state, each as ``NAME=VALUE``.
-
-    Args:
-        usual: whether columns without stated bounds get the usual bounds for their names.
-
-    >>> table = Sniffed(columns={"age": FoundColumn("integer"), "sex": FoundColumn("category")})
-    >>> stated_facts(table, Facts(), bounds=["age=0:120"], values=["sex=f,m"]).values
-    {'sex': ('f', 'm')}
-    """
+    """Add the facts about single columns that options state, each as ``NAME=VALUE``."""
     names = sample.columns
     for name in facts.left_out:
         check_column("--leave-out", name, names)
@@ -278,12 +265,7 @@ def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
 
 
 def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
-    """Return the columns that a policy declares: all except the column of people.
-
-    >>> table = Sniffed(columns={"pid": FoundColumn("integer"), "age": FoundColumn("integer")})
-    >>> list(policy_columns(table, Facts(unit_column="pid")))
-    ['age']
-    """
+    """Return the columns that a policy declares: all except the column of people."""
     return {name: c for name, c in table_columns(sample, facts).items() if name != facts.unit_column}
 
 
@@ -540,19 +522,7 @@ class Question:
 def ask_facts(
     sample: Sniffed, facts: Facts, ask: Callable[[Question], str], *, policy: bool = False
 ) -> Facts:
-    """Ask about the facts that were not stated, and return the facts with the answers.
-
-    Args:
-        ask: a function that shows a question and returns the answer.  The answer "" leaves the fact to be
-            filled in.  An EOFError leaves this fact and all later ones.
-
-    >>> from tacit.columns.sniffing import FoundColumn
-    >>> table = Sniffed(columns={"age": FoundColumn("integer"), "ill": FoundColumn("boolean")})
-    >>> answers = {"target": "ill", "columns.age": "0:120", "epsilon": "3"}
-    >>> facts = ask_facts(table, Facts(), lambda question: answers.get(question.key, ""))
-    >>> facts.target, facts.bounds, facts.epsilon, facts.unit
-    ('ill', {'age': (0, 120)}, 3.0, None)
-    """
+    """Ask about the facts that were not stated, and return the facts with the answers."""
     wizard = _Wizard(sample, facts, ask)
     columns = policy_columns if policy else table_columns
     try:

@@ -1,4 +1,4 @@
-"""What a run trains: its file, its form in the folder of a run, and the texts about it.
+"""The model that a run trains: its file, its form in the folder of a run, and the texts about it.
 
 **Guarantee**
 
@@ -208,11 +208,7 @@ def read_description(path: Path) -> Description:
 
 
 def rebuild(path: Path, description: Description, factory: Factory | str | None = None) -> nn.Module:
-    """Make the model of a file, in evaluation mode; the state of torch's generator does not change.
-
-    Args:
-        factory: for a model of the user's own, the function that makes it, or its "module:function".
-    """
+    """Make the model of a file, in evaluation mode; the state of torch's generator does not change."""
     section = description.model
     if description.pretrained is not None:
         return tuned_model(path, description)
@@ -443,11 +439,7 @@ _TUNED = {
 
 
 def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Compare ``statement.txt``, the model card and the model's digest with the statement of their folder.
-
-    Returns:
-        One sentence on each text that differs, and the names of those that could not be written again.
-    """
+    """Compare ``statement.txt``, the model card and the model's digest with the statement of their folder."""
     due: dict[str, str] = {"statement.txt": text_of(statement)}
     problems: list[str] = []
     not_verified: list[str] = []

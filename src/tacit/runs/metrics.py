@@ -77,13 +77,7 @@ class CsvWatcher:
 
 
 class Tracker(ABC):
-    """A watcher that sends the metrics of a run to an experiment tracker.
-
-    Args:
-        folder: the folder of the run; the tracked run gets its name.
-        rows: the lines of metrics so far, if the run is resumed.
-        parameters: public settings of the run, in addition to its metrics.
-    """
+    """A watcher that sends the metrics of a run to an experiment tracker."""
 
     extra: ClassVar[str]
     module: ClassVar[str]
@@ -321,9 +315,6 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     """Return the score and its standard error as arguments of :func:`tacit.report.pages.plots.plot_progress`.
 
     If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
-
-    Args:
-        tested: the number of test records, which is not used for a noisy score.
     """
     baseline = figures["baseline"]
     share = figures["measure"].startswith(("accuracy", "mean AUC"))

@@ -197,12 +197,7 @@ def task_of(data: Dataset) -> Task:
 def losses_of(
     data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
 ) -> PerExampleLoss:
-    """Return the per-example loss of the data's task.
-
-    Args:
-        name: the value of ``[training] loss``; "causal" averages the loss of text over its characters.
-        class_weights: declared weights for the losses of some classes; other classes have weight 1.
-    """
+    """Return the per-example loss of the data's task."""
     task = task_of(data)
     check_loss(name, task.targets)
     check_class_weights(class_weights or {}, data.classes)
@@ -280,12 +275,7 @@ def _of_head(name: str, rate: float | None) -> bool:
 def begin_step(
     config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int
 ) -> None:
-    """Set the learning rates of a step, if they change during the run.
-
-    Args:
-        step: the step's number, from 0.
-        steps: the number of steps of the run.
-    """
+    """Set the learning rates of a step, if they change during the run."""
     section = config.optimizer
     if isinstance(model, InPhases):
         model.begin_step(optimizer, step, steps)
@@ -339,12 +329,7 @@ def build_model(
     *,
     numbers: bool = False,
 ) -> nn.Module:
-    """Build the model of a section, with weights from torch's own generator.
-
-    Args:
-        factory: the function to call in place of the one that the section names.
-        numbers: whether the targets are numbers; a linear model then also learns their mean and spread.
-    """
+    """Build the model of a section, with weights from torch's own generator."""
     if numbers and section.name in LINEAR:
         return StandardLinear(math.prod(input_shape), outputs)
     if section.factory is not None:
@@ -419,7 +404,7 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
 
 
 class Learner(ABC):
-    """How a run's model is made, checked, stated, saved and loaded.  A new kind of model is one class."""
+    """A kind of model, which is made, checked, stated, saved and loaded here.  A new kind is one class."""
 
     used_by: ClassVar[str | None] = None
     """How to use the model, if ``tacit predict`` does not support it."""

@@ -137,11 +137,7 @@ def _plan(config: Config) -> Plan:
 
 
 def in_keys(argument: str, value: str | None) -> str:
-    """Return the run file's key for an argument of a plan.
-
-    >>> in_keys("delta", None), in_keys("allow_large_delta", "True")
-    ('[privacy] delta', '[privacy] allow_large_delta = true')
-    """
+    """Return the run file's key for an argument of a plan."""
     key = _KEY_OF.get(argument, argument)
     section = next((name for name, keys in _KEYS.items() if key in keys), None)
     if section is None:

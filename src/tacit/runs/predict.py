@@ -65,16 +65,7 @@ def export_model(
     format: str,  # noqa: A002
     overwrite: bool = False,
 ) -> None:
-    """Write the network to ``path``, after comparing the export with the model on a few public rows.
-
-    Args:
-        model: the network.
-        description: its inputs and outputs.
-        statement: the privacy statement of the run, for the metadata; None if it is not known.
-        path: the file to write.
-        format: "onnx", which needs the extra of that name; or "torch-export".
-        overwrite: whether to replace an existing file.
-    """
+    """Write the network to ``path``, after comparing the export with the model on a few public rows."""
     kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
         raise InvalidInput(
@@ -513,17 +504,7 @@ def write_predictions(
     keep: Sequence[str] = (),
     progress: PredictionProgress = silent,
 ) -> int:
-    """Predict for every record of ``data``, and write the table to ``out`` atomically.
-
-    Args:
-        overwrite: whether to replace an existing file.
-        threshold: as in :meth:`Predictor.predict`.
-        keep: the columns of the input table to copy unchanged.
-        progress: called after each piece.
-
-    Returns:
-        The number of records.
-    """
+    """Predict for every record of ``data``, and write the table to ``out`` atomically."""
     check_out(out, data, overwrite=overwrite)
     predictor.check_threshold(threshold)
     header = _header(predictor, keep)

@@ -106,9 +106,6 @@ def prepared_data(config: Config, progress: Progress = silent, private: Path | N
     """Load the data that the configuration names, and compute the configured features.
 
     Features cost no privacy, since they are fixed in advance or come from a public model.
-
-    Args:
-        private: the private folder of a run, for cached features of a public model.
     """
     if config.pretrained and config.model.tune == "head":
         return _public_features(config, progress, private)

@@ -175,12 +175,7 @@ class FoundPictures:
 
 
 def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
-    """Find the classes in a folder of pictures, and read size and colours from the first picture.
-
-    Args:
-        folder: the folder.
-        largest: the maximum side length in pixels; a larger size is scaled down to it.
-    """
+    """Find the classes in a folder of pictures, and read size and colours from the first picture."""
     ready = (folder / "train").is_dir() and (folder / "test").is_dir()
     root = folder / "train" if ready else folder
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
