@@ -34,7 +34,7 @@ class Spelling(Protocol):
         """Return the tokens of a text; raise InvalidInput for a character without a token."""
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens."""
+        pass
 
 
 class TensorPair(NamedTuple):
@@ -230,14 +230,12 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
 
 
 def is_missing(name: Any) -> bool:
-    """Return whether a name is missing: None, NaN or another missing value, or blank text."""
     if isinstance(name, str):
         return not name.strip()
     return name is None or str(name) in ("<NA>", "NaT", "nan")  # pandas' NA is neither equal nor unequal
 
 
 def missing_owners(count: int) -> InvalidInput:
-    """Return the error that this many rows have no owner."""
     return InvalidInput(
         f"{count} rows have no owner (empty, None or NaN). The guarantee is for owners, so each row must "
         "have one. Leave them out; or, if they are all of different people, give each its own owner."

@@ -105,7 +105,6 @@ def load_image_folder(
 
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Return every file below the class folders with its class number, sorted by class and path."""
     if not folder.is_dir():
         raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}

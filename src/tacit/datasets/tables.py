@@ -188,7 +188,6 @@ def load_table(
 
 
 def _read(encoder: Encoder) -> str:
-    """Describe the columns that are read from a table, for the privacy statement."""
     declared = len(encoder.inputs_of) - (encoder.text is not None)
     columns = f"{declared} columns encoded by declared bounds and values" if declared else ""
     if encoder.text is None:
@@ -229,12 +228,10 @@ def _check_some(part: NDArray[np.bool_], what: str, name: str, test_fraction: fl
 
 
 def _columns_of(user: str | Sequence[str] | None) -> list[str]:
-    """Return the columns of a row's owners."""
     return [] if user is None else [user] if isinstance(user, str) else [*user]
 
 
 def _owners(path: Path, dialect: Dialect, user: str | Sequence[str] | None) -> Owners | None:
-    """Return the owners of a file's rows; None without ``user``."""
     if user is None:
         return None
     columns = _columns_of(user)

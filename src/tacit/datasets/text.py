@@ -64,7 +64,6 @@ class Alphabet:
         return next(places, 0)
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers of the characters of a text."""
         if place := self.missing(text):
             raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
@@ -153,7 +152,6 @@ def text_dataset(
     source: str,
     unit: str,
 ) -> Dataset:
-    """Return a data set of lines; without ``test_lines``, test on a ``test_fraction`` of the lines."""
     if test_lines is None:
         assert test_fraction is not None
         marks = choose_test((line.encode() for line in lines), test_fraction)
@@ -172,7 +170,6 @@ def text_dataset(
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file in UTF-8, plain or .gz."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -243,7 +240,6 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def _folders(folder: Path | None) -> list[Path]:
-    """Return the folders to search: ``folder``, then the one in the environment variable TACIT_DATA."""
     named = {"folder": folder, "the environment variable TACIT_DATA": os.environ.get("TACIT_DATA") or None}
     folders = {name: Path(path).expanduser() for name, path in named.items() if path is not None}
     for name, path in folders.items():
@@ -276,7 +272,6 @@ class Document:
 
     @property
     def owner(self) -> Owner:
-        """The declared user."""
         assert self.user is not None
         return self.user
 
@@ -296,7 +291,6 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
 def read_json_lines(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a JSON Lines file; the errors are those of ``load_documents``."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -364,7 +358,6 @@ class CorpusPart:
 
 
 def corpus_parts(path: Path) -> list[CorpusPart]:
-    """Return the row groups of a Parquet corpus, in order."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Give the path of the corpus.")
@@ -381,7 +374,6 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
 def read_corpus(
     path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a Parquet corpus; the errors are those of :func:`read_part`."""
     count = 0
     for part in corpus_parts(path):
         for document in read_part(part, text=text, user=user, date=date):
@@ -596,7 +588,6 @@ def load_documents(
 def read_documents(
     path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a file or a corpus; the errors are those of :func:`load_documents`."""
     if not path.is_dir() and path.suffix != ".parquet":
         return read_json_lines(path, text=text, user=user, date=date)
     return read_corpus(path, text=text, user=user, date=date)

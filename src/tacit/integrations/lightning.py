@@ -240,7 +240,6 @@ def _step_after(batch: Any) -> int:
 
 
 def _output_folders(trainer: Trainer) -> dict[str, str]:
-    """Return the folders that the Trainer's checkpoints and loggers write to, by the writer's name."""
     folders = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
         for saves in trainer.checkpoint_callbacks
@@ -308,7 +307,6 @@ def _contradicting(trainer: Any, plan: Plan) -> list[str]:
 
 
 def check_module(module: Any, session: PrivateSession) -> None:
-    """Refuse a module that would train without the session."""
     name = type(module).__name__
     if module.automatic_optimization:
         raise PrivacyRefusal(

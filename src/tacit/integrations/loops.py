@@ -71,11 +71,10 @@ class Tickets:
             yield _ticket(self._session)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
+        pass
 
 
 def _steps_of_a_pass(session: PrivateSession) -> int:
@@ -93,7 +92,6 @@ def _ticket(session: PrivateSession) -> dict[str, Tensor]:
 
 
 def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
-    """Return the ticket that a loop read."""
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
@@ -114,17 +112,14 @@ class SteppedBySession:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the session's optimizer; you may change learning rates here."""
         return self._session.optimizer.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default settings of the session's optimizer."""
         return self._session.optimizer.defaults
 
     @property
     def state(self) -> Any:
-        """The state of the session's optimizer."""
         return self._session.optimizer.state
 
     def step(self, closure: Callable[[], object] | None = None) -> None:
@@ -142,14 +137,13 @@ class SteppedBySession:
         self._seen = self._session.steps_done
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing, as the session leaves no gradients."""
+        pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state, as the session's file contains the optimizer's state."""
         return {"state": {}, "param_groups": []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing, as the session's file contains the optimizer's state."""
+        pass
 
 
 @final
@@ -195,16 +189,13 @@ class SessionStates:
                 )
 
     def path(self, steps: int) -> Path:
-        """Return the file of the state after ``steps`` steps."""
         return self.folder / f"step-{steps}.session"
 
     def steps(self) -> list[int]:
-        """Return the steps after which a state was saved, in ascending order."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
         return sorted(int(match[1]) for match in matches if match)
 
     def check_fresh(self, way_on: str) -> None:
-        """Refuse to begin a run in the folder of another run's states."""
         if steps := self.steps():
             raise InvalidInput(
                 f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
@@ -212,7 +203,6 @@ class SessionStates:
             )
 
     def save(self, session: PrivateSession) -> None:
-        """Save the session's current state."""
         session.save(self.path(session.steps_done))
         self._own.add(session.steps_done)
 
@@ -232,7 +222,6 @@ class SessionStates:
         session.load(self.path(steps))
 
     def keep(self, checkpoints: Collection[int]) -> None:
-        """Remove the states whose checkpoints were deleted."""
         present = set(checkpoints)
         for steps in self._own - present:
             self.path(steps).unlink(missing_ok=True)

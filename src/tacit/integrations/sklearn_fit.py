@@ -64,8 +64,6 @@ _ALONE = "other calls of fit on the same records, as in cross-validation, are no
 
 @dataclass
 class _Fits:
-    """The number of fits that searches in this process made without a ledger, and their total cost."""
-
     fits: int = 0
     epsilon: float = 0.0
     delta: float = 0.0
@@ -165,7 +163,6 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
 
 
 def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
-    """Return an encoder for columns with ``bounds``; columns without names are x0, x1, ..."""
     count = estimator.n_features_in_
     frame_names = getattr(estimator, "feature_names_in_", None)
     names = [f"x{place}" for place in range(count)] if frame_names is None else frame_names.tolist()
@@ -227,14 +224,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _of_networks: ClassVar[Recipe]
 
     def _recipe(self, records: int, longest: float) -> Recipe:
-        """Return the default settings for input rows of norm at most ``longest``."""
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
 
     @property
     def _classes(self) -> int:
-        """The number of declared classes; 1 for a regressor."""
         raise NotImplementedError
 
     @property
@@ -247,7 +242,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, with ``non_deterministic`` set, as each call of fit draws new noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags

@@ -51,7 +51,6 @@ class WrongType(InvalidInput, TypeError):
 def scaled(
     values: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Clamp (n, d) values to [low, high], (d,) each, and scale this range to [-1, 1]."""
     clamped = np.clip(values, low, high)
     return ((clamped - low) / (high - low) * 2 - 1).astype(np.float32)
 
@@ -136,7 +135,6 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
 def class_weights(
     weights: Mapping[Any, float] | str | None, classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:
-    """Return the weight of each class, (k,), 1 by default; None if ``weights`` is None."""
     if weights is None:
         return None
     if isinstance(weights, str):
@@ -236,7 +234,6 @@ _SAME = 1e-3  # relative to a row's length; summing in another order in float32 
 
 
 def takes_given(estimator: Estimator) -> bool:
-    """Return whether ``features`` gets X as given, because neither bounds nor columns are declared."""
     return estimator.features is not None and estimator.bounds is None and estimator.columns is None
 
 
@@ -268,8 +265,6 @@ def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """Records as the user passed them, before their features are computed."""
-
     estimator: Estimator
     X: Any
 
@@ -342,7 +337,6 @@ def _slice(X: Any, start: int, stop: int) -> Any:
 
 
 def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Subtract each row's mean, and scale the row to length 1."""
     rows = rows / np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)  # no overflow of squares
     rows = rows - rows.mean(axis=1, keepdims=True)
     unit: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -394,7 +388,6 @@ def _output_of(features: Any, piece: Any) -> Any:
 
 
 def _inputs(features: nn.Module, piece: Any) -> Tensor:
-    """Return a module's inputs: tokens from its own ``tokens`` method if it has one, or float32 numbers."""
     tokens = getattr(features, "tokens", None)
     if callable(tokens):
         inputs: Tensor = tokens(list(piece))
@@ -407,7 +400,6 @@ def _inputs(features: nn.Module, piece: Any) -> Tensor:
 
 @contextmanager
 def _eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode, and restore the mode of each submodule at the end."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

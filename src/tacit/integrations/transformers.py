@@ -58,7 +58,6 @@ _DEFAULTS: dict[str, Any] = {"learning_rate": 5e-4}
 
 
 def _plan_settings(plan: Plan) -> dict[str, Any]:
-    """Return the settings that follow from the plan."""
     return {
         "max_steps": plan.steps,
         "per_device_train_batch_size": round(plan.expected_batch_size),
@@ -188,7 +187,6 @@ def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
 
 
 def check_accelerator(accelerator: Any) -> None:
-    """Refuse options that ``accelerate launch`` or its configuration file switched on."""
     state = accelerator.state
     dynamo = getattr(getattr(state, "dynamo_plugin", None), "backend", None)
     switches = {
@@ -215,14 +213,12 @@ _REFUSED_ARGUMENTS = {
 
 
 def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
-    """Refuse the two arguments of Trainer that PrivateTrainer does not support."""
     for name, value in (("compute_loss_func", compute_loss_func), ("model_init", model_init)):
         if value is not None:
             raise PrivacyRefusal(f"PrivateTrainer takes no {name}: {_REFUSED_ARGUMENTS[name]}.")
 
 
 def check_collator(collator: object) -> None:
-    """Refuse a collator that joins several records into one row."""
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
             "DataCollatorWithFlattening joins the records into one row: attention and padding would mix "
@@ -231,7 +227,6 @@ def check_collator(collator: object) -> None:
 
 
 def check_held_out(data: object, eval_data: object) -> None:
-    """Refuse to evaluate on the training records."""
     training = [data, data.data] if isinstance(data, UserRecords) else [data]
     if eval_data is not None and any(one is own for one in _sets(eval_data) for own in training):
         raise PrivacyRefusal(
@@ -544,8 +539,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
 
 class _Checkpoints(TrainerCallback):  # type: ignore[misc]
-    """Tells a PrivateTrainer when the Trainer has loaded or written a checkpoint."""
-
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
 
@@ -570,7 +563,6 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
 
 
 def _checkpoints(output_dir: str) -> dict[int, Path]:
-    """Return the folders of the Trainer's checkpoints, by step."""
     folders = (path for path in Path(output_dir).glob("checkpoint-*") if path.is_dir())
     return {
         int(number): path for path in folders if (number := path.name.removeprefix("checkpoint-")).isdecimal()

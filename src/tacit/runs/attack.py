@@ -97,8 +97,6 @@ from tacit.training.resume import is_trained_on
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run: its data, the performed plan, its statement, and its model."""
-
     folder: Path
     config: Config
     data: Dataset
@@ -126,7 +124,6 @@ class FinishedRun:
 
 
 def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
-    """Return the configuration, the performed plan and the statement of a finished run."""
     weights = weights_in(folder)
     if not folder.is_dir():
         raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
@@ -148,7 +145,6 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
 
 
 def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
-    """Read the files of a run, and load its data again."""
     config, plan, statement = finished_files(folder)
     if config.data.rows_per_user is not None:
         raise InvalidInput(
@@ -283,12 +279,10 @@ def _second_stage(
 
 
 def results_of(audit: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
-    """Return the audit's three results, each of which tests the claim."""
     return audit.claim, audit.one_run, audit.one_run_by_tradeoff
 
 
 def suspects(audit: SlotAudit) -> bool:
-    """Return whether one of the audit's results rejects the claim."""
     return any(result.claim_rejected for result in results_of(audit))
 
 
@@ -357,7 +351,6 @@ def audit_findings(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> list[dict[str, Any]]:
-    """Audit the run as :func:`audit_folder` does, and return the results as plain data, with their words."""
     found = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
     where = f"{found.slots:,} canaries were planted in this run; a secret coin included about half of them."
     if found.rehearsal:
@@ -373,7 +366,6 @@ def audit_findings(
 
 
 def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
-    """Return the command that tests a finished run, or the reason why none does."""
     run = shlex.quote(str(folder))
     if config.data.date is not None:
         return "No command tests a run by date: attacks train on random halves of the records."
@@ -432,7 +424,6 @@ def run_findings(
 def proven_findings(
     folder: Path, plan: Plan, statement: Mapping[str, Any], *, data: str, model: str
 ) -> dict[str, Any]:
-    """Return a description of the run, and its proven limits."""
     curve = account(read_event(statement["event"]), adjacency=plan.adjacency)
     return {
         "run": {
@@ -495,7 +486,6 @@ def attack_findings(
 
 
 def described(run: FinishedRun) -> dict[str, Any]:
-    """Return a description of the run, and its proven limits."""
     section = run.config.model
     parameters = sum(p.numel() for p in run.model.parameters())
     model = f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"
@@ -505,7 +495,6 @@ def described(run: FinishedRun) -> dict[str, Any]:
 def _scores(
     run: FinishedRun, outputs: NDArray[Any], shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Score members and non-members, and once more without each group of shadow models."""
 
     def named(values: Array) -> Scores:
         return Scores.of(values, run.is_member)
@@ -546,7 +535,6 @@ def outputs_of(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 
 
 def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
-    """Train the same model on the same records and canaries without clipping and noise."""
     tell = partial(progress, "training without DP")
     return train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
@@ -578,7 +566,6 @@ def _shadow_models(
 
 
 def identity_of(run: FinishedRun, name: str) -> str:
-    """Return a digest of all that the outputs of shadow models depend on."""
     digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
     digest.update(weights_in(run.folder).read_bytes())
     for part in as_records(run.pool).content() or ():  # the test records have no digest in the run
@@ -657,7 +644,6 @@ def secrets_found(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Rank the run's planted secrets by each model, and return the results as plain data."""
     section = run.config.canaries
     space = secret_space(section)
     alphabet = spelling_of(run.data)
@@ -684,7 +670,6 @@ def secrets_found(
 
 
 def spelling_of(data: Dataset) -> Spelling:
-    """Return the encoder of made-up text in the vocabulary of the data."""
     return Alphabet(data.alphabet) if data.spelling is None else data.spelling
 
 
@@ -710,7 +695,6 @@ def ranked_secret(
 
 
 def asking(model: nn.Module, data: Dataset) -> NextToken:
-    """Convert the model of a run on text to a function that returns next-token logits."""
     length = data.input_shape[0]
     if data.vocabulary:
         return next_of_tokens(model, length, data.vocabulary)

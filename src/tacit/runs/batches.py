@@ -74,8 +74,6 @@ class Rule:
 @final
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of training records and test records in one part of the corpus."""
-
     train: int
     test: int
 
@@ -219,14 +217,12 @@ def _write_shard(batches: list[Any], number: int, each: int, steps: int, folder:
 
 
 def shard_row(shard: Shard) -> Any:
-    """Return a description of a shard as an Arrow batch of one row, which Spark sends back."""
     small, text = pyarrow.int32(), pyarrow.string()
     schema = pyarrow.schema([("name", text), ("first", small), ("steps", small), ("sha256", text)])
     return pyarrow.RecordBatch.from_pylist([vars(shard)], schema=schema)
 
 
 def empty_shards(shards: Iterable[Shard], steps_in_shard: int, steps: int, folder: Path) -> list[Shard]:
-    """Write empty shards for steps without records, and return all shards in order."""
     by_step = {shard.first: shard for shard in shards}
     for first in range(0, steps, steps_in_shard):
         if first not in by_step:
@@ -240,7 +236,6 @@ def _path(work: Path, name: str, number: int) -> Path:
 
 
 def _write_table(path: Path, table: Any) -> str:
-    """Write a table atomically, and return the SHA-256 of the file."""
     sink = pyarrow.BufferOutputStream()
     pq.write_table(table, sink)
     data = sink.getvalue()
@@ -266,8 +261,6 @@ class Engine(Protocol):
 @final
 @dataclass(frozen=True)
 class Written:
-    """A finished ``folder`` of batches, with its number of ``shards`` and their total size in ``bytes``."""
-
     folder: Path
     plan: Plan
     shards: int
@@ -275,7 +268,6 @@ class Written:
 
 
 def check_batches(config: Config) -> Plan:
-    """Check that batches can be written for a configuration, and return its plan."""
     if config.data.parquet is None:
         raise InvalidInput(
             "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
@@ -294,7 +286,6 @@ def write_batches(
     progress: Progress,
     generator: Generator | None = None,
 ) -> Written:
-    """Write the batches of a whole run to ``out``."""
     plan = check_batches(config)
     rule = rule_of(config)
     parts = corpus_parts(Path(str(config.data.parquet)).resolve())

@@ -210,7 +210,6 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows."""
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
@@ -222,7 +221,6 @@ def records_of(config: Config, data: Dataset) -> Data | UserRecords:
 
 
 def owned_by(config: Config) -> str | None:
-    """Return the column or columns that identify people, if a person may have several rows; else None."""
     user = config.data.user
     if config.data.rows_per_user is None or user is None:
         return None

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # the section is checked without torch
 
 
 def secret_space(section: CanariesSection) -> SecretSpace:
-    """Return the space of all possible secrets of a canary."""
     return SecretSpace(section.alphabet, section.length)
 
 
@@ -49,7 +48,6 @@ def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
 
 
 def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
-    """Add the canaries whose coin landed on "in" to the training records, and return the data."""
     lines = planted_records(canaries)
     if not lines:
         return data
@@ -68,13 +66,11 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
 
 
 def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
-    """Write the canaries to a file that only its owner may read."""
     text = json.dumps([asdict(canary) for canary in canaries], indent=1, ensure_ascii=False)
     write_atomically(path, lambda file: file.write(text.encode()), mode=0o600)
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none."""
     section = config.canaries
     if not section.count:
         return ()
@@ -195,7 +191,6 @@ def tag_length(characters: str, count: int) -> int:
 
 
 def check_nothing_planted(config: Config) -> None:
-    """Refuse settings that batches written in advance do not support."""
     if config.data.rows_per_user is not None:
         raise InvalidInput(
             "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "

@@ -34,8 +34,6 @@ _LARGEST = 50.0  # a larger epsilon is treated as this one, since its noise woul
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A checked configuration with its ``text``, and the run's ``folder``, ``plan`` and ``ledger``."""
-
     config: Config
     text: str
     folder: Path
@@ -98,7 +96,6 @@ def _check_factory(reference: str) -> None:
 
 @contextmanager
 def importing_from_here() -> Iterator[None]:
-    """Find modules in the current folder first, as ``python -m`` does."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         yield
@@ -126,7 +123,6 @@ def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> Ledge
 
 
 def check_ledger(section: LedgerSection) -> None:
-    """Refuse an incomplete section, with which nothing would be charged."""
     if section.url is None:
         settings = [name for name, value in section if value not in (None, False, "")]
         if settings:
@@ -191,17 +187,14 @@ def resume_state(folder: Path) -> Path:
 
 
 def slot_files(folder: Path) -> tuple[Path, Path]:
-    """Return the paths of an audited run's slots and, in the private folder, of its coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
 
 
 def declarations_file(folder: Path) -> Path:
-    """Return the path of the curator's report on whether the declared columns fit the table."""
     return folder / _PRIVATE / "declarations.txt"
 
 
 def canary_file(folder: Path) -> Path:
-    """Return the path of the file with a text run's canaries and the outcomes of their coins."""
     return folder / _PRIVATE / "canaries.json"
 
 
@@ -244,7 +237,6 @@ def check_empty(folder: Path, config_text: str) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that the process cannot write to, before any long work."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     effective = os.access in os.supports_effective_ids
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):

@@ -120,7 +120,6 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
 
 
 def reasons(text: str) -> list[str]:
-    """Return a line with value and reason for each setting that a linear model's run file left out."""
     run_file = with_each_column(tomllib.loads(text))
     filled = with_recipe(run_file)
     model, privacy = filled["model"], filled["privacy"]
@@ -156,7 +155,6 @@ def reasons(text: str) -> list[str]:
 
 
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
-    """Fill in the settings of a linear model of a table by its recipe, with bins for numbers if they help."""
     name, target = run_file["model"]["name"], run_file["data"].get("target")
     columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
     with suppress(InvalidInput, PrivacyRefusal):  # a later check reports it
@@ -232,7 +230,6 @@ def _classes_of(run_file: Mapping[str, Any]) -> int:
 def _recipe(
     tune: str, model: Mapping[str, Any], lora: dict[str, Any], records: int, epsilon: float, classes: int
 ) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe for the part that is trained, and ``[lora]``, filled in if it is missing."""
     if tune not in ("lora", "full"):
         recipe = linear_recipe(records, epsilon, classes=classes)
         if classes == 1:  # a head learns no spread, and its squared error has a curvature of up to 4
@@ -325,7 +322,6 @@ class Config(Section):
 
     @property
     def public_settings(self) -> dict[str, Any]:
-        """The settings with which a public model is loaded; None leaves a setting to the model."""
         model = self.model
         return {
             "architecture": model.architecture,
@@ -488,11 +484,9 @@ class Config(Section):
         return self
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
-        """Read the declarations of the table's columns."""
         return parse_columns(self.columns, source=source)
 
     def read_dialect(self, source: str = "") -> Dialect:
-        """Read the dialect of the table's CSV files."""
         return Dialect.from_data(self.table, f"{source}[table]")
 
 
@@ -526,7 +520,6 @@ def read_text(path: Path | str) -> str:
 
 
 def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
-    """Parse the configuration in ``text``; errors name its ``origin``, such as the path of the file."""
     refuse_blanks(text, origin)
     try:
         data = with_recipe(with_each_column(tomllib.loads(text)), tune)

@@ -52,7 +52,6 @@ class Doubt:
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
-    """Return the mismatches between the table of a run file and its declared columns and ``records``."""
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
     text = None if config.data.text is None else TextColumn(config.data.text, 1)
@@ -98,7 +97,6 @@ def about_declarations(config: Config, trained: int, owners: Owners | None) -> s
 
 
 def _kept(rows_of: Counter[str], config: Config) -> int:
-    """Return the number of people, or of their rows that a run keeps if it draws rows."""
     if config.data.draw == "users":
         return len(rows_of)
     most = config.data.rows_per_user or 1

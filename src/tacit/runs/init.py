@@ -41,7 +41,6 @@ _NUMBERS = ("number", "integer")
 
 
 def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) -> None:
-    """Refuse targets that no model can predict, alone or together."""
     for target in targets:
         check_column("target", target, columns)
         if columns[target].kind in ("text", "date", "datetime"):
@@ -127,7 +126,6 @@ def stated_facts(
     values: Sequence[str] = (),
     usual: bool = False,
 ) -> Facts:
-    """Add the facts about single columns that options state, each as ``NAME=VALUE``."""
     names = sample.columns
     for name in facts.left_out:
         check_column("--leave-out", name, names)
@@ -162,7 +160,6 @@ def _refuse_bounds_of_unused(facts: Facts, bounds: Sequence[str]) -> None:
 
 
 def usual_of(columns: Mapping[str, FoundColumn]) -> dict[str, Usual]:
-    """Return the usual bounds of columns with a well-known name, such as age."""
     bounds = {name: usual_bounds(name, c.kind, c.settings.get("unit", "")) for name, c in columns.items()}
     return {name: usual for name, usual in bounds.items() if usual is not None}
 
@@ -265,7 +262,6 @@ def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
 
 
 def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
-    """Return the columns that a policy declares: all except the column of people."""
     return {name: c for name, c in table_columns(sample, facts).items() if name != facts.unit_column}
 
 
@@ -277,7 +273,6 @@ def _misfit(fact: str, name: str, column: FoundColumn, kinds: str) -> InvalidInp
 
 
 def with_facts(name: str, column: FoundColumn, facts: Facts, *, policy: bool = False) -> dict[str, object]:
-    """Return the settings of ``[columns.NAME]``, with None for those that are to be filled in."""
     settings: dict[str, object] = {"kind": column.kind or None}
     if column.kind in BOUNDED:
         settings["lower"], settings["upper"] = facts.bounds.get(name, (None, None))
@@ -358,7 +353,6 @@ steps = 300  # more steps need more noise in each; or epochs
 
 
 def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
-    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     columns = table_columns(sample, facts)
     parts = [_HEAD.format(table=table.name, read=_sample_text(sample)), _data(table, facts)]
     if sample.dialect:
@@ -374,7 +368,6 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
 
 
 def policy_text(sample: Sniffed, facts: Facts) -> str:
-    """Return a whole policy in TOML, with ``FILL IN`` for facts that were not stated."""
     table = [table_section(sample.dialect)] if sample.dialect else []
     return policy_template(
         [*table, *_sections(sample, policy_columns(sample, facts), facts, policy=True)],
@@ -522,7 +515,6 @@ class Question:
 def ask_facts(
     sample: Sniffed, facts: Facts, ask: Callable[[Question], str], *, policy: bool = False
 ) -> Facts:
-    """Ask about the facts that were not stated, and return the facts with the answers."""
     wizard = _Wizard(sample, facts, ask)
     columns = policy_columns if policy else table_columns
     try:
@@ -561,7 +553,6 @@ class _Wizard:
         return table_columns(self.sample, self.facts)
 
     def kinds(self) -> None:
-        """Ask for columns whose kind differs from the one proposed from the first rows."""
         question = Question(
             "kinds",
             (
@@ -604,7 +595,6 @@ class _Wizard:
         return bool(person_in(name)) and (column.kind, column.doubt) == ("text", REPEATS)
 
     def usual(self, columns: Mapping[str, FoundColumn]) -> None:
-        """Offer the usual bounds of columns with well-known names, all in one question."""
         offered = {name: to for name, to in usual_of(columns).items() if name not in self.facts.bounds}
         if not offered:
             return

@@ -185,7 +185,6 @@ class LanguageModel(Learner):
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """The name, type and digests of the public model and its tokenizer."""
         return {
             "folder": self._folder.path.resolve().name,
             "model_type": str(self._folder.config["model_type"]),
@@ -195,7 +194,6 @@ class LanguageModel(Learner):
 
     @property
     def adapter(self) -> bool:
-        """Whether the result is a LoRA adapter, not a whole model."""
         return self.config.lora.rank is not None
 
     def build(self) -> nn.Module:

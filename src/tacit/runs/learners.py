@@ -102,7 +102,6 @@ class Description:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:
-        """Read a description from plain data."""
         task, features = data["task"], data["features"]
         if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
@@ -123,7 +122,6 @@ class Description:
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
-    """Describe the model of a run; ``statement`` is the JSON of its privacy statement."""
     task = task_of(data)
     kind = kind_of(config, data)
     return Description(
@@ -155,7 +153,6 @@ def card_facts(description: Description) -> CardFacts:
 
 
 def statement_digest(statement: bytes) -> str:
-    """Return the SHA-256 of a statement's bytes, in hexadecimal."""
     return hashlib.sha256(statement).hexdigest()
 
 
@@ -173,7 +170,6 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
 
 
 def read_description(path: Path) -> Description:
-    """Read the description in the file of a model."""
     if not path.is_file():
         raise InvalidInput(
             f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
@@ -251,7 +247,6 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model."""
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as problem:
@@ -357,8 +352,6 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 
 
 class Network(Learner):
-    """A network of Tacit or of the user, in a file of its own."""
-
     def build(self) -> nn.Module:
         task = task_of(self.data)
         numbers = isinstance(task, Numbers)

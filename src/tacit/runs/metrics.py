@@ -77,8 +77,6 @@ class CsvWatcher:
 
 
 class Tracker(ABC):
-    """A watcher that sends the metrics of a run to an experiment tracker."""
-
     extra: ClassVar[str]
     module: ClassVar[str]
     title: ClassVar[str]
@@ -224,7 +222,6 @@ class WandbWatcher(Tracker):
 
 
 def trackers(config: Config) -> list[type[Tracker]]:
-    """Return the trackers that a configuration asks for."""
     kinds: tuple[type[Tracker], ...] = (TensorBoardWatcher, MLflowWatcher, WandbWatcher)
     enabled = [kind for kind in kinds if getattr(config.run, kind.extra)]
     for kind in enabled:
@@ -233,7 +230,6 @@ def trackers(config: Config) -> list[type[Tracker]]:
 
 
 def public_parameters(config: Config) -> dict[str, str | float]:
-    """Return the settings that trackers get: all set values of model, privacy, optimizer and training."""
     return {
         f"{section}.{name}": value if isinstance(value, bool | int | float) else str(value)
         for section in _PUBLIC
@@ -341,7 +337,6 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
 
 
 def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Write the evaluation as JSON, then as a page, and return the name of the page."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
     page = evaluation_page(data, title=folder.name)

@@ -45,7 +45,6 @@ class Task(ABC):
 
     @property
     def outputs(self) -> int:
-        """The number of outputs for a record, or for each character of text."""
         return math.prod(self.data.train.targets.shape[1:])
 
     @abstractmethod
@@ -184,7 +183,6 @@ class Tokens(Characters):
 
 
 def task_of(data: Dataset) -> Task:
-    """Return the task that the targets of a data set set."""
     kinds: tuple[tuple[object, type[Task]], ...] = (
         (data.vocabulary, Tokens),
         (data.alphabet, Characters),
@@ -197,7 +195,6 @@ def task_of(data: Dataset) -> Task:
 def losses_of(
     data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
 ) -> PerExampleLoss:
-    """Return the per-example loss of the data's task."""
     task = task_of(data)
     check_loss(name, task.targets)
     check_class_weights(class_weights or {}, data.classes)
@@ -268,14 +265,12 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_head(name: str, rate: float | None) -> bool:
-    """Return whether a weight is in the head of a public model and the head has its own learning rate."""
     return rate is not None and name.startswith("head.")
 
 
 def begin_step(
     config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int
 ) -> None:
-    """Set the learning rates of a step, if they change during the run."""
     section = config.optimizer
     if isinstance(model, InPhases):
         model.begin_step(optimizer, step, steps)
@@ -287,7 +282,6 @@ def begin_step(
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
-    """Return the device of that name."""
     try:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
@@ -371,7 +365,6 @@ def _from_factory(
 
 
 def import_factory(reference: str) -> Factory:
-    """Import the function at "module:function", from the current folder or Python's path."""
     module_name, _, function = reference.partition(":")
     form = 'It must be "module:function", with the module in the current folder or installed.'
     try:
@@ -398,7 +391,6 @@ def _where(problem: BaseException) -> str:
 
 
 def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExampleLoss:
-    """Return the loss of :func:`losses_of`, or that of a :class:`StandardLinear` model."""
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
 

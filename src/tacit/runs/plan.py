@@ -32,7 +32,6 @@ _KEY_OF = {  # keys that differ from the argument's name
 
 
 def make_plan(config: Config) -> Plan:
-    """Make the plan that the configuration describes."""
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise InvalidInput(
@@ -46,7 +45,6 @@ def make_plan(config: Config) -> Plan:
 
 
 def check_comparable(name: str, config: Config) -> None:
-    """Refuse a run file with batches or noise that the planner does not account for."""
     if config.data.draw == "rows":
         raise InvalidInput(
             f'{name}: [data] draw = "rows" cannot be compared: its price is that of all rows of a person. '
@@ -137,7 +135,6 @@ def _plan(config: Config) -> Plan:
 
 
 def in_keys(argument: str, value: str | None) -> str:
-    """Return the run file's key for an argument of a plan."""
     key = _KEY_OF.get(argument, argument)
     section = next((name for name, keys in _KEYS.items() if key in keys), None)
     if section is None:
@@ -207,7 +204,6 @@ def _of_public_model(config: Config, tune: str) -> int | None:
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of the tensors in a safetensors file from its header."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

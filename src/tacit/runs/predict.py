@@ -179,8 +179,6 @@ def _program(network: nn.Module, example: Tensor) -> torch.export.ExportedProgra
 
 
 class _Named(nn.Module):
-    """The network with an input named :data:`INPUT`."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -251,7 +249,6 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
 
 def _with_tokens(kind: Kind, model: Any) -> Kind:
-    """Return the preprocessing, with the tokenizer of the model's body if the model reads a text."""
     if not isinstance(kind, Table) or kind.encoder.text is None:
         return kind
     return kind.with_tokens(model.encoder.tokens)
@@ -504,7 +501,6 @@ def write_predictions(
     keep: Sequence[str] = (),
     progress: PredictionProgress = silent,
 ) -> int:
-    """Predict for every record of ``data``, and write the table to ``out`` atomically."""
     check_out(out, data, overwrite=overwrite)
     predictor.check_threshold(threshold)
     header = _header(predictor, keep)

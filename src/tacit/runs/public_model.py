@@ -41,7 +41,6 @@ _TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
 
 
 def public_model(config: Config) -> Pretrained:
-    """Load the public model that a run file names."""
     path = Path(str(config.model.public))
     with spelled(in_run_file):
         return _loaded(path, config.model.public_key, _stamp(path), **config.public_settings)

@@ -77,8 +77,6 @@ _PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the
 
 @final
 class Meeting:
-    """The rendezvous of this process with the other processes of ``launch``."""
-
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._ranks: ProcessRanks | None = None
@@ -148,7 +146,6 @@ class Meeting:
 
 
 def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
-    """Refuse to begin if a rank was started with another configuration or another ``--resume``."""
     mine = (checked.text, checked.resume)
     first = ranks.from_first(lambda: mine)
 

@@ -55,7 +55,6 @@ _SOURCES: tuple[type[Source], ...] = (*_KINDS, Documents)
 
 
 def source_of(section: DataSection) -> type[Source]:
-    """Return the kind of the data that a run file names."""
     return next(kind for kind in _SOURCES if section.source in kind.sources)
 
 
@@ -65,7 +64,6 @@ def kind_of(config: Config, data: Dataset) -> Kind:
 
 
 def kind_from(data: Mapping[str, Any]) -> Kind:
-    """Read the kind that the file of a model describes."""
     kinds = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not kinds:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
@@ -98,7 +96,6 @@ def _check_public_model(config: Config) -> None:
 
 
 def load_data(config: Config, progress: Progress = silent) -> Dataset:
-    """Load the data that the configuration names, before any features are computed."""
     return check_data(config).load(config, progress)
 
 

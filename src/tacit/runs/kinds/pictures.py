@@ -218,7 +218,6 @@ def _steps(records: int | None) -> int:
 
 
 def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
-    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     data = [
         setting("images", pictures.folder.as_posix(), "relative to the folder where you run tacit"),
         setting("classes", pictures.classes, "" if len(pictures.classes) > 5 else "the folders' names"),

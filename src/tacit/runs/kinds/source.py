@@ -33,7 +33,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(*_: object) -> None:
-    """Show no progress."""
+    pass
 
 
 _SLACK = 1e-6  # relative to the range, for the rounding of float32
@@ -139,7 +139,6 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that does not fit the targets: characters, tokens, classes, labels or numbers."""
     own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
     fits = own.get(targets, "causal")
     if name not in (None, fits):
@@ -150,7 +149,6 @@ def check_loss(name: str | None, targets: str) -> None:
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse class weights that do not fit the declared classes."""
     if weights and not classes:
         raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
     if strange := [name for name in weights if name not in classes]:

@@ -276,7 +276,6 @@ class Tokens:
 
     @property
     def spelling(self) -> Spelled:
-        """The same tokenizer with one token for each character."""
         return Spelled(self._tokenizer)
 
     def _ids(self, text: str) -> list[int]:
@@ -297,7 +296,6 @@ class Spelled:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Return one token for each character of a text."""
         encodings = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
         for character, tokens in zip(text, encodings, strict=True):
             if len(tokens) != 1:
