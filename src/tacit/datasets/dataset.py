@@ -1,10 +1,9 @@
-"""The data sets that loaders return: tensors for training and testing, and facts for the statement.
+"""The data sets that loaders return: tensors for training and testing, and facts for the statement."""
 
-Each test record is chosen independently, so that adding or removing a record never moves another one between
-training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the number of
-records: with one more record, training would get quite different records, but the guarantee only covers a
-difference of one record.
-"""
+# Each test record is chosen independently, so that adding or removing a record never moves another one
+# between training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the
+# number of records: with one more record, training would get quite different records, but the guarantee
+# only covers a difference of one record.
 
 from __future__ import annotations
 
@@ -104,7 +103,21 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):
             if self.tokens:
-                _check_text(f"{self.name}.{part}", pair, tokens=self.tokens)
+                inputs, targets = pair
+                fits = (
+                    inputs.dtype == targets.dtype == torch.int64
+                    and inputs.ndim == 2
+                    and inputs.shape == targets.shape
+                    and len(inputs) > 0
+                    and int(inputs.min()) >= 0
+                    and max(int(inputs.max()), int(targets.max())) < self.tokens
+                )
+                if not fits:
+                    raise InvalidInput(
+                        f"{self.name}.{part} must hold int64 tokens below {self.tokens}, of shape (n, L); "
+                        f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} "
+                        f"{tuple(targets.shape)}. It needs at least one record."
+                    )
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
                 _check_labels(f"{self.name}.{part}", pair.targets, self.labels)
@@ -158,23 +171,6 @@ def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
         )
     if wrong := int(((targets != 0) & (targets != 1)).sum()):
         raise InvalidInput(f"{name}.targets must be 0 or 1, as labels are; {wrong} of them are neither.")
-
-
-def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
-    inputs, targets = pair
-    fits = (
-        inputs.dtype == targets.dtype == torch.int64
-        and inputs.ndim == 2
-        and inputs.shape == targets.shape
-        and len(inputs) > 0
-        and int(inputs.min()) >= 0
-        and max(int(inputs.max()), int(targets.max())) < tokens
-    )
-    if not fits:
-        raise InvalidInput(
-            f"{name} must hold int64 tokens below {tokens}, of shape (n, L); got {inputs.dtype} "
-            f"{tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}. It needs at least one record."
-        )
 
 
 def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:

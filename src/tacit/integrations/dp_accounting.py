@@ -1,16 +1,15 @@
-"""Conversion of events to and from Google's dp_accounting, and the epsilon that it computes.
+"""Conversion of events to and from Google's dp_accounting, and the epsilon that it computes."""
 
-An event of one library becomes the event of the other library that describes the same mechanism. If there is
-none, the conversion raises an error that names the event. Both libraries define a noise multiplier as the
-standard deviation of the noise over the bound on one record's contribution, under every adjacency, so nothing
-is rescaled.
-
-dp_accounting rounds privacy losses up to a grid (spacing 1e-4 by default). So it returns upper bounds, and no
-lower bounds. It does not allow for floating-point rounding: if the number of steps times 1e-16 is close to
-delta, its answer is too small. Two costs in its version 0.6.0 are known to be wrong, so this module never
-computes them. Under replace-one its Renyi accountant takes sensitivity 1 instead of 2
-(google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
-"""
+# An event of one library becomes the event of the other library that describes the same mechanism. If there
+# is none, the conversion raises an error that names the event. Both libraries define a noise multiplier as
+# the standard deviation of the noise over the bound on one record's contribution, under every adjacency, so
+# nothing is rescaled.
+#
+# dp_accounting rounds privacy losses up to a grid (spacing 1e-4 by default). So it returns upper bounds,
+# and no lower bounds. It does not allow for floating-point rounding: if the number of steps times 1e-16 is
+# close to delta, its answer is too small. Two costs in its version 0.6.0 are known to be wrong, so this
+# module never computes them. Under replace-one its Renyi accountant takes sensitivity 1 instead of 2
+# (google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
 
 from __future__ import annotations
 

@@ -1,23 +1,21 @@
-"""Private steps in another library's training loop, and the storage of a session's states.
+"""Private steps in another library's training loop, and the storage of a session's states."""
 
-The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run the
-loop reads the number of the next step, a ticket, instead of a batch (:func:`ticket_loader`), and the session
-takes that step. The Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record
-and no gradient passes through the Trainer's loop.
-
-A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
-secret key of the noise, and with it anyone can subtract the noise from the model. So the states are stored in
-a separate folder (:class:`SessionStates`), one file for each checkpoint, and each is deleted with its
-checkpoint.
-
-**Guarantee**
-
-* A loader returns a ticket only if the session has a step left for which the ledger was charged.
-* Each step of the Trainer's optimizer belongs to exactly one private step: the optimizer raises an error
-  otherwise.
-* The folder of the states is inside no folder that the Trainer writes to, even through symbolic links.
-* A new run overwrites no state of an earlier run.
-"""
+# The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run
+# the loop reads the number of the next step, a ticket, instead of a batch (ticket_loader), and the session
+# takes that step. The Trainer's optimizer (SteppedBySession) then has nothing left to do. No record and no
+# gradient passes through the Trainer's loop.
+#
+# A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
+# secret key of the noise, and with it anyone can subtract the noise from the model. So the states are
+# stored in a separate folder (SessionStates), one file for each checkpoint, and each is deleted with its
+# checkpoint.
+#
+# Guarantee:
+# * A loader returns a ticket only if the session has a step left for which the ledger was charged.
+# * Each step of the Trainer's optimizer belongs to exactly one private step: the optimizer raises an error
+#   otherwise.
+# * The folder of the states is inside no folder that the Trainer writes to, even through symbolic links.
+# * A new run overwrites no state of an earlier run.
 
 from __future__ import annotations
 

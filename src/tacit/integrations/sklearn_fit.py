@@ -284,7 +284,14 @@ def train_model(
         _check_one_release(settings)
     inputs = rows.inputs
     if isinstance(inputs, Given):
-        _check_before_features(settings, rows)
+        # Refuse wrong settings before the features are computed, which may take long.
+        if settings.normalise:
+            raise InvalidInput(
+                "normalise=True is only for numbers with bounds or columns. Features of X as given already "
+                "have mean 0 and length 1 in each record. Leave it out."
+            )
+        if rows.owners is None:
+            _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
         inputs = inputs.compute()
         settings.n_features_in_ = inputs.shape[1]
     columns = inputs.shape[1]
@@ -348,17 +355,6 @@ def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> floa
     if settings.encoder_ is not None and not settings.normalise:
         return float(settings.encoder_.longest)
     return math.sqrt(1 + columns * (1 + isinstance(front, Binned)))
-
-
-def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
-    """Refuse wrong settings before the features are computed, which may take long."""
-    if settings.normalise:
-        raise InvalidInput(
-            "normalise=True is only for numbers with bounds or columns. Features of X as given already have "
-            "mean 0 and length 1 in each record. Leave it out."
-        )
-    if rows.owners is None:
-        _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
 
 
 def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[float, float]:

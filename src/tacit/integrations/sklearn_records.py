@@ -345,7 +345,21 @@ def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     """Return (n, f) features of a piece; check that they are finite, and f = ``width`` if that is given."""
-    rows = _numbers(_output_of(features, piece))
+    output = _output_of(features, piece)
+    if isinstance(output, Tensor):
+        output = output.detach().cpu().double()
+    elif hasattr(output, "toarray"):  # a sparse matrix, as of HashingVectorizer
+        output = output.toarray()
+    numbers: NDArray[np.float64] | None = None
+    with suppress(TypeError, ValueError):  # the error's text would contain a value
+        numbers = np.asarray(output, dtype=np.float64)
+    if numbers is None:
+        raise InvalidInput(
+            f"features must return numbers (n, f); got {type(output).__name__} without numbers, or with rows "
+            "of different lengths. Return an array or a tensor: the part of a model's output with the "
+            "numbers, such as last_hidden_state.mean(1)."
+        )
+    rows = numbers
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
             f"features must have shape ({len(piece)}, f) with f >= 2; got {rows.shape}. Join the numbers of "
@@ -407,23 +421,6 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in before:
             part.training = training
-
-
-def _numbers(output: Any) -> NDArray[np.float64]:
-    if isinstance(output, Tensor):
-        output = output.detach().cpu().double()
-    elif hasattr(output, "toarray"):  # a sparse matrix, as of HashingVectorizer
-        output = output.toarray()
-    numbers: NDArray[np.float64] | None = None
-    with suppress(TypeError, ValueError):  # the error's text would contain a value
-        numbers = np.asarray(output, dtype=np.float64)
-    if numbers is None:
-        raise InvalidInput(
-            f"features must return numbers (n, f); got {type(output).__name__} without numbers, or with rows "
-            "of different lengths. Return an array or a tensor: the part of a model's output with the "
-            "numbers, such as last_hidden_state.mean(1)."
-        )
-    return numbers
 
 
 # --- scaled values ---------------------------------------------------------------------------------------
@@ -653,11 +650,6 @@ def _encoder(estimator: Estimator, rows: int) -> Encoder | None:
 
 
 def _by_columns(encoder: Encoder, X: object) -> Tensor:
-    _check_columns(encoder, X)
-    return torch.from_numpy(encoder.frame(X, source="X"))
-
-
-def _check_columns(encoder: Encoder, X: object) -> None:
     try:
         names = names_of_frame(X)
     except InvalidInput:
@@ -676,6 +668,7 @@ def _check_columns(encoder: Encoder, X: object) -> None:
             f"X has columns that are not declared: {', '.join(map(repr, extra))}. Drop them, or declare "
             'them in columns, with kind="text" those that the model must not see, such as an identifier.'
         )
+    return torch.from_numpy(encoder.frame(X, source="X"))
 
 
 # --- scikit-learn's checks, without the values that they print -------------------------------------------

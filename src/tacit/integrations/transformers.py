@@ -1,9 +1,8 @@
-"""A private Trainer of transformers: the Trainer runs the loop, and a session takes the steps.
+"""A private Trainer of transformers: the Trainer runs the loop, and a session takes the steps."""
 
-Settings of the Trainer that would break the guarantee, or be ignored, are refused: one error lists all of
-them.  Only documented extension points of the Trainer are used: the loader of training batches, the training
-step, the schedule, the log, and callbacks.
-"""
+# Settings of the Trainer that would break the guarantee, or be ignored, are refused: one error lists all of
+# them.  Only documented extension points of the Trainer are used: the loader of training batches, the
+# training step, the schedule, the log, and callbacks.
 
 from __future__ import annotations
 
@@ -228,16 +227,13 @@ def check_collator(collator: object) -> None:
 
 def check_held_out(data: object, eval_data: object) -> None:
     training = [data, data.data] if isinstance(data, UserRecords) else [data]
-    if eval_data is not None and any(one is own for one in _sets(eval_data) for own in training):
+    evaluated = eval_data.values() if isinstance(eval_data, dict) else [eval_data]
+    if eval_data is not None and any(one is own for one in evaluated for own in training):
         raise PrivacyRefusal(
             "eval_dataset must not be train_dataset: figures on training records are exact, and would be "
             "logged. Pass held-out records; for a noisy loss of the training records give the plan a "
             "loss_report."
         )
-
-
-def _sets(eval_data: object) -> list[object]:
-    return [*eval_data.values()] if isinstance(eval_data, dict) else [eval_data]
 
 
 __all__ = ["PrivateTrainer", "training_arguments"]

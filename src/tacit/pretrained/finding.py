@@ -97,9 +97,10 @@ class ModelFolder:
         if (self.path / SAFETENSORS).is_file() or not self.has_weights:
             return (self.path / SAFETENSORS,) if self.has_weights else ()
         parts = self.read(INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not all(_is_name(part) for part in parts.values()):
+        files = parts.values() if isinstance(parts, dict) else [None]
+        if not all(isinstance(part, str) and Path(part).name == part for part in files):
             raise InvalidInput(f"{self.path / INDEX} has no weight_map with names of files. Copy it again.")
-        return tuple(self.path / name for name in sorted(set(parts.values())))
+        return tuple(self.path / name for name in sorted(set(files)))
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -138,10 +139,6 @@ class ModelFolder:
         if not isinstance(data, dict):
             raise InvalidInput(f"{self.path / name} is JSON, but not an object. Copy it again.")
         return data
-
-
-def _is_name(part: object) -> bool:
-    return isinstance(part, str) and Path(part).name == part
 
 
 def file_digest(path: Path) -> str:
@@ -212,7 +209,25 @@ def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
 
 def _kind(path: Path, label: str) -> str:
     if path.is_dir():
-        return _kind_of_folder(path, label)
+        present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
+        if all(present):
+            raise InvalidInput(
+                f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
+                "pictures together. Save its part for texts or its part for pictures alone, with "
+                "save_pretrained."
+            )
+        folder = ModelFolder.check(path, called=label, files=(CONFIG,))
+        of_pictures = present[1] or (
+            not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
+        )
+        if not of_pictures and not present[0]:
+            ModelFolder.check(path, called=label)  # reports the missing files
+        if not folder.has_weights:
+            raise InvalidInput(
+                f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
+                "no features. Add the file."
+            )
+        return PICTURES if of_pictures else TEXT
     if path.suffix.lower() in _WEIGHTS:
         return WEIGHTS
     if path.suffix.lower() in _PROGRAMS:
@@ -221,28 +236,6 @@ def _kind(path: Path, label: str) -> str:
         f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}. It may also be a folder of a '
         "transformers model. Give the file the ending of its format."
     )
-
-
-def _kind_of_folder(path: Path, label: str) -> str:
-    """Return TEXT or PICTURES, by the files and the configuration of a model's folder."""
-    present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
-    if all(present):
-        raise InvalidInput(
-            f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
-            "pictures together. Save its part for texts or its part for pictures alone, with save_pretrained."
-        )
-    folder = ModelFolder.check(path, called=label, files=(CONFIG,))
-    of_pictures = present[1] or (
-        not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
-    )
-    if not of_pictures and not present[0]:
-        ModelFolder.check(path, called=label)  # reports the missing files
-    if not folder.has_weights:
-        raise InvalidInput(
-            f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
-            "no features. Add the file."
-        )
-    return PICTURES if of_pictures else TEXT
 
 
 def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:

@@ -106,14 +106,20 @@ class PretrainedExported(Pretrained):
         return features.float()
 
 
-def load_exported(path: Path) -> PretrainedExported:
-    """Load the network in a .pt2 or .onnx file; see :func:`tacit.pretrained.load_pretrained`."""
-    return _onnx(path) if path.suffix.lower() == ".onnx" else _torch_export(path)
-
-
 def _torch_export(path: Path) -> PretrainedExported:
     try:
-        _refuse_code(path)
+        # Loading would run code in pickles of more than tensors, and Python in a size.
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".json"):
+                    content = json.loads(archive.read(name))
+                    if any(not _is_harmless(key, value) for key, value in _walk(content)):
+                        raise InvalidInput(
+                            f"{path} holds pickles or Python code. They would run when it is read. Export "
+                            "the network again from plain tensors, or save its weights as .safetensors."
+                        )
+                elif name.endswith(".pt"):
+                    torch.load(io.BytesIO(archive.read(name)), weights_only=True)
         program = torch.export.load(path)
         inputs = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
         if len(inputs) != 1:
@@ -128,21 +134,6 @@ def _torch_export(path: Path) -> PretrainedExported:
     except Exception as problem:  # noqa: BLE001  # torch raises anything for another format
         raise _unreadable(path, "a program of torch.export", problem) from None
     return PretrainedExported(body, declared, like.dtype, path)
-
-
-def _refuse_code(path: Path) -> None:
-    """Refuse code that ``torch.export.load`` would run: pickles of more than tensors, or Python in a size."""
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith(".json"):
-                content = json.loads(archive.read(name))
-                if any(not _is_harmless(key, value) for key, value in _walk(content)):
-                    raise InvalidInput(
-                        f"{path} holds pickles or Python code. They would run when it is read. Export the "
-                        "network again from plain tensors, or save its weights as .safetensors."
-                    )
-            elif name.endswith(".pt"):
-                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
 
 
 def _walk(tree: Any) -> Any:
@@ -275,4 +266,4 @@ def _loaded(location: Found, label: str) -> Pretrained:
         from tacit.pretrained.networks import load_weights
 
         return load_weights(location.path, **location.settings)
-    return load_exported(location.path)
+    return _onnx(location.path) if location.path.suffix.lower() == ".onnx" else _torch_export(location.path)

@@ -1,13 +1,12 @@
 """Pretrained models: frozen networks that map each record to features, independently of other records.
 
-**Guarantee**
-
-* The features of a record depend on that record and the model alone, up to floating-point rounding: a frozen
-  model stays in evaluation mode, and batch norm never uses the statistics of a batch.
-* Loading runs no code from a file: weights are safetensors, or files that torch reads with ``weights_only``.
-
 Letters: n records; d features per record.
 """
+
+# Guarantee:
+# * The features of a record depend on that record and the model alone, up to floating-point rounding: a
+#   frozen model stays in evaluation mode, and batch norm never uses the statistics of a batch.
+# * Loading runs no code from a file: weights are safetensors, or files that torch reads with weights_only.
 
 from __future__ import annotations
 
@@ -130,7 +129,11 @@ class Pretrained(nn.Module, ABC):
         weights = {key: value.detach().cpu().clone() for key, value in self.body.state_dict().items()}
         save_file(weights, folder / name, metadata={"format": "pt"})
         self.digest = _digest({**self._decides, "weights": file_digest(folder / name)})
-        files = {name: path for name, path in self._files.items() if not _holds_weights(name)}
+        files = {
+            name: path
+            for name, path in self._files.items()
+            if not name.endswith((".safetensors", ".safetensors.index.json", ".pth", ".pt"))
+        }
         return (name, *self._save(folder, files, settings))
 
     def _save(self, folder: Path, files: Mapping[str, Path], settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -148,10 +151,6 @@ def _digest(decides: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all facts that change the features."""
     text = json.dumps({"format": FORMAT, **decides}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _holds_weights(name: str) -> bool:
-    return name.endswith((".safetensors", ".safetensors.index.json", ".pth", ".pt"))
 
 
 def parameters_of(body: nn.Module) -> int:

@@ -128,7 +128,12 @@ class PretrainedText(Pretrained):
         """Load the model in a folder; see :func:`tacit.pretrained.load_pretrained`."""
         body = _load(folder, label)
         self.length = _length(body, folder, length)
-        causal = _is_causal(body)
+        # Test whether no state depends on later tokens, as a configuration need not say so.
+        tokens = torch.zeros((2, 4), dtype=torch.int64)
+        tokens[1, -1] = 1
+        with torch.no_grad():
+            states = _states(body, tokens, torch.ones_like(tokens))
+        causal = bool((states[0, :-1] - states[1, :-1]).norm() <= 1e-5 * states[0, :-1].norm())
         self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
         if causal and self.pooling == _FIRST_TOKEN:
             raise InvalidInput(
@@ -256,15 +261,6 @@ def _length(body: Any, folder: ModelFolder, length: int | None) -> int:
         return USUAL_LENGTH if most is None else min(USUAL_LENGTH, most)
     why = "" if most is None else f"The model in {folder.path} reads at most {most} tokens."
     return check_integer("length", length, low=1, high=most, why=why)
-
-
-def _is_causal(body: nn.Module) -> bool:
-    """Test whether no state depends on later tokens, as a configuration need not say so."""
-    tokens = torch.zeros((2, 4), dtype=torch.int64)
-    tokens[1, -1] = 1
-    with torch.no_grad():
-        states = _states(body, tokens, torch.ones_like(tokens))
-    return bool((states[0, :-1] - states[1, :-1]).norm() <= 1e-5 * states[0, :-1].norm())
 
 
 def _pooling(folder: ModelFolder) -> str | None:
@@ -492,7 +488,7 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
     lacking = [
         name for name in expected if name not in weights or weights[name].shape != expected[name].shape
     ]
-    beyond = [name for name in weights if name not in expected and not _belongs_to_head(name)]
+    beyond = [name for name in weights if name not in expected and name.partition(".")[0] not in _HEADS]
     if lacking or beyond:
         raise InvalidInput(
             f'the weights in {path} do not fit architecture = "{architecture}": '
@@ -511,10 +507,6 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
         files={f"weights{path.suffix}": path},
         settings={"file": f"weights{path.suffix}", "architecture": architecture},
     )
-
-
-def _belongs_to_head(name: str) -> bool:
-    return name.partition(".")[0] in _HEADS
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -88,7 +88,9 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     for document in read_part(part, text=rule.text, user=rule.user):
         if isinstance(document.user, tuple):
             check_users([document.user], "training")  # raises, as a document may have only one user
-        tests = rule.test_fraction is not None and _tests(document.text, rule.test_fraction)
+        tests = rule.test_fraction is not None and bool(
+            choose_test([document.text.encode()], rule.test_fraction)[0]
+        )
         pieces = [*rule.cutting.pieces(encode(document.text))]
         users += [(str(document.user), tests)] * len(pieces)
         sequences[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
@@ -98,10 +100,6 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
         names, marks = ([user for user, _ in users], [tests for _, tests in users])
         _write_table(_path(work, "users", number), pyarrow.table({"user": names, "test": marks}))
     return Counts(len(sequences[False]), len(sequences[True]))
-
-
-def _tests(text: str, fraction: float) -> bool:
-    return bool(choose_test([text.encode()], fraction)[0])
 
 
 def _as_table(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Any:
@@ -267,17 +265,6 @@ class Written:
     bytes: int
 
 
-def check_batches(config: Config) -> Plan:
-    if config.data.parquet is None:
-        raise InvalidInput(
-            "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
-            "memory of the run, which draws its batches itself."
-        )
-    check_nothing_planted(config)
-    Documents.check(config)
-    return make_plan(config)
-
-
 def write_batches(
     config: Config,
     out: Path,
@@ -286,7 +273,14 @@ def write_batches(
     progress: Progress,
     generator: Generator | None = None,
 ) -> Written:
-    plan = check_batches(config)
+    if config.data.parquet is None:
+        raise InvalidInput(
+            "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
+            "memory of the run, which draws its batches itself."
+        )
+    check_nothing_planted(config)
+    Documents.check(config)
+    plan = make_plan(config)
     rule = rule_of(config)
     parts = corpus_parts(Path(str(config.data.parquet)).resolve())
     out = out.resolve()  # Spark's workers run in other folders
@@ -297,7 +291,8 @@ def write_batches(
     key_source = Generator.from_os() if generator is None else generator
     for done in draw(plan.sampling, key_source, plan.steps, [count.train for count in counts], work):
         progress("drawing batches", done, plan.steps)
-    each = _steps_in_shard(plan, rule.cutting.length)
+    expected = plan.expected_batch_size * (4 * rule.cutting.length + 16)
+    each = max(1, min(plan.steps, int(_SHARD_BYTES // max(1.0, expected))))
     firsts = [sum(count.train for count in counts[:number]) for number in range(len(counts))]
     partial_shards = worker.write(firsts, rule.cutting.length, each, plan.steps, work, out)
     shards = empty_shards(partial_shards, each, plan.steps, out)
@@ -355,11 +350,6 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
     if config.data.user is not None:
         for tests, name in ((False, "training"), (True, "testing")):
             check_users((user for user, mark in users_of(work, len(counts)) if mark == tests), name)
-
-
-def _steps_in_shard(plan: Plan, length: int) -> int:
-    expected = plan.expected_batch_size * (4 * length + 16)
-    return max(1, min(plan.steps, int(_SHARD_BYTES // max(1.0, expected))))
 
 
 def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:

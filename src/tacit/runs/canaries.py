@@ -1,8 +1,7 @@
-"""Canaries: lines with random secrets among a run's records, to test what a text model remembers.
+"""Canaries: lines with random secrets among a run's records, to test what a text model remembers."""
 
-The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's private
-folder: an attacker must not know them, and they must not be released with the model.
-"""
+# The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's
+# private folder: an attacker must not know them, and they must not be released with the model.
 
 from __future__ import annotations
 

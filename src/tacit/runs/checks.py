@@ -57,7 +57,13 @@ def check_run(
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
     if resume:
         check_resumable(folder)
-        _check_same(folder, config)
+        changes = differences(read_config(folder / "config.toml"), config)
+        if changes:
+            raise PrivacyRefusal(
+                f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To "
+                "continue would add the same noise to different sums, and their difference would have no "
+                "noise. Continue with the old settings, or start a new run with --out."
+            )
     else:
         check_empty(folder, text)
     check_writable(folder)
@@ -101,16 +107,6 @@ def importing_from_here() -> Iterator[None]:
         yield
     finally:
         sys.path.pop(0)
-
-
-def _check_same(folder: Path, config: Config) -> None:
-    changes = differences(read_config(folder / "config.toml"), config)
-    if changes:
-        raise PrivacyRefusal(
-            f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To continue "
-            "would add the same noise to different sums, and their difference would have no noise. Continue "
-            "with the old settings, or start a new run with --out."
-        )
 
 
 def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:

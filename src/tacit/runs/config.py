@@ -568,7 +568,11 @@ def _complaint(item: Any) -> str:
         return str(own)
     place = [str(part) for part in item["loc"]]
     if len(place) < 2:
-        return _about_section(place[0], item["type"])
+        name = place[0]
+        if name in Config.model_fields:
+            problem = "is missing" if item["type"] == "missing" else "must be a section, written [name]"
+            return f"[{name}] {problem}."
+        return f"[{name}] is not a section{_guess(name, list(Config.model_fields))}"
     section, setting = place[:2]
     where = f"[{section}] {setting}"
     fields = Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
@@ -580,13 +584,6 @@ def _complaint(item: Any) -> str:
     if setting in _ALTERNATIVES:
         return f"{where} must be {_ALTERNATIVES[setting]}; got {item['input']!r}."
     return f"{where} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}."
-
-
-def _about_section(name: str, kind: str) -> str:
-    if name in Config.model_fields:
-        problem = "is missing" if kind == "missing" else "must be a section, written [name]"
-        return f"[{name}] {problem}."
-    return f"[{name}] is not a section{_guess(name, list(Config.model_fields))}"
 
 
 def _guess(name: str, names: list[str]) -> str:

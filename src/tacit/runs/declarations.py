@@ -63,7 +63,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     people: dict[str, Counter[str]] = {
         name: Counter()
         for name in (*declared, *identifiers, *owners)
-        if name in owners or not _has_few_values(encoder, name)
+        if name in owners or name not in encoder.columns or encoder.columns[name].kind in ("integer", "text")
     }
     count = 0
     for piece in pieces(path, list(dict.fromkeys([*declared, *people])), dialect):
@@ -101,10 +101,6 @@ def _kept(rows_of: Counter[str], config: Config) -> int:
         return len(rows_of)
     most = config.data.rows_per_user or 1
     return sum(min(rows, most) for rows in rows_of.values())
-
-
-def _has_few_values(encoder: Encoder, name: str) -> bool:
-    return name in encoder.columns and encoder.columns[name].kind not in ("integer", "text")
 
 
 def _records(records: int, trained: int) -> list[Doubt]:

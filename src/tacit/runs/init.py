@@ -1,12 +1,10 @@
-"""A new run file or policy: stated facts, questions, and the text with blanks to fill in.
+"""A new run file or policy: stated facts, questions, and the text with blanks to fill in."""
 
-**Guarantee**
-
-* The file gets from the table only what :func:`tacit.columns.sniffing.sniff` proposes: names, and for each
-  column one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
-  those that the user states, or else ``FILL IN``.  The usual bounds in a comment follow from the column's
-  name and kind.
-"""
+# Guarantee:
+# * The file gets from the table only what tacit.columns.sniffing.sniff proposes: names, and for each column
+#   one of a fixed list of kinds and formats.  Bounds, values, the number of records and the promise are
+#   those that the user states, or else FILL IN.  The usual bounds in a comment follow from the column's
+#   name and kind.
 
 from __future__ import annotations
 
@@ -242,17 +240,16 @@ def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
             raise _misfit("bounds", name, column, "number, integer, date or datetime")
         if name in facts.values and column.kind != "category":
             raise _misfit("values", name, column, "category")
-        columns[name] = _without_values(column, facts.values.get(name, ()))
+        # A stated value, such as "unknown", is no word for a missing cell.
+        values = facts.values.get(name, ())
+        proposed = column.settings.get("missing_values", ())
+        missing = [word for word in proposed if word not in values]
+        settings = {key: value for key, value in column.settings.items() if key != "missing_values"}
+        columns[name] = replace(
+            column, settings={**settings, "missing_values": missing} if missing else settings
+        )
     check_targets(facts.targets, columns)
     return columns
-
-
-def _without_values(column: FoundColumn, values: Sequence[str]) -> FoundColumn:
-    """Return the column without the stated values, such as "unknown", among its words for a missing cell."""
-    proposed = column.settings.get("missing_values", ())
-    missing = [word for word in proposed if word not in values]
-    settings = {key: value for key, value in column.settings.items() if key != "missing_values"}
-    return replace(column, settings={**settings, "missing_values": missing} if missing else settings)
 
 
 def _of_kind(kind: str, column: FoundColumn) -> FoundColumn:
@@ -354,7 +351,11 @@ steps = 300  # more steps need more noise in each; or epochs
 
 def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
     columns = table_columns(sample, facts)
-    parts = [_HEAD.format(table=table.name, read=_sample_text(sample)), _data(table, facts)]
+    types = "" if sample.dialect else "its types and "
+    parts = [
+        _HEAD.format(table=table.name, read=f"{types}the first {SAMPLE_ROWS:,} rows"),
+        _data(table, facts),
+    ]
     if sample.dialect:
         parts.append("# How the file is written.\n" + table_section(sample.dialect))
     parts += _sections(sample, columns, facts)
@@ -379,10 +380,6 @@ def policy_text(sample: Sniffed, facts: Facts) -> str:
         delta=facts.delta,
         note=facts.note,
     )
-
-
-def _sample_text(sample: Sniffed) -> str:
-    return f"{'' if sample.dialect else 'its types and '}the first {SAMPLE_ROWS:,} rows"
 
 
 def _data(table: Path, facts: Facts) -> str:

@@ -1,12 +1,11 @@
 """Language models of transformers, loaded from local files and trained as a whole or with LoRA.
 
-**Guarantee**
-
-* Nothing is downloaded, and weights are read only as safetensors, so no code in a model's folder runs.
-* The model predicts each token from those before it; a model that reads later tokens is refused.
-
 Letters: n records, T tokens per record, V tokens in the vocabulary.
 """
+
+# Guarantee:
+# * Nothing is downloaded, and weights are read only as safetensors, so no code in a model's folder runs.
+# * The model predicts each token from those before it; a model that reads later tokens is refused.
 
 from __future__ import annotations
 
@@ -121,7 +120,13 @@ def _load(folder: ModelFolder) -> Any:
 
 def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     peft = needed("peft", "lora", "[lora]")
-    layers = _layers(network)
+    # The output layer is left out, because it often shares its weights with the embedding.
+    conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
+    layers = {
+        name.rpartition(".")[2]: isinstance(layer, conv)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | conv) and layer is not outputs
+    }
     for target in section.targets:
         if target not in layers:
             close = difflib.get_close_matches(target, layers, n=1)
@@ -147,29 +152,6 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
         warnings.simplefilter("ignore", FutureWarning)  # peft and transformers warn about each other
         adapted: nn.Module = peft.get_peft_model(network, config)
     return adapted
-
-
-def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
-    import peft
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
-    return adapted.train()
-
-
-def _layers(network: Any) -> dict[str, bool]:
-    """Return the layers that LoRA can adapt, and whether the weights of each are transposed.
-
-    The keys are the last parts of the layers' names.  The output layer is left out, because it often shares
-    its weights with the embedding.
-    """
-    conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
-    return {
-        name.rpartition(".")[2]: isinstance(layer, conv)
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear | conv) and layer is not outputs
-    }
 
 
 _NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
@@ -274,7 +256,12 @@ class LanguageModel(Learner):
             model = ModelSection(huggingface=str(folder))
         network = build_language_model(model, LoraSection(), length)
         if self.adapter:
-            network = with_adapter(network, folder)
+            import peft
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
+            network = adapted.train()
         return network.to(device_of(self.config.run.device))
 
     def card_facts(self, statement: Statement) -> CardFacts:

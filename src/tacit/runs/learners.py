@@ -1,13 +1,11 @@
-"""The model that a run trains: its file, its form in the folder of a run, and the texts about it.
+"""The model that a run trains: its file, its form in the folder of a run, and the texts about it."""
 
-**Guarantee**
-
-* The description of a model holds only public facts from the configuration or about a standard data set, and
-  the digest of the statement, which is released, too.
-* Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and the
-  user's own factory is called only if the caller gives it.
-* A resumed run uses the public model with which it began, since the digests are compared.
-"""
+# Guarantee:
+# * The description of a model holds only public facts from the configuration or about a standard data set,
+#   and the digest of the statement, which is released, too.
+# * Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and
+#   the user's own factory is called only if the caller gives it.
+# * A resumed run uses the public model with which it began, since the digests are compared.
 
 from __future__ import annotations
 
@@ -438,7 +436,10 @@ def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str]
     not_verified: list[str] = []
     if (folder / "README.md").is_file():
         try:
-            due["README.md"] = _card(folder, statement)
+            config = read_config(folder / "config.toml")
+            figures = read_json(folder / DATA, "evaluation", "the whole folder of the run")
+            facts = replace(_facts(folder, config), statements=config.card)
+            due["README.md"] = model_card(statement, facts, figures)
         except TacitError as problem:
             not_verified.append(f"README.md ({problem})")
 
@@ -453,13 +454,6 @@ def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str]
         if read_description(model).statement_digest != digest:
             problems.append("model.safetensors belongs to another statement.")
     return problems, not_verified
-
-
-def _card(folder: Path, statement: Mapping[str, Any]) -> str:
-    config = read_config(folder / "config.toml")
-    figures = read_json(folder / DATA, "evaluation", "the whole folder of the run")
-    facts = replace(_facts(folder, config), statements=config.card)
-    return model_card(statement, facts, figures)
 
 
 def _facts(folder: Path, config: Config) -> CardFacts:

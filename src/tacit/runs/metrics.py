@@ -1,11 +1,9 @@
-"""The metrics of a run: their writers, and the evaluation as JSON, page and pictures.
+"""The metrics of a run: their writers, and the evaluation as JSON, page and pictures."""
 
-**Guarantee**
-
-* A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
-* Nothing about the machine, its memory, the source code or the console is recorded, except the time of each
-  line of metrics.
-"""
+# Guarantee:
+# * A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
+# * Nothing about the machine, its memory, the source code or the console is recorded, except the time of each
+#   line of metrics.
 
 from __future__ import annotations
 

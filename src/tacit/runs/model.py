@@ -289,32 +289,6 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
         raise InvalidInput(f'{setting} = "{name}" cannot be used: {reason} "cpu" always works.') from None
 
 
-def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
-    """Check the model's output shape on two records of zeros before the first step."""
-    task = task_of(data)
-    name = f"[model] {section.name or section.factory or section.public}"
-    kind = data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
-    zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
-    try:
-        with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
-            outputs = model(zeros)
-    except Exception as problem:  # the user's own code may raise anything
-        reason = str(problem).strip().partition("\n")[0].rstrip(".")
-        raise InvalidInput(
-            f"{name} does not work on records of shape {data.input_shape}: {type(problem).__name__}: "
-            f"{reason}. Make the model fit the records."
-        ) from problem
-    expected = task.expected_shape(2)
-    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
-    if shape is None or not task.fits(shape, 2):
-        got = f"shape {shape}" if shape is not None else type(outputs).__name__
-        purpose = f"{expected[-1]} {task.targets} to be predicted"
-        raise InvalidInput(
-            f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
-            "Change the last layer of the model, or the declared classes."
-        )
-
-
 def build_model(
     section: ModelSection,
     input_shape: tuple[int, ...],
@@ -409,7 +383,30 @@ class Learner(ABC):
         """Make the model; its initial weights come from torch's own generator."""
 
     def check(self, model: nn.Module) -> None:
-        check_shapes(self.config.model, model, self.data)
+        # Check the model's output shape on two records of zeros before the first step.
+        section = self.config.model
+        task = task_of(self.data)
+        name = f"[model] {section.name or section.factory or section.public}"
+        kind = self.data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
+        zeros = torch.zeros((2, *self.data.input_shape), dtype=kind, device=next(model.parameters()).device)
+        try:
+            with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
+                outputs = model(zeros)
+        except Exception as problem:  # the user's own code may raise anything
+            reason = str(problem).strip().partition("\n")[0].rstrip(".")
+            raise InvalidInput(
+                f"{name} does not work on records of shape {self.data.input_shape}: "
+                f"{type(problem).__name__}: {reason}. Make the model fit the records."
+            ) from problem
+        expected = task.expected_shape(2)
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
+        if shape is None or not task.fits(shape, 2):
+            got = f"shape {shape}" if shape is not None else type(outputs).__name__
+            purpose = f"{expected[-1]} {task.targets} to be predicted"
+            raise InvalidInput(
+                f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
+                "Change the last layer of the model, or the declared classes."
+            )
 
     def begin(self, folder: Path, *, resumed: bool) -> None:  # noqa: B027 - a network begins from nothing
         """Write facts that must be saved before the first step; for a resumed run, compare them instead."""

@@ -80,7 +80,17 @@ def export_model(
         with _without_warnings_about_torch():
             again = _exported(write, network, example, target, metadata, kind)
         for rows in (_ROWS, *_OTHER_ROWS):
-            _check_same(network, again, _rows(description, rows), kind)
+            # Tracing records one branch for one number of rows.
+            inputs = _rows(description, rows)
+            expected, outputs = network(inputs), again(inputs)
+            if outputs.shape != expected.shape or not torch.allclose(
+                outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
+            ):
+                raise InvalidInput(
+                    f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends "
+                    "on the values or the number of its inputs, which such a file cannot hold. Take the "
+                    f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
+                )
         write_atomically(path, lambda file: file.write(target.read_bytes()))
 
 
@@ -186,19 +196,6 @@ class _Named(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.network(inputs)
         return outputs
-
-
-def _check_same(network: nn.Module, again: Run, inputs: Tensor, kind: str) -> None:
-    """Refuse an export with other outputs, since tracing records one branch for one number of rows."""
-    expected, outputs = network(inputs), again(inputs)
-    if outputs.shape != expected.shape or not torch.allclose(
-        outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
-    ):
-        raise InvalidInput(
-            f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends on the "
-            "values or the number of its inputs, which such a file cannot hold. Take the other of "
-            f"{' and '.join(FORMATS)}, or use the plain module, Predictor.model."
-        )
 
 
 _STATEMENT = "statement.json"

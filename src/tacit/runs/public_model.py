@@ -1,11 +1,10 @@
 """The public model that a run fine-tunes: only a new head on frozen features, or body and head.
 
-**Guarantee**
-
-* Features of a record depend only on that record and on the public model.
-
 Letters: n records; d features; c columns in addition to the text.
 """
+
+# Guarantee:
+# * Features of a record depend only on that record and on the public model.
 
 from __future__ import annotations
 

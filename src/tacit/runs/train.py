@@ -93,7 +93,18 @@ class Meeting:
         """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA."""
         kind, _, number = device.partition(":")
         if kind == "cuda":
-            self._take_gpu(number)
+            if number:
+                raise InvalidInput(
+                    f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
+                    '"cuda": the first process of a machine takes the first GPU, and so on.'
+                )
+            here, gpus = self._launch.processes_here, torch.cuda.device_count()
+            if here > gpus:
+                raise InvalidInput(
+                    f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, '
+                    f"and each needs its own. Start {gpus or 'none'} there, or train on the CPU."
+                )
+            torch.cuda.set_device(self._launch.rank_here)
         elif kind != "cpu":
             raise InvalidInput(
                 f'[run] device = "{device}": several processes train on "cpu" or "cuda". Take one of '
@@ -107,20 +118,6 @@ class Meeting:
         )
         self._ranks = ProcessRanks()
         return self._ranks
-
-    def _take_gpu(self, number: str) -> None:
-        if number:
-            raise InvalidInput(
-                f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
-                '"cuda": the first process of a machine takes the first GPU, and so on.'
-            )
-        here, gpus = self._launch.processes_here, torch.cuda.device_count()
-        if here > gpus:
-            raise InvalidInput(
-                f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, and '
-                f"each needs its own. Start {gpus or 'none'} there, or train on the CPU."
-            )
-        torch.cuda.set_device(self._launch.rank_here)
 
     def leave(self) -> None:
         """Wait for all processes, since a launcher stops the others as soon as one ends with an error."""
@@ -143,20 +140,6 @@ class Meeting:
             repeats = self._store.get("error").decode() == text
             return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
         return True
-
-
-def check_one_run(checked: CheckedRun, ranks: Ranks) -> None:
-    mine = (checked.text, checked.resume)
-    first = ranks.from_first(lambda: mine)
-
-    def check() -> None:
-        if mine != first:
-            raise InvalidInput(
-                f"process {ranks.rank} differs from process 0 in its configuration or --resume: all "
-                "processes train one run. Start them with the same file and the same options."
-            )
-
-    ranks.each(check)
 
 
 # The folder of a run:
@@ -435,7 +418,17 @@ def prepare_checked(
         check_one_process()
     together = Alone() if ranks is None else ranks
     config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
-    check_one_run(checked, together)
+    mine = (checked.text, checked.resume)
+    first = together.from_first(lambda: mine)
+
+    def check() -> None:
+        if mine != first:
+            raise InvalidInput(
+                f"process {together.rank} differs from process 0 in its configuration or --resume: all "
+                "processes train one run. Start them with the same file and the same options."
+            )
+
+    together.each(check)
     batches = together.each(lambda: opened_batches(checked.batches))
     if resume:
         generator = together.each(lambda: saved_generator(resume_state(folder)))

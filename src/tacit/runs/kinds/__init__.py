@@ -1,9 +1,8 @@
-"""Kinds of data: one module for each kind, with all that runs, models and predictions need.
+"""Kinds of data: one module for each kind, with all that runs, models and predictions need."""
 
-* ``source``: the interface.  A new kind needs one more class and an entry in ``_KINDS`` below.
-* ``table``: rows of a table; ``pictures``: a folder of pictures; ``texts``: lines of text, and a corpus for a
-  language model; ``arrays``: numbers of a standard data set.
-"""
+# source: the interface.  A new kind needs one more class and an entry in _KINDS below.
+# table: rows of a table, and numbers of a standard data set; pictures: a folder of pictures; texts: lines of
+# text, and a corpus for a language model.
 
 from __future__ import annotations
 
@@ -55,6 +54,7 @@ _SOURCES: tuple[type[Source], ...] = (*_KINDS, Documents)
 
 
 def source_of(section: DataSection) -> type[Source]:
+    """Return the kind of the data that a run file names."""
     return next(kind for kind in _SOURCES if section.source in kind.sources)
 
 
@@ -64,6 +64,7 @@ def kind_of(config: Config, data: Dataset) -> Kind:
 
 
 def kind_from(data: Mapping[str, Any]) -> Kind:
+    """Read the kind that the file of a model describes."""
     kinds = [kind for kind in _KINDS if kind.kind == data["kind"]]
     if not kinds:
         raise ValueError(f"there is no kind of data {data['kind']!r}")
@@ -96,6 +97,7 @@ def _check_public_model(config: Config) -> None:
 
 
 def load_data(config: Config, progress: Progress = silent) -> Dataset:
+    """Load the data that the configuration names, before any features are computed."""
     return check_data(config).load(config, progress)
 
 

@@ -212,11 +212,6 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
 
 
-def _steps(records: int | None) -> int:
-    """Return the number of steps: fewer for few records, since each step adds to the noise."""
-    return 300 if records is None else min(max(30, records // 100), 300)
-
-
 def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
     data = [
         setting("images", pictures.folder.as_posix(), "relative to the folder where you run tacit"),
@@ -243,9 +238,11 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
         model = public_model_section(facts, pictures.size)
         return "\n".join([_HEAD.format(folder=pictures.folder.name), first, model, last])
     clipping = setting("clipping_norm", 1.0, "the largest norm of one picture's gradient")
+    # Few records get few steps, since each step adds to the noise.
+    steps = 300 if facts.records is None else min(max(30, facts.records // 100), 300)
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
-        setting("steps", _steps(facts.records), "a hundredth of the records, but 30 to 300; or epochs"),
+        setting("steps", steps, "a hundredth of the records, but 30 to 300; or epochs"),
     ]
     sections = {
         "data": data,

@@ -1,13 +1,12 @@
 """The interface of a kind of data: it checks and loads the data of a run, and encodes new records.
 
-**Guarantee**
-
-* The file of a model gets only public facts: settings of the configuration, and facts about a standard data
-  set.  None is read from the records.
-* The encoding of a record depends only on that record and on these facts.
-
 Letters: n records.
 """
+
+# Guarantee:
+# * The file of a model gets only public facts: settings of the configuration, and facts about a standard data
+#   set.  None is read from the records.
+# * The encoding of a record depends only on that record and on these facts.
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(*_: object) -> None:
-    pass
+    """Show no progress."""
 
 
 _SLACK = 1e-6  # relative to the range, for the rounding of float32

@@ -119,6 +119,7 @@ class Table(Kind):
         return cls(Encoder.from_data(data["encoder"]))
 
     def with_tokens(self, tokens: Callable[[Sequence[str]], Any]) -> Table:
+        """Return the table with a tokenizer for its column of texts, if it has one."""
         text = self.encoder.text
         return self if text is None else Table(replace(self.encoder, text=replace(text, tokens=tokens)))
 

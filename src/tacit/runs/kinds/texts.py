@@ -28,7 +28,6 @@ from tacit.runs.kinds.source import (
     check_path,
     numbered,
 )
-from tacit.runs.sections import LoraSection
 
 if TYPE_CHECKING:  # a run file is checked without torch
     from torch import Tensor
@@ -156,7 +155,13 @@ class Documents(Source):
         check_path("test_parquet", data.test_parquet, "file or folder")
         check_loss(config.training.loss, "tokens")
         _check_records(config)
-        _check_lora(lora, ModelFolder.check(str(config.model.huggingface)))
+        folder = ModelFolder.check(str(config.model.huggingface))
+        if lora.rank is not None and not folder.has_weights:
+            raise InvalidInput(
+                f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
+                "missing, and random weights would stay random. Add the file, or leave [lora] out to train "
+                "all weights from random ones."
+            )
         for package, used in (("transformers", True), ("peft", lora.rank is not None)):
             if used and importlib.util.find_spec(package) is None:
                 extra = "transformers" if package == "transformers" else "lora"
@@ -218,15 +223,6 @@ def _check_records(config: Config) -> None:
             '[privacy] unit = "user" needs [data] user: no field names the user of a document. Name the '
             "field, with rows_per_user if a user may have several documents; or set unit to what one line "
             "of the file is."
-        )
-
-
-def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
-    if section.rank is not None and not folder.has_weights:
-        raise InvalidInput(
-            f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is missing, '
-            "and random weights would stay random. Add the file, or leave [lora] out to train all weights "
-            "from random ones."
         )
 
 
