@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from tacit.errors import InvalidInput, reason_of
+from tacit.errors import InvalidInput, needed, reason_of
 
 CONFIG, SAFETENSORS, INDEX, TOKENIZER = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
@@ -127,6 +127,25 @@ class ModelFolder:
     def tokenizer_digest(self) -> str:
         """Return the SHA-256 of tokenizer.json, in hexadecimal."""
         return file_digest(self.path / TOKENIZER)
+
+    def tokenizer(self, vocabulary: int) -> Any:
+        """Return the tokenizer, without padding; refuse one with tokens outside the model's vocabulary."""
+        tokenizers = needed("tokenizers", "transformers", "a model of Hugging Face")
+        path = str(self.path / TOKENIZER)
+        try:
+            tokenizer = tokenizers.Tokenizer.from_file(path)
+        except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
+            raise InvalidInput(
+                f"{path} cannot be read as a tokenizer: {problem}. Save it again by save_pretrained."
+            ) from None
+        tokenizer.no_padding()
+        largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= vocabulary:
+            raise InvalidInput(
+                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and config.json "
+                f"says vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
+            )
+        return tokenizer
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file."""

@@ -21,7 +21,6 @@ from tacit.errors import InvalidInput, check_integer, needed, reason_of, without
 from tacit.pretrained.finding import (
     CONFIG,
     INDEX,
-    TOKENIZER,
     TOKENIZER_FILES,
     USUAL_SIZE,
     ModelFolder,
@@ -294,25 +293,10 @@ def _padding(config: Any) -> int:
 
 
 def _tokenizer(folder: ModelFolder, length: int, vocabulary: int) -> Any:
-    tokenizers = needed("tokenizers", "transformers", "a model of text")
-    path: Path = folder.path / TOKENIZER
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
-        raise InvalidInput(
-            f"{path} cannot be read as a tokenizer: {problem}. Save it again by save_pretrained."
-        ) from None
-    tokenizer.no_padding()
+    tokenizer = folder.tokenizer(vocabulary)
     least = tokenizer.num_special_tokens_to_add(is_pair=False)
     check_integer("length", length, low=least + 1, why=f"The tokenizer adds {least} tokens to each text.")
     tokenizer.enable_truncation(length)
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-    if largest >= vocabulary:
-        raise InvalidInput(
-            f"the tokenizer in {folder.path} does not fit the model. It has a token {largest}, and "
-            f"vocab_size in config.json is {vocabulary}. Take the tokenizer and the model that belong "
-            "together."
-        )
     return tokenizer
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, needed, without_values
-from tacit.pretrained.finding import TOKENIZER, ModelFolder
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
+from tacit.pretrained.finding import ModelFolder
 from tacit.runs.config import Config
 from tacit.runs.kinds.source import (
     Kind,
@@ -242,28 +242,17 @@ class Tokens:
     """
 
     def __init__(self, folder: ModelFolder) -> None:
-        tokenizers = needed("tokenizers", "transformers", "[model] huggingface")
-        path = folder.path / TOKENIZER
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as problem:  # noqa: BLE001  # the library raises plain Exceptions
-            raise InvalidInput(
-                f"{path} cannot be read as a tokenizer: {problem}. Save it again with save_pretrained."
-            ) from None
-        self._tokenizer.no_padding()
+        self.vocabulary = int(folder.config.get("vocab_size") or 0)
+        self._tokenizer = folder.tokenizer(self.vocabulary)
         self._tokenizer.no_truncation()
         ids = {name: self._tokenizer.token_to_id(text) for name, text in folder.special_tokens.items()}
         self.end = _known(ids.get("eos_token"), folder.config.get("eos_token_id"))
         padding = _known(ids.get("pad_token"), folder.config.get("pad_token_id"), self.end)
         self.padding = 0 if padding is None else padding
-        self.vocabulary = int(folder.config.get("vocab_size") or 0)
-        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-        largest = max(largest, self.padding, -1 if self.end is None else self.end)
-        if largest >= self.vocabulary:
+        if max(self.padding, self.end or 0) >= self.vocabulary:
             raise InvalidInput(
-                f"the tokenizer in {folder.path} has token {largest}, above the model's vocabulary: "
-                f"config.json says vocab_size = {self.vocabulary}. Take the tokenizer and the model that "
-                "belong together."
+                f"{folder.path} has a token for padding or the end of a text above the model's vocabulary: "
+                f"config.json says vocab_size = {self.vocabulary}. Correct pad_token_id and eos_token_id."
             )
 
     def encode(self, text: str) -> list[int]:
