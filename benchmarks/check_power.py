@@ -25,7 +25,7 @@ from tacit.events import Compose, Gaussian
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.report import findings
-from tacit.runs import audit as slots
+from tacit.runs import attack as slots
 from tacit.training import ranks as replicas
 from tacit.training.audit_slots import SlotEvidence
 

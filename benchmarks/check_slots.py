@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from tacit.audits import audit_one_run, audit_slots, plan_with_room
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
-from tacit.runs.audit import rehearse_plan
+from tacit.runs.attack import rehearse_plan
 from tacit.training import PrivateSession
 from tacit.training import ranks as replicas
 

@@ -39,7 +39,7 @@ from tacit.errors import InvalidInput
 from tacit.files import write_atomically
 from tacit.plan import Plan
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.networks import PretrainedText
 from tacit.training import Evaluation, PrivateSession, evaluate
 
 FOLDER = Path(__file__).parent

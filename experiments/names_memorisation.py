@@ -45,7 +45,7 @@ from tacit.plan import Plan
 from tacit.report.canvas import BLUE, GREEN, GREY, MARKERS, ORANGE, new_figure, save_figure
 from tacit.report.findings import bits_above_bound, whole_bits
 from tacit.runs.attack import next_token
-from tacit.runs.tasks import text_loss
+from tacit.runs.model import text_loss
 from tacit.training import PrivateSession, evaluate
 
 Array: TypeAlias = NDArray[np.float64]

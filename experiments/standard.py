@@ -32,7 +32,7 @@ from torch import Tensor
 
 from tacit import datasets
 from tacit.datasets import Dataset, TensorPair
-from tacit.datasets.bundled import NAMES
+from tacit.datasets.tables import NAMES
 from tacit.errors import InvalidInput, check_in, check_real, needed, without_values
 
 # --- where the files are ---

@@ -20,7 +20,7 @@ import warm
 from byte_model import write_model
 from PIL import Image
 
-from tacit.pretrained.pictures import MobileNetV2
+from tacit.pretrained.networks import MobileNetV2
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT, PICTURES = "public-text", "public-pictures"

@@ -48,7 +48,7 @@ FREE_NAMES = {
     ("tacit.report.document", "render"),
     ("tacit.queries.statements", "sql"),  # the names in a fixed text of SQL
     ("tacit.plan.plan", "facts_of"),  # others are a plan's fields: its constructor refuses unknown ones
-    ("tacit.integrations.transformers_settings", "training_arguments"),  # which refuse others
+    ("tacit.integrations.transformers", "training_arguments"),  # which refuse others
 }
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

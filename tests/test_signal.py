@@ -26,8 +26,7 @@ from tacit.losses import classification
 from tacit.plan import LossReport, Plan, Signal
 from tacit.plan.signal import Verdict, rank_tuning, warn_if_drowned
 from tacit.runs.config import Config, parse_config, read_config
-from tacit.runs.plan import make_plan
-from tacit.runs.weights import trained_weights
+from tacit.runs.plan import make_plan, trained_weights
 from tacit.sampling import CyclicPoissonSampling
 from tacit.training import PrivateSession
 

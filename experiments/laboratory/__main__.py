@@ -14,7 +14,7 @@ from experiments.laboratory.run_attack import laboratory_findings
 from tacit.cli.attack import show_findings
 from tacit.cli.terminal import INTERRUPTED, AsJson, FinishedRun, Preparations, messages, option
 from tacit.errors import TacitError
-from tacit.runs.finished import open_run
+from tacit.runs.attack import open_run
 
 
 def main(arguments: list[str]) -> None:

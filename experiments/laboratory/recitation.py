@@ -30,9 +30,8 @@ from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput
 from tacit.report.findings import SecretFound
-from tacit.runs.attack import asking, ranked_secret, spelling_of
+from tacit.runs.attack import FinishedRun, asking, ranked_secret, spelling_of
 from tacit.runs.canaries import secret_space
-from tacit.runs.finished import FinishedRun
 from tacit.runs.kinds import Progress, silent
 
 _ASKED = 200  # records that the model is asked to complete

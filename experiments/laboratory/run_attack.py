@@ -46,6 +46,7 @@ from tacit.report.verification import read_event
 from tacit.runs.attack import (
     WITH_DP,
     WITHOUT_DP,
+    FinishedRun,
     described,
     identity_of,
     outputs_of,
@@ -55,9 +56,8 @@ from tacit.runs.attack import (
     train_privately,
     without_dp,
 )
-from tacit.runs.finished import FinishedRun
 from tacit.runs.kinds import Progress, silent
-from tacit.runs.tasks import task_of
+from tacit.runs.model import task_of
 from tacit.training.evaluation import evaluate
 
 Array: TypeAlias = NDArray[np.float64]

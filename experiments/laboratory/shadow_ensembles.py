@@ -25,7 +25,8 @@ from tacit.events import Adjacency
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.runs.config import Config
-from tacit.runs.model import is_calibrated, new_model
+from tacit.runs.learners import new_model
+from tacit.runs.model import is_calibrated
 from tacit.sampling import FullBatch
 
 _MOST = 8  # models that are trained at the same time; an interruption loses them

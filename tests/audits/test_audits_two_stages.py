@@ -13,8 +13,8 @@ from tacit.audits import one_run as slot_audit
 from tacit.audits.claim import AUDIT_LEVEL
 from tacit.plan import Plan
 from tacit.report.findings import ATTACKS, MEMORY
-from tacit.runs import audit as slots
-from tacit.runs.audit import PLANTED, confirms, judged, results_of, suspects
+from tacit.runs import attack as slots
+from tacit.runs.attack import PLANTED, confirms, judged, results_of, suspects
 from tacit.runs.kinds import silent
 from tacit.training.audit_slots import SlotEvidence
 

@@ -24,9 +24,7 @@ from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import parse_policy
 from tacit.runs.config import parse_config, read_config
-from tacit.runs.init_file import Facts
-from tacit.runs.init_questions import Question, ask_facts
-from tacit.runs.init_text import policy_text, run_text
+from tacit.runs.init import Facts, Question, ask_facts, policy_text, run_text
 
 MAIN = "from tacit.cli import main; main()"
 TABLE = "patient_id;age;weight;sex;admitted;smoker\n" + "".join(

@@ -21,7 +21,7 @@ from tacit.datasets.text import NAMES_ALPHABET, Alphabet, load_names, token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel
 from tacit.runs.attack import next_token
-from tacit.runs.tasks import text_loss
+from tacit.runs.model import text_loss
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,8 +20,7 @@ from tacit.correlation import Tree
 from tacit.datasets import TensorPair
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.attack import outputs_of, scaled_plan, train_plainly, train_privately
-from tacit.runs.finished import FinishedRun, open_run
+from tacit.runs.attack import FinishedRun, open_run, outputs_of, scaled_plan, train_plainly, train_privately
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 CONFIG = run_file(

@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, PrivacyWarning
 from tacit.events import Adjacency, Gaussian, PoissonSampled, Repeat
-from tacit.integrations import sklearn_searches
+from tacit.integrations import sklearn_fit
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import MLP, Logistic
@@ -269,7 +269,7 @@ def test_clones_pipelines_and_cross_validation(make: Any) -> None:
     pipeline = make_pipeline(FunctionTransformer(np.tanh), model).fit(X, y)
     assert pipeline[-1].n_features_in_ == 4
     assert pipeline.predict(X).shape == (60,)
-    sklearn_searches._total.fits = 0
+    sklearn_fit._total.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         scores = cross_val_score(make(), X, y, cv=3, error_score="raise")
     assert scores.shape == (3,)

@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning, TacitError
-from tacit.integrations import sklearn_features, sklearn_searches
+from tacit.integrations import sklearn_fit, sklearn_records
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.losses import classification
 from tacit.models import Logistic
@@ -122,8 +122,8 @@ def test_texts_are_learned_and_the_statement_names_the_features() -> None:
 )
 def test_every_kind_of_column_gives_the_same_features(column: Any) -> None:
     estimator = classifier(features=letters)
-    wanted = sklearn_features.Given(estimator, TEXTS).compute()
-    assert torch.equal(sklearn_features.Given(estimator, column).compute(), wanted)
+    wanted = sklearn_records.Given(estimator, TEXTS).compute()
+    assert torch.equal(sklearn_records.Given(estimator, column).compute(), wanted)
     assert torch.allclose(wanted.norm(dim=1), torch.ones(N))
     assert torch.allclose(wanted.mean(1), torch.zeros(N), atol=1e-6)
 
@@ -195,7 +195,7 @@ def test_minilm_takes_a_list_of_strings(tmp_path: Path) -> None:
 
 
 def test_clone_pickle_and_grid_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sklearn_searches, "_total", sklearn_searches._Fits())
+    monkeypatch.setattr(sklearn_fit, "_total", sklearn_fit._Fits())
     model = classifier(features=Tokens(), steps=5).fit(TEXTS, Y)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(TEXTS), model.predict_proba(TEXTS))
@@ -357,6 +357,6 @@ def test_another_width_to_predict_is_refused() -> None:
 
 def test_features_far_out_of_range_and_constant_ones_stay_finite() -> None:
     rows = np.array([[1e300, -1e300, 0], [0, 0, 0], [5, 5, 5], [1e-300, 0, 0]])
-    unit = sklearn_features._unit(rows)
+    unit = sklearn_records._unit(rows)
     assert np.isfinite(unit).all()
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), [1, 0, 0, 1])

@@ -26,7 +26,7 @@ from tacit.columns import Column, Encoder
 from tacit.columns.column import parse_columns
 from tacit.errors import InvalidInput, PrivacyRefusal, PrivacyWarning
 from tacit.integrations import sklearn as estimators
-from tacit.integrations import sklearn_rows, sklearn_searches
+from tacit.integrations import sklearn_fit, sklearn_records
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.generator import Generator
@@ -138,7 +138,7 @@ def test_clone_pickle_and_cross_validation_of_a_frame() -> None:
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
     assert again.encoder_.features == model.encoder_.features
-    sklearn_searches._total.fits = 0
+    sklearn_fit._total.fits = 0
     with pytest.warns(PrivacyWarning, match="cross_val_score calls fit many times"):
         assert cross_val_score(classifier(), rows, LABELS, cv=2, error_score="raise").shape == (2,)
     model.set_params(columns=None, bounds=(0, 1)).fit(np.zeros((N, 2)), LABELS)
@@ -169,7 +169,7 @@ EXTREMES: dict[str, Any] = {
 
 
 def inputs_of(rows: pd.DataFrame) -> NDArray[np.float32]:
-    inputs, _ = sklearn_rows.records_of(classifier(columns=SHOWN), rows, LABELS, lambda labels: labels)
+    inputs, _ = sklearn_records.records_of(classifier(columns=SHOWN), rows, LABELS, lambda labels: labels)
     assert isinstance(inputs, torch.Tensor)
     found: NDArray[np.float32] = inputs.numpy()
     return found
@@ -200,7 +200,7 @@ def test_planted_bug_an_encoding_by_the_largest_value_of_the_data(monkeypatch: p
         cells = X.assign(age=120 * X["age"] // X["age"].max())
         return torch.from_numpy(encoder.frame(cells))
 
-    monkeypatch.setattr(sklearn_rows, "_by_columns", by_the_data)
+    monkeypatch.setattr(sklearn_records, "_by_columns", by_the_data)
     with pytest.raises(AssertionError, match="Arrays are not equal"):
         check_an_extreme_record_changes_no_other()
 
@@ -308,7 +308,7 @@ def note_of(model: PrivateClassifier) -> str:
 
 @pytest.fixture
 def no_fits_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sklearn_searches, "_total", sklearn_searches._Fits())
+    monkeypatch.setattr(sklearn_fit, "_total", sklearn_fit._Fits())
 
 
 @pytest.mark.usefixtures("no_fits_yet", "fixed_noise")

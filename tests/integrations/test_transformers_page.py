@@ -13,7 +13,7 @@ from torch import nn
 
 from tacit import PrivateSession
 from tacit.errors import InvalidInput
-from tacit.integrations.transformers_settings import _BREAKS, _DISAGREES
+from tacit.integrations.transformers import _BREAKS, _DISAGREES
 from tacit.losses import regression
 
 PAGE = text_of("transformers.md")

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import DataCollatorWithFlattening, TrainingArguments
 
 from tacit.errors import InvalidInput, PrivacyRefusal
-from tacit.integrations import transformers_settings
+from tacit.integrations import transformers
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
 from tacit.losses import regression
 
@@ -126,7 +126,7 @@ def test_the_defaults_of_transformers_are_told_all_at_once(tmp_path: Path) -> No
 
 
 def test_every_setting_of_the_table_is_one_of_transformers() -> None:
-    breaks, disagrees = transformers_settings._BREAKS.keys(), transformers_settings._DISAGREES.keys()
+    breaks, disagrees = transformers._BREAKS.keys(), transformers._DISAGREES.keys()
     assert breaks | disagrees <= TrainingArguments.__dataclass_fields__.keys()
     assert not breaks & disagrees
 
@@ -152,9 +152,9 @@ def accelerator(**changes: Any) -> Any:
     ids=["precision", "deepspeed", "fsdp", "accumulation", "compilation"],
 )
 def test_what_accelerate_launch_switched_on_is_refused(changes: dict[str, Any], word: str) -> None:
-    transformers_settings.check_accelerator(accelerator())
+    transformers.check_accelerator(accelerator())
     with pytest.raises(PrivacyRefusal, match=f"accelerate has switched on {word}, which"):
-        transformers_settings.check_accelerator(accelerator(**changes))
+        transformers.check_accelerator(accelerator(**changes))
 
 
 def test_arguments_that_mix_records_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from tacit.datasets.text import Alphabet, token_pair
 from tacit.errors import InvalidInput
 from tacit.models import WindowModel, build
-from tacit.runs.tasks import text_loss
+from tacit.runs.model import text_loss
 from tacit.training import evaluate
 
 

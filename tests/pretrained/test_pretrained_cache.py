@@ -13,9 +13,9 @@ from tiny_models import write_bert
 from torch import Tensor
 
 from tacit.errors import InvalidInput
-from tacit.pretrained import features, load_pretrained
-from tacit.pretrained.features import FeatureCache
-from tacit.pretrained.model import Pretrained
+from tacit.pretrained import load_pretrained
+from tacit.pretrained import model as of_models
+from tacit.pretrained.model import FeatureCache, Pretrained
 
 RECORDS = 1_200
 
@@ -114,7 +114,7 @@ def test_a_full_disk_is_named_with_what_is_missing(
     def full(*given: Any, **named: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(features, "write_atomically", full)
+    monkeypatch.setattr(of_models, "write_atomically", full)
     with pytest.raises(
         InvalidInput, match=r"features of 1,200 records .* 0\.0 MB more.*run the same command again"
     ):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, UnsupportedModel
-from tacit.pretrained.features import check_isolated
+from tacit.pretrained.model import check_isolated
 
 RECORDS = torch.zeros(4, 3)
 

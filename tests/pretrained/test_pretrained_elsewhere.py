@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tacit import Plan, PrivateSession
 from tacit.pretrained import load_pretrained
 from tacit.pretrained.model import Pretrained
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.networks import PretrainedText
 
 WRITERS = {"bert": write_bert, "gpt2": write_gpt2, "vit": write_vit, "convnext": write_convnext}
 TEXTS = ["good", "", "schlechter als gedacht, wirklich", "so so", "a"]

@@ -19,10 +19,9 @@ from transformers import AutoModel
 
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.features import check_isolated
 from tacit.pretrained.finding import usual_size
-from tacit.pretrained.model import Pretrained
-from tacit.pretrained.pictures import MobileNetV2, PretrainedPictures, scaled
+from tacit.pretrained.model import Pretrained, check_isolated
+from tacit.pretrained.networks import MobileNetV2, PretrainedPictures, scaled
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from transformers import AutoModel
 
 from tacit.errors import InvalidInput
 from tacit.pretrained import load_pretrained
-from tacit.pretrained.features import check_isolated
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.model import check_isolated
+from tacit.pretrained.networks import PretrainedText
 
 TEXTS = ["good", "", "schlechter als gedacht, wirklich", "不好", "so so"]
 

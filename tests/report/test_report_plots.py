@@ -16,7 +16,7 @@ from tacit.accounting import account
 from tacit.events import Gaussian, Repeat
 from tacit.report import canvas, plots
 from tacit.report.evaluation import evaluation_data
-from tacit.runs.evaluated import drawn_score
+from tacit.runs.metrics import drawn_score
 from tacit.training import evaluate
 from tacit.training.loop import MetricsRow
 

@@ -18,8 +18,7 @@ from tacit.cli.app import run as tacit
 from tacit.errors import InvalidInput
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.attack import attack_findings
-from tacit.runs.finished import open_run
+from tacit.runs.attack import attack_findings, open_run
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -22,14 +22,13 @@ from byte_model import write_model
 from run_files import changed, run_file
 
 from tacit.cli.app import run as command
-from tacit.datasets.documents import CorpusPart, read_part
+from tacit.datasets.text import CorpusPart, read_part
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Event
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import batches as batches_
 from tacit.runs import prepare, read_config
-from tacit.runs.batch_parts import Counts, Rule, cut_part, drawn_of_part, write_shards
-from tacit.runs.batches import Engine, write_batches
+from tacit.runs.batches import Counts, Engine, Rule, cut_part, drawn_of_part, write_batches, write_shards
 from tacit.runs.kinds import load_data
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection
@@ -151,8 +150,8 @@ def test_batches_are_those_that_the_run_would_draw(
 def test_steps_in_several_turns_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = configured(tmp_path)
     whole = written(path, tmp_path / "whole")
-    monkeypatch.setattr("tacit.runs.batch_parts._PAIRS", 10)
-    monkeypatch.setattr("tacit.runs.batch_parts._AT_ONCE", 3)
+    monkeypatch.setattr("tacit.runs.batches._PAIRS", 10)
+    monkeypatch.setattr("tacit.runs.batches._AT_ONCE", 3)
     turns = written(path, tmp_path / "turns")
     assert whole.fingerprint(b"k") == turns.fingerprint(b"k")
     assert whole.fingerprint(b"k") != written(path, tmp_path / "other", seed=5).fingerprint(b"k")

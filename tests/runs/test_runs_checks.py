@@ -11,13 +11,12 @@ import pytest
 from run_files import digits_run
 
 from tacit.datasets import text as text_files
-from tacit.datasets.bundled import NAMES
+from tacit.datasets.tables import NAMES
 from tacit.errors import TacitError
 from tacit.models import networks
 from tacit.runs.config import parse_config
-from tacit.runs.model_sections import NETWORKS
 from tacit.runs.plan import make_plan
-from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST
+from tacit.runs.sections import DATA_SETS, NAMES_ALPHABET, NAMES_LONGEST, NETWORKS
 
 BASE = digits_run("batch_size = 64; steps = 40", optimizer="learning_rate = 0.5")
 

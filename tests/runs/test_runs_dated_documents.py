@@ -15,7 +15,7 @@ from byte_model import write_model
 from run_files import run_file
 
 from tacit.cli.app import run as tacit
-from tacit.datasets.documents import read_corpus, read_json_lines
+from tacit.datasets.text import read_corpus, read_json_lines
 from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.kinds import load_data

@@ -14,8 +14,7 @@ from tacit.cli import terminal, train
 from tacit.cli.app import run
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config, parse_config
-from tacit.runs.declarations import doubts
-from tacit.runs.fit import check_fit
+from tacit.runs.declarations import check_fit, doubts
 
 ROWS = 2000
 COLUMNS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from tacit.datasets import load_image_folder
 from tacit.errors import InvalidInput, MissingExtra
-from tacit.runs import Outcome, evaluated, prepare
+from tacit.runs import Outcome, metrics, prepare
 from tacit.testing import seeded_generator
 from tacit.training import evaluate
 from tacit.training.loop import History, MetricsRow
@@ -80,7 +80,7 @@ def finish(text: str, **options: Any) -> Outcome:
     return outcome
 
 
-def metrics() -> list[dict[str, str]]:
+def metric_rows() -> list[dict[str, str]]:
     with Path("out/metrics.csv").open() as file:
         return list(csv.DictReader(file))
 
@@ -95,7 +95,7 @@ def test_a_table_from_beginning_to_end() -> None:
     assert sorted(path.name for path in Path("out").iterdir()) == sorted([*outcome.files, "private"])
     assert Path("out/config.toml").read_text() == ADULT
     assert load_file("out/model.safetensors")["1.weight"].shape == (8, 5)  # 2 numbers, 2 + 1 places
-    rows = metrics()
+    rows = metric_rows()
     assert [int(row["steps"]) for row in rows] == [2 * n for n in range(1, 21)]
     spent = [float(row["epsilon"]) for row in rows]
     assert spent == sorted(spent)
@@ -198,7 +198,7 @@ def test_without_a_loss_report_no_loss_is_written_anywhere(monkeypatch: pytest.M
     monkeypatch.setattr(step, "_raw_centred_loss", lambda *a: 0.0 * real(*a) + 12345.678)
     make_pictures()
     outcome = finish(PICTURES)
-    assert [row["loss"] for row in metrics()] == [""] * 4
+    assert [row["loss"] for row in metric_rows()] == [""] * 4
     assert all(row.loss is None for row in outcome.rows)
     for path in Path("out").rglob("*"):
         assert not path.is_file() or b"12345.6" not in path.read_bytes()
@@ -214,7 +214,7 @@ def test_the_loss_that_is_written_is_the_noisy_one() -> None:
     for batch in run.session.batches():
         history.take(run.session.step(batch).loss)
     finish(ADULT, generator=seeded_generator(1))
-    assert float(metrics()[-1]["loss"]) == history.smoothed
+    assert float(metric_rows()[-1]["loss"]) == history.smoothed
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -258,7 +258,7 @@ def test_a_test_key_is_marked_in_every_file_that_people_read(monkeypatch: pytest
     make_pictures()
     marks: list[bool] = []
     for name in ("plot_progress", "plot_privacy_curve"):
-        monkeypatch.setattr(evaluated, name, lambda *_, private, **__: marks.append(private))
+        monkeypatch.setattr(metrics, name, lambda *_, private, **__: marks.append(private))
     outcome = finish(PICTURES, generator=seeded_generator(3))
     assert outcome.statement.data["private"] is False
     assert "NOT PRIVATE" in Path("out/statement.txt").read_text()

@@ -19,10 +19,10 @@ import tacit
 from tacit.cli.app import run as command
 from tacit.errors import InvalidInput, MissingExtra
 from tacit.models import build
-from tacit.runs.export import FORMATS, export_model
 from tacit.runs.kinds import Arrays, Text
-from tacit.runs.model_sections import ModelSection
-from tacit.runs.saved_model import Description, save_model
+from tacit.runs.learners import Description, save_model
+from tacit.runs.predict import FORMATS, export_model
+from tacit.runs.sections import ModelSection
 
 STATEMENT: dict[str, Any] = {
     "private": True,

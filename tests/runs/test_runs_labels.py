@@ -20,8 +20,8 @@ from tacit.cli.app import run as command
 from tacit.errors import InvalidInput
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import prepare
+from tacit.runs.attack import open_run
 from tacit.runs.config import parse_config
-from tacit.runs.finished import open_run
 from tacit.runs.kinds import source_of
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

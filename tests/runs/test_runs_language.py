@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 import tacit
 from tacit.cli.app import run as command
 from tacit.datasets import Cutting, load_documents
-from tacit.datasets.documents import read_json_lines, sequence_pair
+from tacit.datasets.text import read_json_lines, sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.pretrained.finding import ModelFolder
@@ -32,9 +32,9 @@ from tacit.runs.attack import next_of_tokens
 from tacit.runs.build import make_session
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.kinds import load_data
-from tacit.runs.kinds.documents import tokens_of
+from tacit.runs.kinds.texts import tokens_of
+from tacit.runs.model import losses_of
 from tacit.runs.plan import make_plan
-from tacit.runs.tasks import losses_of
 from tacit.testing import seeded_generator
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

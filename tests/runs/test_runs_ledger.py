@@ -29,7 +29,7 @@ from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.report.verification import read_statement, verify_statement
 from tacit.runs import Run, prepare
 from tacit.runs import train as runner
-from tacit.runs.finished import open_run
+from tacit.runs.attack import open_run
 from tacit.testing import seeded_generator
 from tacit.training import StepCharges
 

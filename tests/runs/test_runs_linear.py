@@ -14,8 +14,7 @@ import tacit
 from tacit.errors import TacitError
 from tacit.recipes import linear_recipe
 from tacit.runs import Run, prepare
-from tacit.runs.config import parse_config
-from tacit.runs.recipe import reasons
+from tacit.runs.config import parse_config, reasons
 from tacit.training import Evaluation
 
 FILE = """

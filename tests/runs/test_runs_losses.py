@@ -11,7 +11,7 @@ from torch import nn
 from tacit.datasets import Dataset, TensorPair, load
 from tacit.errors import InvalidInput
 from tacit.runs.config import parse_config
-from tacit.runs.tasks import losses_of, text_loss
+from tacit.runs.model import losses_of, text_loss
 
 RUN = digits_run("batch_size = 64; steps = 2", privacy="epsilon = 1.0", optimizer="learning_rate = 0.1")
 

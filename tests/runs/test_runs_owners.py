@@ -18,7 +18,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, RenyiBudget
 from tacit.queries import PrivateTable, register_table
 from tacit.report.certificate import make_certificate
-from tacit.runs.audit import audit_folder
+from tacit.runs.attack import audit_folder
 from tacit.runs.train import Run, prepare
 from tacit.testing import seeded_generator
 

@@ -32,12 +32,10 @@ from tacit.datasets import load
 from tacit.errors import InvalidInput, TacitError
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.models import PictureFeatures
-from tacit.runs import predict as predicting
-from tacit.runs import prediction_files, prepare
+from tacit.runs import predict, prepare
 from tacit.runs import train as runner
-from tacit.runs.predict import Predictor
-from tacit.runs.prediction_files import write_predictions
-from tacit.runs.saved_model import Description, read_description
+from tacit.runs.learners import Description, read_description
+from tacit.runs.predict import Predictor, write_predictions
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 SECRET = "48151623"
@@ -433,7 +431,7 @@ def test_a_file_is_read_in_pieces_that_are_let_go(monkeypatch: pytest.MonkeyPatc
     loaded = tacit.load("out")
     people(1000, seed=2).to_csv("many.csv", index=False)
     wanted = loaded.predict("many.csv")
-    monkeypatch.setattr(predicting, "_CHUNK", 64)
+    monkeypatch.setattr(predict, "_CHUNK", 64)
     alive: list[weakref.ref[Tensor]] = []
     held: list[int] = []
     real = Predictor.pieces
@@ -461,7 +459,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 import tacit
-from tacit.runs.prediction_files import write_predictions
+from tacit.runs.predict import write_predictions
 predictor = tacit.load("out")
 write_predictions(predictor, Path("small.csv"), Path("small_out.csv"))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -490,7 +488,7 @@ def test_memory_does_not_grow_with_the_file() -> None:
 def test_a_table_of_predictions_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     table_run()
     loaded = tacit.load("out")
-    monkeypatch.setattr(predicting, "_CHUNK", 64)
+    monkeypatch.setattr(predict, "_CHUNK", 64)
     before = sorted(path.name for path in Path().iterdir())
 
     def stop(done: int, _: int | None) -> None:
@@ -514,7 +512,7 @@ def test_ctrl_c_says_that_nothing_was_written(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prediction_files, "_rows", stop)
+    monkeypatch.setattr(predict, "_table_rows", stop)
     assert command(["predict", "out", "others.csv"]) == 130
     assert "predictions.csv was not written" in capsys.readouterr().err
     assert not Path("predictions.csv").exists()

@@ -18,7 +18,7 @@ from tacit.cli.app import run as command
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.pretrained import load_pretrained
 from tacit.pretrained.model import Head, TunedModel
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.networks import PretrainedText
 from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.kinds import load_data
@@ -298,7 +298,7 @@ def test_three_commands_go_from_a_table_to_predictions(
 
 def test_pictures_go_through_weights_of_an_architecture(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from tacit.pretrained.pictures import MobileNetV2
+    from tacit.pretrained.networks import MobileNetV2
 
     with torch.random.fork_rng():
         torch.manual_seed(0)

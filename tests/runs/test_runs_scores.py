@@ -27,12 +27,12 @@ from tacit.report import plots
 from tacit.report.evaluation import score_line
 from tacit.report.plots import plot_progress
 from tacit.report.verification import read_statement, verify_statement
-from tacit.runs import Run, evaluated, prepare
+from tacit.runs import Run, metrics, prepare
 from tacit.runs import train as runner
+from tacit.runs.attack import open_run
 from tacit.runs.config import parse_config
-from tacit.runs.evaluated import figures_of
-from tacit.runs.finished import open_run
 from tacit.runs.kinds import prepared_data
+from tacit.runs.metrics import figures_of
 from tacit.runs.plan import make_plan
 from tacit.testing import seeded_generator
 from tacit.training import Evaluation, evaluate, train
@@ -144,7 +144,7 @@ def test_an_exact_figure_that_is_let_through_is_found(
             share = float(torch.bincount(data.test.targets).max()) / len(data.test.targets)
             return share, "the commonest", ""
 
-        monkeypatch.setattr(evaluated, "_public_baseline", counted)
+        monkeypatch.setattr(metrics, "_public_baseline", counted)
     else:
         data = prepared_data(parse_config(CONFIG, "run.toml"))
 

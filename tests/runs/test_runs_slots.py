@@ -11,7 +11,7 @@ from run_files import digits_run
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.noise.generator import Generator
 from tacit.runs import prepare
-from tacit.runs.audit import audit_folder
+from tacit.runs.attack import audit_folder
 from tacit.testing import seeded_generator
 
 DIGITS = digits_run('batch_size = "full"; steps = 20')

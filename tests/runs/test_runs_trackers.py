@@ -20,7 +20,7 @@ from run_files import run_file
 from tacit.errors import MissingExtra
 from tacit.runs import Outcome, prepare
 from tacit.runs.config import parse_config
-from tacit.runs.watchers import MLflowWatcher, WandbWatcher, public_parameters
+from tacit.runs.metrics import MLflowWatcher, WandbWatcher, public_parameters
 from tacit.training import step as stepping
 from tacit.training.loop import MetricsRow
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from tacit.errors import InvalidInput
 from tacit.runs.config import Config, parse_config, read_config
-from tacit.runs.weights import ranked_ways, tensor_shapes, trained_weights
+from tacit.runs.plan import ranked_ways, tensor_shapes, trained_weights
 
 TABLE = """
 [data]
@@ -68,7 +68,7 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
     path.write_text(TABLE.format(model='name = "logistic"'))
     code = (
         "import sys; from tacit.runs.config import read_config; from pathlib import Path\n"
-        "from tacit.runs.weights import trained_weights\n"
+        "from tacit.runs.plan import trained_weights\n"
         f"assert trained_weights(read_config(Path({str(path)!r}))); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

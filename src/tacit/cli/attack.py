@@ -286,8 +286,7 @@ def predict_command(
 
     Example:  tacit predict runs/patients new_patients.csv --out predictions.csv
     """
-    from tacit.runs.predict import load
-    from tacit.runs.prediction_files import check_out, write_predictions
+    from tacit.runs.predict import check_out, load, write_predictions
 
     check_out(out, data, overwrite=overwrite)
     predictor = load(run, factory=factory, device=device)

@@ -28,9 +28,17 @@ from tacit.columns.sections import BLANK, find_blanks
 from tacit.columns.sniffing import Sniffed, sniff
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.pretrained.finding import TEXT, look_at
-from tacit.runs.init_file import Facts, checked_promise, stated_facts, table_columns, usual_of
-from tacit.runs.init_questions import Question, ask_facts
-from tacit.runs.init_text import policy_text, run_text
+from tacit.runs.init import (
+    Facts,
+    Question,
+    ask_facts,
+    checked_promise,
+    policy_text,
+    run_text,
+    stated_facts,
+    table_columns,
+    usual_of,
+)
 from tacit.runs.kinds.pictures import LARGEST, LARGEST_OF_PUBLIC, find_pictures, pictures_text
 
 _ByColumn = list[str] | None

@@ -50,8 +50,7 @@ def template(
 
     Example:  tacit ledger template visits.parquet > policy.toml
     """
-    from tacit.runs.init_file import Facts
-    from tacit.runs.init_text import policy_text
+    from tacit.runs.init import Facts, policy_text
 
     typer.echo(policy_text(sniff(table), Facts()))
     return 0

@@ -42,8 +42,7 @@ from tacit.report.plots import plot_advice
 from tacit.report.pricing import Pricing, Quote, price_event
 from tacit.rounding import round_up
 from tacit.runs.config import Config, read_config
-from tacit.runs.plan import check_comparable, make_plan
-from tacit.runs.weights import ranked_ways, trained_weights
+from tacit.runs.plan import check_comparable, make_plan, ranked_ways, trained_weights
 
 _T = TypeVar("_T")
 

@@ -285,7 +285,7 @@ def one_voice() -> Iterator[Join]:
     if launch.processes == 1:
         yield _alone
         return
-    from tacit.runs.together import Meeting  # imports torch
+    from tacit.runs.train import Meeting  # imports torch
 
     console.quiet = messages.quiet = launch.rank > 0
     signal.signal(signal.SIGTERM, _interrupt)

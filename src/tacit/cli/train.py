@@ -201,8 +201,8 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 def _announce(run: Run) -> None:
     from tacit.plan.signal import Verdict
     from tacit.rounding import round_up
-    from tacit.runs.recipe import reasons
-    from tacit.runs.weights import trained_weights
+    from tacit.runs.config import reasons
+    from tacit.runs.plan import trained_weights
 
     plan, done = run.plan, run.session.steps_done
     console.print(

@@ -112,7 +112,7 @@ def _paid_for(result: Verification, data: dict[str, object], ledger: str) -> Ver
 
 def _with_texts(result: Verification, data: dict[str, object], folder: Path) -> Verification:
     """Add the findings of the comparison with the texts in the folder."""
-    from tacit.runs.folder_texts import compare_texts
+    from tacit.runs.learners import compare_texts
 
     problems, not_verified = compare_texts(folder, data)
     return replace(

@@ -1,10 +1,9 @@
-"""The data sets that loaders return: tensors for training and testing, and facts for the statement.
+"""The data sets that loaders return: tensors for training and testing, and facts for the statement."""
 
-Each test record is chosen independently, so that adding or removing a record never moves another one between
-training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the number of
-records: with one more record, training would get quite different records, but the guarantee only covers a
-difference of one record.
-"""
+# Each test record is chosen independently, so that adding or removing a record never moves another one
+# between training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the
+# number of records: with one more record, training would get quite different records, but the guarantee
+# only covers a difference of one record.
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Spelling(Protocol):
         """Return the tokens of a text; raise InvalidInput for a character without a token."""
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens."""
+        pass
 
 
 class TensorPair(NamedTuple):
@@ -104,7 +103,21 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):
             if self.tokens:
-                _check_text(f"{self.name}.{part}", pair, tokens=self.tokens)
+                inputs, targets = pair
+                fits = (
+                    inputs.dtype == targets.dtype == torch.int64
+                    and inputs.ndim == 2
+                    and inputs.shape == targets.shape
+                    and len(inputs) > 0
+                    and int(inputs.min()) >= 0
+                    and max(int(inputs.max()), int(targets.max())) < self.tokens
+                )
+                if not fits:
+                    raise InvalidInput(
+                        f"{self.name}.{part} must hold int64 tokens below {self.tokens}, of shape (n, L); "
+                        f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} "
+                        f"{tuple(targets.shape)}. It needs at least one record."
+                    )
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
                 _check_labels(f"{self.name}.{part}", pair.targets, self.labels)
@@ -160,23 +173,6 @@ def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
         raise InvalidInput(f"{name}.targets must be 0 or 1, as labels are; {wrong} of them are neither.")
 
 
-def _check_text(name: str, pair: TensorPair, *, tokens: int) -> None:
-    inputs, targets = pair
-    fits = (
-        inputs.dtype == targets.dtype == torch.int64
-        and inputs.ndim == 2
-        and inputs.shape == targets.shape
-        and len(inputs) > 0
-        and int(inputs.min()) >= 0
-        and max(int(inputs.max()), int(targets.max())) < tokens
-    )
-    if not fits:
-        raise InvalidInput(
-            f"{name} must hold int64 tokens below {tokens}, of shape (n, L); got {inputs.dtype} "
-            f"{tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}. It needs at least one record."
-        )
-
-
 def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:
     """Refuse the arguments unless exactly one of them says where the test records come from."""
     if (test_fraction is None) == (test_path is None):
@@ -194,9 +190,6 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 
     * Whether a record is marked depends on its bytes alone. So if two data sets differ in one record, their
       training records differ in at most one. Equal records get the same mark.
-
-    >>> choose_test([b"a", b"b", b"c", b"d"], 0.5).tolist()
-    [False, True, True, True]
     """
     fraction = check_real("test_fraction", test_fraction, low=0.0, high=1.0, open_low=True, open_high=True)
     limit = round(fraction * 2**64)
@@ -221,13 +214,6 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
     """Mark the records of training people and of test people, whom a hash of their names separates.
 
     Records that training people and test people share get neither mark.
-
-    Raises:
-        InvalidInput: if a record has no owner.
-
-    >>> train, test = choose_people(["a", "b", ("a", "b"), ("b", "c")], 0.5)
-    >>> train.tolist(), test.tolist()
-    ([True, False, False, False], [False, True, False, True])
     """
     names_of = [one if isinstance(one, tuple) else (one,) for one in owners]
     missing = sum(any(map(is_missing, all_of_one)) for all_of_one in names_of)
@@ -240,14 +226,12 @@ def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool
 
 
 def is_missing(name: Any) -> bool:
-    """Return whether a name is missing: None, NaN or another missing value, or blank text."""
     if isinstance(name, str):
         return not name.strip()
     return name is None or str(name) in ("<NA>", "NaT", "nan")  # pandas' NA is neither equal nor unequal
 
 
 def missing_owners(count: int) -> InvalidInput:
-    """Return the error that this many rows have no owner."""
     return InvalidInput(
         f"{count} rows have no owner (empty, None or NaN). The guarantee is for owners, so each row must "
         "have one. Leave them out; or, if they are all of different people, give each its own owner."

@@ -105,7 +105,6 @@ def load_image_folder(
 
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    """Return every file below the class folders with its class number, sorted by class and path."""
     if not folder.is_dir():
         raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
@@ -131,18 +130,7 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
 def read_picture(
     source: Any, size: tuple[int, int], colours: int, where: Callable[[], str]
 ) -> NDArray[np.uint8]:
-    """Return the pixels (height, width, colours) of one image.
-
-    Args:
-        source: a path or a Pillow image.
-        size: (height, width) in pixels, to which the image is scaled.
-        colours: 3 for red, green and blue, 1 for grey.
-        where: a function that returns the description of the image for errors.
-
-    Raises:
-        InvalidInput: if the image cannot be read.
-        MissingExtra: if Pillow is not installed.
-    """
+    """Return the pixels (height, width, colours) of one image."""
     needed("PIL", "images", "Reading pictures", package="pillow")
     from PIL import Image, ImageOps
 

@@ -1,27 +1,36 @@
-"""Loader of text files, in which each line is a record: a row of character numbers.
-
-The alphabet and the length of the longest line are declared. If they came from the data, the shape of the
-model would reveal them.
-
-Letters: n records; L numbers per record, for the longest line and its end.
-"""
+"""Lines of text as characters, and documents of a corpus as tokens."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import string
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from tacit.datasets.dataset import Dataset, TensorPair, check_one_test, check_some, choose_test
-from tacit.errors import InvalidInput, check_integer, without_values
+from tacit.columns.tables import arrow_with_parquet, check_names
+from tacit.datasets.dataset import (
+    Dataset,
+    Owner,
+    Owners,
+    Spelling,
+    TensorPair,
+    check_one_test,
+    check_some,
+    choose_people,
+    choose_test,
+)
+from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, without_values
 
 END = 0
 """The number that stands before the first and after the last character of a record."""
@@ -32,15 +41,7 @@ PADDING = -100
 @final
 @dataclass(frozen=True)
 class Alphabet:
-    """The declared characters of records, numbered from 1.
-
-    Raises:
-        InvalidInput: if there are fewer than two characters, if one occurs twice, or if one ends a line.
-
-    >>> letters = Alphabet("ab ")
-    >>> letters.encode("ba b"), letters.decode([2, 1, 3, 2])
-    ([2, 1, 3, 2], 'ba b')
-    """
+    """The declared characters of records, numbered from 1."""
 
     characters: str
 
@@ -63,11 +64,6 @@ class Alphabet:
         return next(places, 0)
 
     def encode(self, text: str) -> list[int]:
-        """Return the numbers of the characters of a text.
-
-        Raises:
-            InvalidInput: if a character is not in the alphabet.
-        """
         if place := self.missing(text):
             raise InvalidInput(f"character {place} of the text is not in the alphabet {self.characters!r}.")
         return [1 + self.characters.index(character) for character in text]
@@ -81,10 +77,6 @@ def token_pair(records: Sequence[str], alphabet: Alphabet, longest: int) -> Tens
     """Return the inputs and targets of a language model, which predicts each character from those before.
 
     ``inputs`` (n, L) int64 begin with END, and ``targets`` (n, L) int64 end with it; L = ``longest`` + 1.
-
-    >>> pair = token_pair(["ba"], Alphabet("ab"), 3)
-    >>> pair.inputs.tolist(), pair.targets.tolist()
-    ([[0, 2, 1, 0]], [[2, 1, 0, -100]])
     """
     inputs = np.full((len(records), longest + 1), END, dtype=np.int64)
     targets = np.full((len(records), longest + 1), PADDING, dtype=np.int64)
@@ -160,7 +152,6 @@ def text_dataset(
     source: str,
     unit: str,
 ) -> Dataset:
-    """Return a data set of lines; without ``test_lines``, test on a ``test_fraction`` of the lines."""
     if test_lines is None:
         assert test_fraction is not None
         marks = choose_test((line.encode() for line in lines), test_fraction)
@@ -179,11 +170,6 @@ def text_dataset(
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file in UTF-8, plain or .gz.
-
-    Raises:
-        InvalidInput: if the file cannot be read, is not UTF-8, or is empty.
-    """
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -204,12 +190,7 @@ def stream_lines(path: Path) -> Iterator[str]:
 
 
 def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str]:
-    """Yield the records of a text file, each a line that fits the declared settings.
-
-    Raises:
-        InvalidInput: if the file cannot be read or is not UTF-8, or a line is empty, too long or has an
-            undeclared character. The message contains the line's number.
-    """
+    """Yield the records of a text file, each a line that fits; errors name a line, and print none of it."""
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
             raise InvalidInput(
@@ -243,9 +224,6 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
     ``names.txt``, plain or gzipped, is searched for in ``folder``, then in the folder that the environment
     variable TACIT_DATA names, then in the user's cache.
-
-    Raises:
-        InvalidInput: if the file is not found, or is not text.
     """
     folders = _folders(folder)
     for path in (place / file for place in folders for file in _FILES):
@@ -262,7 +240,6 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def _folders(folder: Path | None) -> list[Path]:
-    """Return the folders to search: ``folder``, then the one in the environment variable TACIT_DATA."""
     named = {"folder": folder, "the environment variable TACIT_DATA": os.environ.get("TACIT_DATA") or None}
     folders = {name: Path(path).expanduser() for name, path in named.items() if path is not None}
     for name, path in folders.items():
@@ -283,3 +260,394 @@ def names_dataset(*, folder: Path | None = None) -> Dataset:
         source=f"first names from {_SOURCE}, one a record",
         unit="name",
     )
+
+
+@dataclass(frozen=True)
+class Document:
+    """A ``text``, with its ``user`` (or several users) and its ``date`` if the user declared their fields."""
+
+    text: str
+    user: Owner | None = None
+    date: object = None
+
+    @property
+    def owner(self) -> Owner:
+        assert self.user is not None
+        return self.user
+
+
+def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
+    """Return a document's owner, or a tuple of owners, from the values of its user fields.
+
+    The result is None if there is no value, or a value is neither a string nor an integer. ``one`` says that
+    the data set has one user field."""
+    entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
+    if not names or len(names) < len(entries):
+        return None
+    return names[0] if one and not isinstance(values[0], list) else tuple(names)
+
+
+def read_json_lines(
+    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield _document(line, f"line {number} of {path}", text, user, date)
+    except (OSError, EOFError) as problem:
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
+    if not number:
+        raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
+
+
+def _document(
+    line: bytes, where: str, text: str, user: str | Sequence[str] | None, date: str | None
+) -> Document:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):  # the error's text would show the line
+        raise InvalidInput(
+            f"{where} is not JSON in UTF-8. Write one object a line, such as "
+            f'{{"{text}": "..."}}, and no empty lines.'
+        ) from None
+    if not isinstance(data, dict):
+        raise InvalidInput(f"{where} is JSON, but not an object with fields. Write one object a line.")
+    if not isinstance(content := data.get(text), str):
+        problem = "no text" if text in data else "missing"
+        raise InvalidInput(
+            f'{where}: the field "{text}" is {problem}. Name the field of the text as [data] text, and leave '
+            "lines without it out of the file."
+        )
+    try:
+        content.encode()
+    except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
+        raise InvalidInput(
+            f'{where}: the field "{text}" holds half of a surrogate pair, which is not a character. Write '
+            "the file again from the original text."
+        ) from None
+    when = None if date is None else data.get(date)
+    if date is not None and not isinstance(when, str):
+        raise InvalidInput(
+            f'{where}: the field "{date}" is {"no text" if date in data else "missing"}. [data] date names '
+            "the field of the day on which a document arrived, such as 2026-03-01."
+        )
+    if user is None:
+        return Document(content, date=when)
+    fields = [user] if isinstance(user, str) else [*user]
+    owner = owner_of([data.get(field) for field in fields], one=isinstance(user, str))
+    if owner is None:
+        wrong = next(field for field in fields if owner_of([data.get(field)], one=True) is None)
+        problem = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
+        raise InvalidInput(
+            f'{where}: the field "{wrong}" is {problem}. [data] user names the field that tells users apart; '
+            "every document needs one."
+        )
+    return Document(content, owner, when)
+
+
+@final
+@dataclass(frozen=True)
+class CorpusPart:
+    """One row group of a file, and the number of its first row in that file."""
+
+    path: str
+    group: int
+    first_row: int
+
+
+def corpus_parts(path: Path) -> list[CorpusPart]:
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Give the path of the corpus.")
+    parts: list[CorpusPart] = []
+    for file in files:
+        metadata = _opened(str(file)).metadata
+        row = 0
+        for group in range(metadata.num_row_groups):
+            parts.append(CorpusPart(str(file), group, row))
+            row += metadata.row_group(group).num_rows
+    return parts
+
+
+def read_corpus(
+    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
+    count = 0
+    for part in corpus_parts(path):
+        for document in read_part(part, text=text, user=user, date=date):
+            yield document
+            count += 1
+    if not count:
+        raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
+
+
+def read_part(
+    part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
+) -> Iterator[Document]:
+    """Yield the documents of one row group; errors name a row, and print none of its content."""
+    file = _opened(part.path)
+    user_columns = [] if user is None else [user] if isinstance(user, str) else [*user]
+    columns_needed = [text, *user_columns, *([] if date is None else [date])]
+    types = {field.name: field.type for field in file.schema_arrow}
+    for name in columns_needed:
+        if name not in types:
+            raise InvalidInput(
+                f'{part.path} has no column "{name}". [data] text, user and date name columns of the corpus.'
+            )
+        if name == date and arrow_with_parquet().types.is_temporal(types[name]):
+            continue
+        _check_type(part.path, name, types[name], of_people=name in user_columns)
+    check_names(file.schema_arrow.names, columns_needed, part.path)
+    row = part.first_row
+    try:
+        for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
+            columns = [batch.column(name).to_pylist() for name in columns_needed]
+            for cells in zip(*columns, strict=True):
+                if None in cells:
+                    raise InvalidInput(
+                        f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Leave such '
+                        "rows out of the corpus."
+                    )
+                owner = owner_of(cells[1 : 1 + len(user_columns)], one=isinstance(user, str))
+                if user_columns and owner is None:
+                    raise InvalidInput(
+                        f"{part.path}, row {row}: a list of users is empty, or has an empty entry. Leave "
+                        "such rows out of the corpus."
+                    )
+                yield Document(cells[0], owner, None if date is None else cells[-1])
+                row += 1
+    except (OSError, arrow_with_parquet().ArrowException) as problem:
+        raise _unreadable(part.path, problem) from None
+
+
+def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
+    types = arrow_with_parquet().types
+    if of_people and (types.is_list(kind) or types.is_large_list(kind)):
+        kind = kind.value_type
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_string(value) or types.is_large_string(value):
+        return
+    if of_people and types.is_integer(value):
+        return
+    required = "strings or whole numbers" if of_people else "strings"
+    raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {required}.')
+
+
+def _opened(path: str) -> Any:
+    arrow = arrow_with_parquet()
+    try:
+        return arrow.parquet.ParquetFile(path)
+    except (OSError, arrow.ArrowException) as problem:
+        raise _unreadable(path, problem) from None
+
+
+def _unreadable(path: str, problem: Exception) -> InvalidInput:
+    return InvalidInput(
+        f"{path} cannot be read as a Parquet file: {without_values(problem)}. Check the file."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Cutting:
+    """The declared rule by which a document becomes sequences of ``length`` tokens.
+
+    ``keep`` is "first" for only the first sequence, or "split" for all sequences, without overlap. Short
+    sequences are padded with the token ``padding``, which does not count in the loss.
+
+    >>> cutting = Cutting(3, "split", padding=0)
+    >>> list(cutting.pieces([5, 6, 7, 8])), list(Cutting(3, "first", padding=0).pieces([5, 6, 7, 8]))
+    ([[5, 6, 7], [8]], [[5, 6, 7]])
+    """
+
+    length: int
+    keep: Literal["first", "split"]
+    padding: int
+
+    def __post_init__(self) -> None:
+        check_integer("length", self.length, low=2)
+        check_in("keep", self.keep, ("first", "split"))
+
+    def describe(self, path: Path) -> str:
+        """Return the privacy statement's line about the documents in ``path``."""
+        part = "the first sequence" if self.keep == "first" else "all sequences"
+        return f"documents in {path.name}: {part} of {self.length} tokens of each"
+
+    def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield the sequences of one document; yield nothing if it has no tokens."""
+        stop = len(tokens) if self.keep == "split" else min(1, len(tokens))
+        yield from (tokens[start : start + self.length] for start in range(0, stop, self.length))
+
+
+def sequence_pair(sequences: Sequence[Sequence[int]], cutting: Cutting) -> TensorPair:
+    """Return the inputs and targets of a language model, which predicts each token from those before it.
+
+    ``inputs`` (n, T) int64 are the tokens. ``targets`` (n, T) int64 are the tokens that follow them, with
+    -100 after the end.
+    """
+    inputs = np.full((len(sequences), cutting.length), cutting.padding, dtype=np.int64)
+    for row, tokens in enumerate(sequences):
+        inputs[row, : len(tokens)] = tokens
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    return with_targets(inputs, lengths)
+
+
+def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> TensorPair:
+    """Pair tokens (n, T) with the tokens that follow; only the first ``lengths`` (n,) of each row count."""
+    targets = np.full(inputs.shape, PADDING, dtype=np.int64)
+    targets[:, :-1] = inputs[:, 1:]
+    targets[np.arange(1, inputs.shape[1] + 1) >= lengths[:, None]] = PADDING
+    return TensorPair(torch.from_numpy(inputs.astype(np.int64, copy=False)), torch.from_numpy(targets))
+
+
+def load_documents(
+    path: Path,
+    *,
+    text: str,
+    encode: Callable[[str], Sequence[int]],
+    vocabulary: int,
+    cutting: Cutting,
+    spelling: Spelling | None = None,
+    user: str | Sequence[str] | None = None,
+    several: bool = False,
+    date: str | None = None,
+    test_fraction: float | None = None,
+    test_path: Path | None = None,
+    unit: str = "document",
+) -> Dataset:
+    """Read the documents in a JSON Lines file or a Parquet corpus.
+
+    Each line of a JSON Lines file, plain or .gz, is one document, an object with the named fields. A Parquet
+    corpus is a folder, or a file whose name ends in .parquet; each row is one document.
+
+    Args:
+        path: the file or folder.
+        text: the field or column of the document's text.
+        encode: a function that returns the tokens of a text; it must depend on the text alone.
+        vocabulary: the number of tokens in the vocabulary.
+        cutting: the declared rule that cuts a document into records.
+        spelling: the encoder of made-up text, used only for canaries.
+        user: the field of the document's user, who may have one record. With ``several``, it may contain a
+            list of users, or be a list of fields.
+        several: whether a user may have several records. The data set then has the owners of each record,
+            and with ``test_fraction`` no user has both training and test records.
+        date: the field of the document's arrival day, for training by date.
+        test_fraction: the share of test documents. A hash of its text, or with ``several`` of its users,
+            decides for each document.
+        test_path: a file of test documents, in place of ``test_fraction``.
+        unit: the unit of privacy.
+
+    **Guarantee**
+
+    * A record's tokens depend only on its document and on declared settings.
+    * If ``user`` is given without ``several``, no user has two training records, nor two test records.
+
+    Raises:
+        InvalidInput: if a file cannot be read, a line is not such an object, or no record is left. The
+            message contains the number of the line, but none of its content.
+        PrivacyRefusal: if a user has several records, but ``several`` is False.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.jsonl"
+    >>> _ = path.write_text('{"note": "abc"}\\n{"note": "b"}\\n')
+    >>> data = load_documents(path, text="note", encode=lambda text: [ord(c) - 96 for c in text],
+    ...                       vocabulary=27, cutting=Cutting(3, "first", padding=0), test_path=path)
+    >>> data.train.inputs.tolist()
+    [[1, 2, 3]]
+    """
+    check_one_test(test_fraction, test_path, "documents")
+    train = [*read_documents(path, text=text, user=user, date=date)]
+    if test_path is not None:
+        test = [*read_documents(test_path, text=text, user=user)]
+    else:
+        assert test_fraction is not None
+        tests = choose_test((document.text.encode() for document in train), test_fraction)
+        trains = ~tests
+        if several:
+            trains, tests = choose_people([document.owner for document in train], test_fraction)
+        train, test = [*compress(train, trains)], [*compress(train, tests)]
+    trained_on, owners, dates = pair_of(train, encode, cutting, "training", several=several)
+    tested_on, test_owners, _ = pair_of(test, encode, cutting, "testing", several=several)
+    return Dataset(
+        path.name.split(".")[0],
+        trained_on,
+        tested_on,
+        classes=(),
+        source=cutting.describe(path),
+        unit=unit,
+        vocabulary=vocabulary,
+        spelling=spelling,
+        owners=owners,
+        test_owners=test_owners,
+        dates=None if date is None else dates,
+    )
+
+
+def read_documents(
+    path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
+) -> Iterator[Document]:
+    if not path.is_dir() and path.suffix != ".parquet":
+        return read_json_lines(path, text=text, user=user, date=date)
+    return read_corpus(path, text=text, user=user, date=date)
+
+
+def pair_of(
+    documents: Sequence[Document],
+    encode: Callable[[str], Sequence[int]],
+    cutting: Cutting,
+    name: str,
+    *,
+    several: bool = False,
+) -> tuple[TensorPair, Owners | None, list[object]]:
+    """Return the records for training or testing, their owners if a user may have ``several``, and dates.
+
+    Sequences of a single token are dropped, as they contain nothing to predict.
+    """
+    records = [
+        (document, sequence) for document in documents for sequence in cutting.pieces(encode(document.text))
+    ]
+    if not several:
+        check_users((document.user for document, _ in records if document.user is not None), name)
+    records = [(document, sequence) for document, sequence in records if len(sequence) > 1]
+    sequences = [sequence for _, sequence in records]
+    if not sequences:
+        raise InvalidInput(
+            f"no document for {name} has at least two tokens. Take another test_fraction, or other files."
+        )
+    owners = [document.owner for document, _ in records] if several else None
+    return sequence_pair(sequences, cutting), owners, [document.date for document, _ in records]
+
+
+def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:
+    """Refuse records if two of them have the same owner; ``owners`` has one entry per record."""
+    counts = Counter(owners)
+    if any(isinstance(owner, tuple) for owner in counts):
+        raise InvalidInput(
+            f"some records for {name} are of several users. Without a limit, a user may own only one record. "
+            "State [data] rows_per_user, the most records that one user may own."
+        )
+    if len({type(owner) for owner in counts}) > 1:
+        raise InvalidInput(
+            f"users for {name} are partly numbers and partly texts: 7 and '7' would be two users, though "
+            "they may be one person. Write all as texts, or all as numbers."
+        )
+    several = sum(count > 1 for count in counts.values())
+    if several:
+        raise PrivacyRefusal(
+            f"{several:,} of {len(counts):,} users have several records for {name}, up to "
+            f"{max(counts.values()):,}. The guarantee is for one record, so a user with several would have "
+            f"a weaker one than the statement says. {_OF_TABLE if table else _OF_DOCUMENTS}"
+        )
+
+
+_OF_TABLE = (
+    "State [data] rows_per_user, the most rows of one user that a step reads, so that the unit is a user "
+    "with all their rows; or leave user out and name the row as the unit."
+)
+_OF_DOCUMENTS = (
+    "Join the documents of each user into one line of the file, whose first sequence is then the record "
+    '(documents = "first"); or state rows_per_user, so that the unit is a user with several '
+    "documents; or leave user out and name the document as the unit."
+)

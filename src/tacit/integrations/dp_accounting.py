@@ -1,16 +1,15 @@
-"""Conversion of events to and from Google's dp_accounting, and the epsilon that it computes.
+"""Conversion of events to and from Google's dp_accounting, and the epsilon that it computes."""
 
-An event of one library becomes the event of the other library that describes the same mechanism. If there is
-none, the conversion raises an error that names the event. Both libraries define a noise multiplier as the
-standard deviation of the noise over the bound on one record's contribution, under every adjacency, so nothing
-is rescaled.
-
-dp_accounting rounds privacy losses up to a grid (spacing 1e-4 by default). So it returns upper bounds, and no
-lower bounds. It does not allow for floating-point rounding: if the number of steps times 1e-16 is close to
-delta, its answer is too small. Two costs in its version 0.6.0 are known to be wrong, so this module never
-computes them. Under replace-one its Renyi accountant takes sensitivity 1 instead of 2
-(google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
-"""
+# An event of one library becomes the event of the other library that describes the same mechanism. If there
+# is none, the conversion raises an error that names the event. Both libraries define a noise multiplier as
+# the standard deviation of the noise over the bound on one record's contribution, under every adjacency, so
+# nothing is rescaled.
+#
+# dp_accounting rounds privacy losses up to a grid (spacing 1e-4 by default). So it returns upper bounds,
+# and no lower bounds. It does not allow for floating-point rounding: if the number of steps times 1e-16 is
+# close to delta, its answer is too small. Two costs in its version 0.6.0 are known to be wrong, so this
+# module never computes them. Under replace-one its Renyi accountant takes sensitivity 1 instead of 2
+# (google/differential-privacy#378), and its PLD accountant counts a repeated randomised response once.
 
 from __future__ import annotations
 
@@ -242,18 +241,6 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
 
     This uses the PLD accountant of dp_accounting on its default grid, or its Renyi accountant for events that
     the PLD accountant does not support.
-
-    Args:
-        event: the mechanism.
-        adjacency: which data sets are neighbours.
-        delta: the delta of the epsilon, in (0, 1).
-
-    Raises:
-        MissingExtra: if dp_accounting is not installed.
-
-    >>> opinion = google_epsilon(Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000), "add-remove", 1e-5)
-    >>> round(opinion.epsilon, 3), opinion.method
-    (0.947, 'PLD on a grid of 1e-4, an upper bound')
     """
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)

@@ -1,8 +1,7 @@
-"""Private training of a Lightning module, by a callback that takes a private step for each batch.
+"""Private training of a Lightning module, by a callback that takes a private step for each batch."""
 
-The user writes the module, with manual optimisation. It gets the optimizer and takes each step from
-:class:`PrivateSteps`. Lightning does the validation, logging, callbacks and checkpoints.
-"""
+# The user writes the module, with manual optimisation. It gets the optimizer and takes each step from
+# PrivateSteps. Lightning does the validation, logging, callbacks and checkpoints.
 
 from __future__ import annotations
 
@@ -141,7 +140,12 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         """Check the settings before the Trainer reads or writes anything."""
         if stage != "fit":
             return
-        check_trainer(trainer, self.session.plan)
+        # Lightning itself refuses gradient clipping and accumulation under manual optimisation.
+        breaks = _breaking(trainer)
+        lines = breaks + _contradicting(trainer, self.session.plan)
+        if lines:
+            kind = PrivacyRefusal if breaks else InvalidInput
+            raise kind("private training refuses settings of the Trainer:\n- " + "\n- ".join(lines))
         check_module(pl_module, self.session)
         if self._folder is not None:
             self._states = SessionStates(self._folder, _output_folders(trainer))
@@ -191,7 +195,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Refuse to continue unless ``training_step`` took one private step for this batch."""
-        if trainer.global_step != self.session.steps_done or self.session.steps_done != _step_after(batch):
+        after = int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
+        if not trainer.global_step == self.session.steps_done == after:
             raise PrivacyRefusal(
                 f"training_step took no private step, or more than one: the session is at step "
                 f"{self.session.steps_done} and the Trainer at {trainer.global_step}. Call "
@@ -235,12 +240,7 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self._trainer.should_stop = True
 
 
-def _step_after(batch: Any) -> int:
-    return int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
-
-
 def _output_folders(trainer: Trainer) -> dict[str, str]:
-    """Return the folders that the Trainer's checkpoints and loggers write to, by the writer's name."""
     folders = {
         f"{type(saves).__name__}'s dirpath": getattr(saves, "dirpath", None)
         for saves in trainer.checkpoint_callbacks
@@ -249,22 +249,6 @@ def _output_folders(trainer: Trainer) -> dict[str, str]:
         f"{type(logger).__name__}'s log_dir": getattr(logger, "log_dir", None) for logger in trainer.loggers
     }
     return {name: str(folder) for name, folder in folders.items() if folder}
-
-
-def check_trainer(trainer: Any, plan: Plan) -> None:
-    """Refuse settings that would break the guarantee or contradict the plan; one message lists all of them.
-
-    Lightning itself refuses gradient clipping and accumulation under manual optimisation.
-
-    Raises:
-        PrivacyRefusal: if a setting would break the guarantee.
-        InvalidInput: if a setting only contradicts the plan.
-    """
-    breaks = _breaking(trainer)
-    lines = breaks + _contradicting(trainer, plan)
-    if lines:
-        kind = PrivacyRefusal if breaks else InvalidInput
-        raise kind("private training refuses settings of the Trainer:\n- " + "\n- ".join(lines))
 
 
 def _breaking(trainer: Any) -> list[str]:
@@ -312,12 +296,6 @@ def _contradicting(trainer: Any, plan: Plan) -> list[str]:
 
 
 def check_module(module: Any, session: PrivateSession) -> None:
-    """Refuse a module that would train without the session.
-
-    Raises:
-        PrivacyRefusal: if the module uses automatic optimisation.
-        InvalidInput: if the session's model is not a submodule of it.
-    """
     name = type(module).__name__
     if module.automatic_optimization:
         raise PrivacyRefusal(

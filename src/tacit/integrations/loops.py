@@ -1,23 +1,21 @@
-"""Private steps in another library's training loop, and the storage of a session's states.
+"""Private steps in another library's training loop, and the storage of a session's states."""
 
-The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run the
-loop reads the number of the next step, a ticket, instead of a batch (:func:`ticket_loader`), and the session
-takes that step. The Trainer's optimizer (:class:`SteppedBySession`) then has nothing left to do. No record
-and no gradient passes through the Trainer's loop.
-
-A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
-secret key of the noise, and with it anyone can subtract the noise from the model. So the states are stored in
-a separate folder (:class:`SessionStates`), one file for each checkpoint, and each is deleted with its
-checkpoint.
-
-**Guarantee**
-
-* A loader returns a ticket only if the session has a step left for which the ledger was charged.
-* Each step of the Trainer's optimizer belongs to exactly one private step: the optimizer raises an error
-  otherwise.
-* The folder of the states is inside no folder that the Trainer writes to, even through symbolic links.
-* A new run overwrites no state of an earlier run.
-"""
+# The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run
+# the loop reads the number of the next step, a ticket, instead of a batch (ticket_loader), and the session
+# takes that step. The Trainer's optimizer (SteppedBySession) then has nothing left to do. No record and no
+# gradient passes through the Trainer's loop.
+#
+# A Trainer's checkpoints are uploaded, shared and kept for a long time. The state of a session contains the
+# secret key of the noise, and with it anyone can subtract the noise from the model. So the states are
+# stored in a separate folder (SessionStates), one file for each checkpoint, and each is deleted with its
+# checkpoint.
+#
+# Guarantee:
+# * A loader returns a ticket only if the session has a step left for which the ledger was charged.
+# * Each step of the Trainer's optimizer belongs to exactly one private step: the optimizer raises an error
+#   otherwise.
+# * The folder of the states is inside no folder that the Trainer writes to, even through symbolic links.
+# * A new run overwrites no state of an earlier run.
 
 from __future__ import annotations
 
@@ -43,10 +41,6 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
     Loops can treat such a ticket like a batch: read its keys and sizes, and move it to a device. The loader
     has no workers and does not prefetch. If a run was resumed within an epoch, the loader also has tickets
     for the steps already taken in it, which the loop skips.
-
-    Args:
-        session: the session that takes the steps.
-        ended: a function that is called if the ledger ends the run early.
     """
     length = _steps_of_a_pass(session)
     return DataLoader(
@@ -75,11 +69,10 @@ class Tickets:
             yield _ticket(self._session)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
+        pass
 
 
 def _steps_of_a_pass(session: PrivateSession) -> int:
@@ -97,11 +90,6 @@ def _ticket(session: PrivateSession) -> dict[str, Tensor]:
 
 
 def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
-    """Return the ticket that a loop read.
-
-    Raises:
-        PrivacyRefusal: if ``batch`` is no ticket, because the loop reads another loader.
-    """
     number = batch.get(_KEY) if isinstance(batch, dict) else None
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
@@ -114,23 +102,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
 
 @final
 class SteppedBySession:
-    """A stand-in for the session's optimizer in a Trainer; the session takes the steps.
-
-    >>> model = torch.nn.Linear(2, 1)
-    >>> from tacit import Plan
-    >>> from tacit.losses import regression
-    >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-3, records=9, batch_size=9, steps=1, clipping=1.0,
-    ...                       adjacency="zero-out", unit="row")
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> session = PrivateSession(
-    ...     model, optimizer, (torch.ones(9, 2), torch.ones(9, 1)), plan, loss=regression()
-    ... )
-    >>> shown = SteppedBySession(session)
-    >>> _ = session.step(StepTicket(0))
-    >>> shown.step()
-    >>> shown.param_groups is optimizer.param_groups
-    True
-    """
+    """A stand-in for the session's optimizer in a Trainer; the session takes the steps."""
 
     def __init__(self, session: PrivateSession) -> None:
         self._session = session
@@ -138,25 +110,18 @@ class SteppedBySession:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the session's optimizer; you may change learning rates here."""
         return self._session.optimizer.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default settings of the session's optimizer."""
         return self._session.optimizer.defaults
 
     @property
     def state(self) -> Any:
-        """The state of the session's optimizer."""
         return self._session.optimizer.state
 
     def step(self, closure: Callable[[], object] | None = None) -> None:
-        """Check that the session has taken one step since the last call; change no weights.
-
-        Raises:
-            PrivacyRefusal: if it has taken none or several.
-        """
+        """Check that the session has taken one step since the last call; change no weights."""
         del closure
         count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
         if count != 1:
@@ -170,14 +135,13 @@ class SteppedBySession:
         self._seen = self._session.steps_done
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing, as the session leaves no gradients."""
+        pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state, as the session's file contains the optimizer's state."""
         return {"state": {}, "param_groups": []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing, as the session's file contains the optimizer's state."""
+        pass
 
 
 @final
@@ -209,15 +173,7 @@ def _charged(session: PrivateSession, positions: range, ended: Callable[[], None
 
 @final
 class SessionStates:
-    """The saved session states of one run in ``folder``, by the number of steps done.
-
-    Args:
-        folder: the folder of the states.
-        outputs: the folders that the Trainer writes to, by the name of the setting.
-
-    Raises:
-        PrivacyRefusal: if ``folder`` is one of ``outputs``, or inside one.
-    """
+    """The saved session states of one run in ``folder``, by the number of steps done."""
 
     def __init__(self, folder: Path | str, outputs: Mapping[str, Path | str]) -> None:
         self.folder = Path(folder)
@@ -231,21 +187,13 @@ class SessionStates:
                 )
 
     def path(self, steps: int) -> Path:
-        """Return the file of the state after ``steps`` steps."""
         return self.folder / f"step-{steps}.session"
 
     def steps(self) -> list[int]:
-        """Return the steps after which a state was saved, in ascending order."""
         matches = (_NAME.fullmatch(path.name) for path in self.folder.glob("step-*.session"))
         return sorted(int(match[1]) for match in matches if match)
 
     def check_fresh(self, way_on: str) -> None:
-        """Refuse to begin a run in the folder of another run's states.
-
-        Raises:
-            InvalidInput: if the folder contains states. The message includes ``way_on``, which says how to
-                resume.
-        """
         if steps := self.steps():
             raise InvalidInput(
                 f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
@@ -253,7 +201,6 @@ class SessionStates:
             )
 
     def save(self, session: PrivateSession) -> None:
-        """Save the session's current state."""
         session.save(self.path(session.steps_done))
         self._own.add(session.steps_done)
 
@@ -273,11 +220,6 @@ class SessionStates:
         session.load(self.path(steps))
 
     def keep(self, checkpoints: Collection[int]) -> None:
-        """Remove the states whose checkpoints were deleted.
-
-        Args:
-            checkpoints: the steps of the existing checkpoints.
-        """
         present = set(checkpoints)
         for steps in self._own - present:
             self.path(steps).unlink(missing_ok=True)

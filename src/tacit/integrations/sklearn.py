@@ -25,17 +25,21 @@ try:
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn", "a scikit-learn estimator") from None
 
-from tacit.integrations.sklearn_declared import (
+from tacit.integrations.sklearn_fit import PrivateEstimator, cross_entropy, squared_error, train_model
+from tacit.integrations.sklearn_records import (
+    Rows,
     bounds_of,
+    check_unit,
+    checked,
     class_numbers,
     class_weights,
     declared_classes,
+    outputs_of,
+    records_of,
     refuse_unknown_arguments,
     sample_weights,
     scaled,
 )
-from tacit.integrations.sklearn_fit import PrivateEstimator, cross_entropy, squared_error, train_model
-from tacit.integrations.sklearn_rows import Rows, check_unit, checked, outputs_of, records_of
 from tacit.recipes import Recipe
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]

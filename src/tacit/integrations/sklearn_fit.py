@@ -1,12 +1,18 @@
-"""One call of fit: an estimator's arguments become a plan, a session and a trained model."""
+"""One call of fit: plan, charge, session, statement and curves, and notes on searches.
+
+Letters: n records; d columns; f features; k classes.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,22 +20,31 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from tacit.columns import Column
-from tacit.errors import InvalidInput, check_in, check_integer, check_real
+from tacit.columns import Column, Encoder
+from tacit.errors import InvalidInput, PrivacyWarning, check_in, check_integer, check_real
 from tacit.events import Adjacency
-from tacit.integrations.sklearn_curves import curves_of
-from tacit.integrations.sklearn_features import Given, front_of, name_of, takes_given
-from tacit.integrations.sklearn_rows import Rows
-from tacit.integrations.sklearn_searches import note_of_fit
+from tacit.integrations.sklearn_records import Given, Rows, bounds_of, front_of, name_of, takes_given
 from tacit.ledger import Ledger
 from tacit.models import MLP, Logistic
-from tacit.models.additive import Binned, Calibrated, Curve, InPhases, StandardLinear, released, standard_loss
+from tacit.models.additive import (
+    AdditiveModel,
+    Binned,
+    Calibrated,
+    Curve,
+    InPhases,
+    LinearModel,
+    StandardLinear,
+    released,
+    standard_loss,
+)
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe
 from tacit.report.statement import Statement, make_statement
+from tacit.rounding import round_up
 from tacit.training import (
     PrivateSession,
     StepCharges,
@@ -38,6 +53,135 @@ from tacit.training import (
     train,
 )
 from tacit.training.loop import MetricsRow
+
+_MANY = (
+    "sklearn.calibration", "sklearn.ensemble", "sklearn.feature_selection", "sklearn.inspection",
+    "sklearn.model_selection", "sklearn.multiclass", "sklearn.multioutput", "sklearn.semi_supervised",
+)  # fmt: skip
+_ONE = ("FixedThresholdClassifier",)
+_ALONE = "other calls of fit on the same records, as in cross-validation, are not covered: their costs add up"
+
+
+@dataclass
+class _Fits:
+    fits: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+_total, _lock = _Fits(), threading.Lock()
+
+
+def note_of_fit(ledger: str | None, plan: Plan) -> str:
+    """Return the statement's note on other fits of the same records.  Call this once per fit, after training.
+
+    The first fit in this process that a search makes without a ledger also warns the user.
+    """
+    frame = None if ledger is not None else _outermost()
+    if frame is None:
+        return _ALONE
+    name = _name(frame)
+    with _lock:
+        _total.fits += 1
+        _total.epsilon += plan.epsilon
+        _total.delta += plan.delta
+        fits, epsilon, delta = _total.fits, _total.epsilon, min(1.0, _total.delta)
+    if fits == 1:
+        warnings.warn(_warning(name, plan), PrivacyWarning, stacklevel=2)
+        return (
+            f"{name} makes several fits of the same records, and this statement covers one of them: k fits "
+            "cost up to k times its epsilon at k times its delta"
+        )
+    return (
+        f"this statement covers fit number {fits} of {name} and other searches in this process alone: their "
+        f"fits of the same records cost together up to epsilon = {round_up(epsilon)} at delta = "
+        f"{round_up(delta)} so far, without those of other processes"
+    )
+
+
+def _warning(name: str, plan: Plan) -> str:
+    return (
+        f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} on its "
+        "records. A search makes one fit for each setting and fold, and one more at the end. epsilon_ and "
+        "statement_ are of one fit alone; k fits of the same records cost up to k times its epsilon at k "
+        "times its delta. Give the estimator ledger= and dataset=, so that the ledger charges each fit and "
+        "stops at the budget; search on public data; or choose settings with "
+        "tacit.training.select_candidate."
+    )
+
+
+def _outermost() -> FrameType | None:
+    """Return the outermost call on the stack in a module of scikit-learn that fits many times, or None."""
+    frame: FrameType | None = sys._getframe(1)
+    outermost = None
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(_MANY) and _name(frame) not in _ONE:
+            outermost = frame
+        frame = frame.f_back
+    return outermost
+
+
+def _name(frame: FrameType) -> str:
+    """Return the class or function of a frame for messages; "cross-validation" if its name is private."""
+    owner = frame.f_locals.get("self")
+    name = frame.f_code.co_name if owner is None else type(owner).__name__
+    return "cross-validation" if name.startswith(("_", "<")) else name
+
+
+Estimator = Any  # PrivateClassifier or PrivateRegressor, whose base imports this file
+
+
+class NoCurves(InvalidInput, AttributeError):
+    """Raised for a model that is not a sum over columns; an AttributeError, so that hasattr returns False."""
+
+
+def curves_of(estimator: Estimator) -> AdditiveModel:
+    """Return the fitted model as a constant and one curve for each column of X.
+
+    The curves of a classifier are log odds, as in :meth:`tacit.models.additive.LinearModel.log_odds`.  Those
+    of a regressor are in the units of ``target_bounds``.
+
+    **Guarantee**
+
+    * The curves are computed from ``model_`` and the estimator's arguments alone, at no cost.
+    """
+    check_is_fitted(estimator, "model_")
+    model, bins = estimator.model_, None
+    if isinstance(model, nn.Sequential) and isinstance(model[0], Binned):
+        bins, model = model[0].bins, model[1:]
+    linear = None if takes_given(estimator) else LinearModel.of(model)
+    if linear is None:
+        raise NoCurves(
+            f"curves_ and intercept_ need a model that is a sum over columns; got {_why_not(estimator)}. Fit "
+            "a linear model of columns with declared facts or bounds."
+        )
+    encoder = _by_bounds(estimator, bins) if estimator.encoder_ is None else estimator.encoder_
+    if hasattr(estimator, "classes_"):
+        return linear.log_odds().curves(encoder)
+    return linear.in_units([estimator.target_bounds]).curves(encoder)
+
+
+def _by_bounds(estimator: Estimator, bins: int | None) -> Encoder:
+    count = estimator.n_features_in_
+    frame_names = getattr(estimator, "feature_names_in_", None)
+    names = [f"x{place}" for place in range(count)] if frame_names is None else frame_names.tolist()
+    ends = bounds_of("bounds", estimator.bounds, count, names)
+    columns = zip(names, *(bound.tolist() for bound in ends), strict=True)
+    return Encoder(
+        {name: Column(kind="number", lower=low, upper=high, bins=bins) for name, low, high in columns}
+    )
+
+
+def _why_not(estimator: Estimator) -> str:
+    if estimator.features is not None:
+        return "features, which may mix columns"
+    if tuple(estimator.hidden):
+        return f"hidden={estimator.hidden!r}"
+    if estimator.normalise:
+        return "normalise=True, which divides by the spread of a row"
+    return f"head={estimator.head!r} of a classifier, which divides by the length of a row"
+
 
 _ROWS = 10
 _HEADS = ("dp-sgd", "least-squares")
@@ -80,14 +224,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _of_networks: ClassVar[Recipe]
 
     def _recipe(self, records: int, longest: float) -> Recipe:
-        """Return the default settings for input rows of norm at most ``longest``."""
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
 
     @property
     def _classes(self) -> int:
-        """The number of declared classes; 1 for a regressor."""
         raise NotImplementedError
 
     @property
@@ -100,7 +242,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return curves_of(self).base
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, with ``non_deterministic`` set, as each call of fit draws new noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
         return tags
@@ -143,7 +284,14 @@ def train_model(
         _check_one_release(settings)
     inputs = rows.inputs
     if isinstance(inputs, Given):
-        _check_before_features(settings, rows)
+        # Refuse wrong settings before the features are computed, which may take long.
+        if settings.normalise:
+            raise InvalidInput(
+                "normalise=True is only for numbers with bounds or columns. Features of X as given already "
+                "have mean 0 and length 1 in each record. Leave it out."
+            )
+        if rows.owners is None:
+            _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
         inputs = inputs.compute()
         settings.n_features_in_ = inputs.shape[1]
     columns = inputs.shape[1]
@@ -207,17 +355,6 @@ def _longest(settings: PrivateEstimator, columns: int, front: nn.Module) -> floa
     if settings.encoder_ is not None and not settings.normalise:
         return float(settings.encoder_.longest)
     return math.sqrt(1 + columns * (1 + isinstance(front, Binned)))
-
-
-def _check_before_features(settings: PrivateEstimator, rows: Rows) -> None:
-    """Refuse wrong settings before the features are computed, which may take long."""
-    if settings.normalise:
-        raise InvalidInput(
-            "normalise=True is only for numbers with bounds or columns. Features of X as given already have "
-            "mean 0 and length 1 in each record. Leave it out."
-        )
-    if rows.owners is None:
-        _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
 
 
 def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[float, float]:

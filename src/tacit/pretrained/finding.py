@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from tacit.errors import InvalidInput, reason_of
+from tacit.errors import InvalidInput, needed, reason_of
 
 CONFIG, SAFETENSORS, INDEX, TOKENIZER = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
@@ -41,17 +41,7 @@ class ModelFolder:
         called: str = "[model] huggingface",
         files: tuple[str, ...] = (CONFIG, TOKENIZER),
     ) -> ModelFolder:
-        """Check the folder at ``path``, and return it.
-
-        Args:
-            path: the folder.
-            called: the user's setting that names the folder, for errors.
-            files: the files that the folder must have, in addition to weights.
-
-        Raises:
-            InvalidInput: if the folder does not exist, if a file is missing or unreadable, or if loading the
-                weights or the model would run code.
-        """
+        """Check the folder at ``path``, and return it."""
         folder = cls(Path(path))
         where = f'{called} = "{path}"'
         if not folder.path.is_dir():
@@ -107,9 +97,10 @@ class ModelFolder:
         if (self.path / SAFETENSORS).is_file() or not self.has_weights:
             return (self.path / SAFETENSORS,) if self.has_weights else ()
         parts = self.read(INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not all(_is_name(part) for part in parts.values()):
+        files = parts.values() if isinstance(parts, dict) else [None]
+        if not all(isinstance(part, str) and Path(part).name == part for part in files):
             raise InvalidInput(f"{self.path / INDEX} has no weight_map with names of files. Copy it again.")
-        return tuple(self.path / name for name in sorted(set(parts.values())))
+        return tuple(self.path / name for name in sorted(set(files)))
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -137,6 +128,25 @@ class ModelFolder:
         """Return the SHA-256 of tokenizer.json, in hexadecimal."""
         return file_digest(self.path / TOKENIZER)
 
+    def tokenizer(self, vocabulary: int) -> Any:
+        """Return the tokenizer, without padding; refuse one with tokens outside the model's vocabulary."""
+        tokenizers = needed("tokenizers", "transformers", "a model of Hugging Face")
+        path = str(self.path / TOKENIZER)
+        try:
+            tokenizer = tokenizers.Tokenizer.from_file(path)
+        except Exception as problem:  # noqa: BLE001  # the library raises Exception itself
+            raise InvalidInput(
+                f"{path} cannot be read as a tokenizer: {problem}. Save it again by save_pretrained."
+            ) from None
+        tokenizer.no_padding()
+        largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= vocabulary:
+            raise InvalidInput(
+                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and "
+                f"config.json says vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
+            )
+        return tokenizer
+
     def read(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file."""
         try:
@@ -148,10 +158,6 @@ class ModelFolder:
         if not isinstance(data, dict):
             raise InvalidInput(f"{self.path / name} is JSON, but not an object. Copy it again.")
         return data
-
-
-def _is_name(part: object) -> bool:
-    return isinstance(part, str) and Path(part).name == part
 
 
 def file_digest(path: Path) -> str:
@@ -193,17 +199,7 @@ class Found:
 
 
 def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
-    """Find the model at a path.
-
-    Args:
-        path: a file or folder.
-        label: the setting by which the user names the path, for errors.
-        arguments: the settings for loading the model, with None for those that the user leaves out.
-
-    Raises:
-        InvalidInput: if the path does not exist or contains no model, if a file is missing, or if a setting
-            is missing or does not apply.
-    """
+    """Find the model at a path."""
     settings = {name: value for name, value in arguments.items() if value is not None}
     place, digest = path, None
     if (path / SAVED).is_file():
@@ -232,7 +228,25 @@ def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
 
 def _kind(path: Path, label: str) -> str:
     if path.is_dir():
-        return _kind_of_folder(path, label)
+        present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
+        if all(present):
+            raise InvalidInput(
+                f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
+                "pictures together. Save its part for texts or its part for pictures alone, with "
+                "save_pretrained."
+            )
+        folder = ModelFolder.check(path, called=label, files=(CONFIG,))
+        of_pictures = present[1] or (
+            not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
+        )
+        if not of_pictures and not present[0]:
+            ModelFolder.check(path, called=label)  # reports the missing files
+        if not folder.has_weights:
+            raise InvalidInput(
+                f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
+                "no features. Add the file."
+            )
+        return PICTURES if of_pictures else TEXT
     if path.suffix.lower() in _WEIGHTS:
         return WEIGHTS
     if path.suffix.lower() in _PROGRAMS:
@@ -243,34 +257,8 @@ def _kind(path: Path, label: str) -> str:
     )
 
 
-def _kind_of_folder(path: Path, label: str) -> str:
-    """Return TEXT or PICTURES, by the files and the configuration of a model's folder."""
-    present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
-    if all(present):
-        raise InvalidInput(
-            f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
-            "pictures together. Save its part for texts or its part for pictures alone, with save_pretrained."
-        )
-    folder = ModelFolder.check(path, called=label, files=(CONFIG,))
-    of_pictures = present[1] or (
-        not present[0] and bool({"image_size", "num_channels"} & folder.config.keys())
-    )
-    if not of_pictures and not present[0]:
-        ModelFolder.check(path, called=label)  # reports the missing files
-    if not folder.has_weights:
-        raise InvalidInput(
-            f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
-            "no features. Add the file."
-        )
-    return PICTURES if of_pictures else TEXT
-
-
 def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict[str, Any], str]:
-    """Return the path of a saved model, the settings for loading it, and its digest.
-
-    Raises:
-        InvalidInput: if the saved description is damaged, has another format, or contradicts ``arguments``.
-    """
+    """Return the path of a saved model, the settings for loading it, and its digest."""
     path = folder / SAVED
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -297,8 +285,5 @@ def usual_size(height: int, width: int) -> int:
 
     Small images are scaled to 128 pixels only: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels and
     takes twice as long at 224.
-
-    >>> usual_size(32, 32), usual_size(480, 640)
-    (128, 224)
     """
     return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE

@@ -1,4 +1,4 @@
-"""The attack on a finished run, on its model and on the same model without DP, and its planted secrets.
+"""A finished run, its audit by slots, the attack on its model, and its planted secrets.
 
 Letters: K shadow models, n records (members first), c classes; t tokens per context, L tokens per training
 record, V tokens in the vocabulary.
@@ -7,19 +7,22 @@ record, V tokens in the vocabulary.
 from __future__ import annotations
 
 import hashlib
+import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.accounting import PrivacyCurve, account
-from tacit.audits import Scores
+from tacit.audits import AuditResult, Scores, audit_slots, plan_with_room
 from tacit.audits.attacks import (
     ATTACK,
     LOSS_ATTACK,
@@ -41,40 +44,347 @@ from tacit.audits.attacks import (
     train_shadows,
     without_each_group,
 )
+from tacit.audits.claim import AUDIT_LEVEL
+from tacit.audits.one_run import SlotAudit
 from tacit.audits.scores import check_enough
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import END, Alphabet
-from tacit.errors import InvalidInput, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_integer
+from tacit.events import Adjacency
 from tacit.losses import logits_of
 from tacit.models import WindowModel
 from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import (
+    FEWEST_TESTS,
     MEMORY,
     AttackedModel,
     MemorisingModel,
+    Planted,
     SecretFound,
+    audits_found,
     default_rates,
     membership_found,
     memorisation_found,
     risk_found,
 )
 from tacit.report.risk import risk_sheet
-from tacit.report.verification import read_event
-from tacit.runs.audit import audit_findings
-from tacit.runs.build import session_on
-from tacit.runs.canaries import TAG, secret_space, with_canaries
-from tacit.runs.config import read_text
-from tacit.runs.finished import FinishedRun, finished_files, open_run, weights_in
-from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import begin_step, new_model, new_optimizer, training_loss
+from tacit.report.verification import check_fields, read_event, read_statement
+from tacit.runs.build import owned_by, session_on
+from tacit.runs.canaries import TAG, read_canaries, secret_space, with_canaries
+from tacit.runs.checks import canary_file, resume_state, slot_files
+from tacit.runs.config import Config, read_config, read_text
+from tacit.runs.kinds import Progress, prepared_data, silent
+from tacit.runs.learners import MODEL, learner_of, new_model
+from tacit.runs.model import (
+    begin_step,
+    losses_of,
+    new_optimizer,
+    task_of,
+    training_loss,
+)
+from tacit.runs.plan import make_plan
 from tacit.runs.sections import AuditSection
-from tacit.runs.tasks import losses_of, task_of
 from tacit.sampling import FullBatch, ShuffledBatches
+from tacit.training import AuditSlots, PrivateSession
+from tacit.training.audit_slots import SlotEvidence
 from tacit.training.evaluation import evaluate, evaluation_mode
 from tacit.training.records import as_records
+from tacit.training.resume import is_trained_on
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    folder: Path
+    config: Config
+    data: Dataset
+    plan: Plan
+    statement: dict[str, Any]
+    model: nn.Module
+    canaries: tuple[Canary, ...] = ()
+
+    @property
+    def store(self) -> Path:
+        """The folder for files of attacks, which must not be released."""
+        return self.folder / "private" / "attack"
+
+    @property
+    def pool(self) -> TensorPair:
+        """The training records (members), followed by the test records (non-members), (n, ...)."""
+        train, test = self.data.train, self.data.test
+        return TensorPair(torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets]))
+
+    @property
+    def is_member(self) -> NDArray[np.bool_]:
+        """Whether the run was trained on each record of the pool, (n,)."""
+        train, test = len(self.data.train.inputs), len(self.data.test.inputs)
+        return np.arange(train + test) < train
+
+
+def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
+    weights = weights_in(folder)
+    if not folder.is_dir():
+        raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
+    if not weights.exists():
+        raise InvalidInput(
+            f"{folder} holds no finished run: {weights.name} is missing. Finish it by "
+            "tacit train with --resume."
+        )
+    statement = read_statement(folder / "statement.json")
+    check_fields(statement)
+    config = read_config(folder / "config.toml")
+    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
+    if read_event(statement["event"]) != plan.event:
+        raise InvalidInput(
+            f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
+            "differ. Was a file copied from another run?"
+        )
+    return config, plan, statement
+
+
+def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
+    config, plan, statement = finished_files(folder)
+    if config.data.rows_per_user is not None:
+        raise InvalidInput(
+            f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
+            "is for a person with all rows, so its limits do not apply to single rows. Use tacit audit, "
+            "which plants made-up people: it needs no rows."
+        )
+    if config.data.date is not None:
+        raise InvalidInput(
+            f"attacks do not support runs by date ({config.data.date!r}): they train further models on "
+            "random halves of the records. Attack a run of the same model on samples of the records."
+        )
+    canaries = read_canaries(canary_file(folder), config)
+    data = prepared_data(config, progress, private=folder / "private")
+    if not is_trained_on(resume_state(folder), as_records(with_canaries(data, canaries).train)):
+        raise PrivacyRefusal(
+            f"the data that {folder / 'config.toml'} names are not the training records of this run: their "
+            "digest differs from that in private/resume.pt. An attack would then take strangers for members "
+            "and find too little. Restore the data as they were. A run on batches of `tacit batches` cannot "
+            "be attacked, because its digest is of the batches."
+        )
+    data = replace(data, train=_usable(data.train), test=_usable(data.test))
+    model = learner_of(config, data).trained(folder)
+    return FinishedRun(folder, config, data, plan, statement, model, canaries)
+
+
+def _usable(pair: TensorPair) -> TensorPair:
+    """Convert float16 inputs, in which large tables are stored, to float32."""
+    narrow = pair.inputs.dtype == torch.float16
+    return TensorPair(pair.inputs.float() if narrow else pair.inputs, pair.targets)
+
+
+def weights_in(folder: Path) -> Path:
+    """Return the file of the trained weights in a run's folder: the adapter's if there is one."""
+    adapter = folder / "adapter_model.safetensors"
+    return adapter if adapter.exists() else folder / MODEL
+
+
+def _performed(plan: Plan, steps: int) -> Plan:
+    """Return the plan for the steps that were performed, since a ledger may have ended the run early."""
+    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
+
+
+PLANTED = 0.8 * AUDIT_LEVEL
+"""The largest probability that an experiment with canaries rejects a true claim, over both stages."""
+_USUAL = 1000  # slots of a planted experiment
+_MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
+_WIDTH = 8  # numbers in a made-up record
+_MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
+
+
+@dataclass(frozen=True, eq=False)
+class FolderAudit:
+    """The result of an audit by the run's own slots, or by a ``rehearsal`` of its plan.
+
+    ``again`` describes the second stage's tests, if the first stage suspected a violation.
+
+    **Guarantee**
+
+    * A true claim is rejected with probability at most :data:`PLANTED`, over all results together.
+    """
+
+    audit: SlotAudit
+    slots: int
+    rehearsal: bool
+    again: str = ""
+
+
+def audit_folder(
+    folder: Path | str,
+    *,
+    confidence: float = 0.95,
+    slots: int = _USUAL,
+    rng: np.random.Generator | None = None,
+    progress: Callable[[str, int, int], None] = silent,
+) -> FolderAudit:
+    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan on made-up records.
+
+    ``rng`` must be independent of the slots' coins.
+    """
+    folder = Path(folder)
+    config = read_config(folder / "config.toml")
+    plan = make_plan(config)
+    rng = np.random.default_rng() if rng is None else rng
+    rehearsal = not config.audit.slots
+    if not rehearsal:
+        evidence = SlotEvidence.load(*slot_files(folder))
+        slots = config.audit.slots
+    else:
+        if plan.adjacency is Adjacency.ADD_REMOVE:  # the rehearsal refuses any other adjacency
+            plan = plan_with_room(plan, slots)
+        evidence = rehearse_plan(plan, slots, progress=partial(progress, "planted experiment"))
+
+    progress("what it proves", 0, 1)
+    audit, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
+    if suspects(audit):
+        tell = partial(progress, "a second, larger experiment")
+        audit, again = _second_stage(audit, evidence, plan, slots, rehearsal, tell, rng)
+    progress("what it proves", 1, 1)
+    return FolderAudit(audit, slots, rehearsal, again)
+
+
+def _second_stage(
+    audit: SlotAudit,
+    evidence: SlotEvidence,
+    plan: Plan,
+    slots: int,
+    rehearsal: bool,
+    progress: Callable[[int, int], None],
+    rng: np.random.Generator,
+) -> tuple[SlotAudit, str]:
+    """Test again with fresh canaries, at a significance level that holds whatever the first stage found.
+
+    A run's own slots cannot be planted again, so they are tested at a smaller level.  If it does not take too
+    long, the plan is also rehearsed with fresh canaries, since a bug in the code would show there, too.
+    Returns the judged audit, and a description of the tests.
+    """
+    more = next(
+        (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
+    )
+    looks = (not rehearsal) + (more > 0)  # a rehearsal has more > 0, as its first stage was fast enough
+    confirmed, tests = False, []
+    if not rehearsal:
+        confirmed = confirms(evidence, plan, level=PLANTED / looks, rng=rng)
+        tests.append("its own slots, at a smaller error probability")
+    if more and not confirmed:
+        roomy = plan_with_room(plan, more)
+        fresh = rehearse_plan(roomy, more, progress=progress)
+        confirmed = confirms(fresh, roomy, level=PLANTED / looks, rng=rng)
+        tests.append(f"{more:,} fresh canaries in a separate run of the same plan")
+    return judged(audit, confirmed=confirmed), " and ".join(tests)
+
+
+def results_of(audit: SlotAudit) -> tuple[AuditResult, AuditResult, AuditResult]:
+    return audit.claim, audit.one_run, audit.one_run_by_tradeoff
+
+
+def suspects(audit: SlotAudit) -> bool:
+    return any(result.claim_rejected for result in results_of(audit))
+
+
+def confirms(evidence: SlotEvidence, plan: Plan, *, level: float, rng: np.random.Generator) -> bool:
+    """Return whether one of three tests rejects the claim; ``level`` is their total error probability."""
+    return suspects(audit_slots(evidence, plan, confidence=1.0 - level / 3.0, rng=rng))
+
+
+def judged(audit: SlotAudit, *, confirmed: bool) -> SlotAudit:
+    """Return the audit, in which a suspicion of the first stage rejects the claim only if ``confirmed``."""
+    claim, one_run, by_tradeoff = (
+        replace(one, suspected=one.claim_rejected, claim_rejected=bool(one.claim_rejected and confirmed))
+        for one in results_of(audit)
+    )
+    return replace(audit, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
+
+
+def _work(plan: Plan) -> float:
+    """Return the expected number of records in all steps together, as a measure of computing time."""
+    return plan.steps * plan.expected_batch_size
+
+
+def rehearse_plan(
+    plan: Plan,
+    slots: int,
+    *,
+    generator: Generator | None = None,
+    progress: Callable[[int, int], None] = silent,
+) -> SlotEvidence:
+    """Perform ``plan`` on ``plan.records`` made-up records, with audit slots among them.
+
+    The plan needs room for the slots (:func:`tacit.audits.plan_with_room`).  ``generator`` is only for tests.
+    """
+    plan = replace(plan, views=1)
+    if _work(plan) > _MOST_WORK:
+        raise InvalidInput(
+            f"a rehearsal of the plan takes too long: it has {plan.steps} steps of "
+            f"{plan.expected_batch_size:g} records. Train with [audit] slots = 1000 in the configuration "
+            "instead; the run then stores what its audit needs."
+        )
+    with torch.random.fork_rng(devices=[]):
+        records = torch.randn(plan.records, _WIDTH)
+        net = nn.Linear(_WIDTH, 2)
+    targets = (records.sum(1) > 0).long()
+    session = PrivateSession(
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        (records, targets),
+        plan,
+        loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
+        physical_batch_size=max(1, math.ceil(plan.expected_batch_size / 2)),  # exercises accumulation, too
+        audit=AuditSlots(slots),
+        generator=generator,
+    )
+    for batch in session.batches():
+        session.step(batch)
+        progress(session.steps_done, plan.steps)
+    return session.slot_evidence()
+
+
+def audit_findings(
+    folder: Path,
+    *,
+    canaries: int,
+    confidence: float,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> list[dict[str, Any]]:
+    found = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+    where = f"{found.slots:,} canaries were planted in this run; a secret coin included about half of them."
+    if found.rehearsal:
+        steps = make_plan(read_config(folder / "config.toml")).steps
+        where = (
+            f"{found.slots:,} canaries, about half of them included by a secret coin, were planted in a "
+            "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
+            f"{steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its configuration."
+        )
+    if found.again:
+        where += f" One test suspected a violation, so all tests were repeated on {found.again}."
+    return audits_found([Planted(where, results_of(found.audit))])
+
+
+def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
+    run = shlex.quote(str(folder))
+    if config.data.date is not None:
+        return "No command tests a run by date: attacks train on random halves of the records."
+    refusal = ""
+    try:
+        AuditSlots(1).check_plan(plan)
+        if not config.audit.slots and _work(plan_with_room(plan, _USUAL)) > _MOST_WORK:
+            refusal = "a planted experiment would take too long without [audit] slots."
+    except TacitError as problem:
+        refusal = str(problem)
+
+    if config.data.rows_per_user is None:
+        if test_records < FEWEST_TESTS:
+            return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
+        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
+    if refusal:
+        return f"No command tests it: attacks test single rows, and {refusal}"
+    return f"To test it, with made-up people, since attacks test single rows:\n  tacit audit {run}"
+
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _ROWS = 1024  # records in one forward pass
@@ -114,7 +424,6 @@ def run_findings(
 def proven_findings(
     folder: Path, plan: Plan, statement: Mapping[str, Any], *, data: str, model: str
 ) -> dict[str, Any]:
-    """Return a description of the run, and its proven limits."""
     curve = account(read_event(statement["event"]), adjacency=plan.adjacency)
     return {
         "run": {
@@ -140,19 +449,6 @@ def attack_findings(
     """Attack the run's model and one without DP, and compare the results with the proven bounds.
 
     The members are the training records of the run, the non-members its test records.
-
-    Args:
-        run: the finished run.
-        shadows: K, the even number of shadow models for each of the two models; with 0, the only attack is
-            the loss threshold.
-        confidence: the confidence of the intervals.
-        rng: draws random halves of the records, for the shadow models and for the evaluation.
-        rates: the false-positive rates to report; by default those that the test records suffice to estimate.
-        progress: called with (title, done, total).
-
-    Raises:
-        InvalidInput: there are too few test records, ``shadows`` is neither 0 nor an even number from 4, or
-            a shadow model has outputs that are not finite.
     """
     check_integer("shadows", shadows, low=0)
     if shadows == 2 or shadows % 2:
@@ -190,7 +486,6 @@ def attack_findings(
 
 
 def described(run: FinishedRun) -> dict[str, Any]:
-    """Return a description of the run, and its proven limits."""
     section = run.config.model
     parameters = sum(p.numel() for p in run.model.parameters())
     model = f"{section.name or section.factory or 'language model'}, {parameters:,} parameters"
@@ -200,7 +495,6 @@ def described(run: FinishedRun) -> dict[str, Any]:
 def _scores(
     run: FinishedRun, outputs: NDArray[Any], shadows: Shadows | None
 ) -> tuple[dict[str, Scores], dict[str, list[Scores]]]:
-    """Score members and non-members, and once more without each group of shadow models."""
 
     def named(values: Array) -> Scores:
         return Scores.of(values, run.is_member)
@@ -241,7 +535,6 @@ def outputs_of(run: FinishedRun, model: nn.Module) -> NDArray[Any]:
 
 
 def without_dp(run: FinishedRun, progress: Progress = silent) -> nn.Module:
-    """Train the same model on the same records and canaries without clipping and noise."""
     tell = partial(progress, "training without DP")
     return train_plainly(run, with_canaries(run.data, run.canaries).train, tell)
 
@@ -273,7 +566,6 @@ def _shadow_models(
 
 
 def identity_of(run: FinishedRun, name: str) -> str:
-    """Return a digest of all that the outputs of shadow models depend on."""
     digest = hashlib.sha256(read_text(run.folder / "config.toml").encode())
     digest.update(weights_in(run.folder).read_bytes())
     for part in as_records(run.pool).content() or ():  # the test records have no digest in the run
@@ -352,7 +644,6 @@ def secrets_found(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Rank the run's planted secrets by each model, and return the results as plain data."""
     section = run.config.canaries
     space = secret_space(section)
     alphabet = spelling_of(run.data)
@@ -379,7 +670,6 @@ def secrets_found(
 
 
 def spelling_of(data: Dataset) -> Spelling:
-    """Return the encoder of made-up text in the vocabulary of the data."""
     return Alphabet(data.alphabet) if data.spelling is None else data.spelling
 
 
@@ -405,7 +695,6 @@ def ranked_secret(
 
 
 def asking(model: nn.Module, data: Dataset) -> NextToken:
-    """Convert the model of a run on text to a function that returns next-token logits."""
     length = data.input_shape[0]
     if data.vocabulary:
         return next_of_tokens(model, length, data.vocabulary)

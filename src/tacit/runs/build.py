@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset
-from tacit.datasets.documents import check_users
+from tacit.datasets.text import check_users
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger
 from tacit.models.additive import InPhases
@@ -19,7 +19,8 @@ from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
-from tacit.runs.model import check_shapes, device_of, in_training, new_model, new_optimizer, training_loss
+from tacit.runs.learners import learner_of, new_model
+from tacit.runs.model import device_of, in_training, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.audit_slots import AuditSlots
@@ -48,24 +49,7 @@ def make_session(
     """Make the data and the session that a configuration describes.
 
     With several ranks, each rank reads the records.  All ranks draw batches with the key of the first rank,
-    and only the first rank charges the ledger.
-
-    Args:
-        config: the configuration.
-        plan: the plan of the configuration, if it exists already.
-        charges: the run's charges to a ledger; without them nothing is charged.
-        generator: the generator of the noise; by default that of the charges, or a fresh one.
-        ranks: the processes that train together; by default only this one.
-        batches: the training records as written by ``tacit batches``, if that was used.
-        private: the private folder of a run, for cached features of a public model.
-        progress: called during long preparations, with (title, done, total).
-
-    >>> from pathlib import Path
-    >>> import tacit.runs
-    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> data, session = make_session(tacit.runs.read_config(demo))
-    >>> len(data.train.inputs), session.plan.steps
-    (1437, 30)
+    and only the first rank charges the ledger.  ``private`` is the run's folder for cached features.
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)
@@ -138,7 +122,7 @@ def session_on(
         ranks=ranks,
         generator=noise,
     )
-    check_shapes(config.model, model, data)
+    learner_of(config, data).check(model)
     if config.pretrained and data.classes:
         session.falling.start = math.log(len(data.classes))  # the loss of a head that starts at zero
     return session
@@ -179,9 +163,6 @@ def make_charges(
     """Return the charges of a run to the ledger that ``section`` names; None if it names no ledger.
 
     With several ``ranks``, only the first rank calls this.
-
-    Args:
-        owned_by: the column that identifies people, if they may have several rows.
     """
     check_ledger(section)
     if section.url is None or section.dataset is None:
@@ -228,7 +209,6 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
 
 
 def records_of(config: Config, data: Dataset) -> Data | UserRecords:
-    """Return the training records: people with all rows if ``rows_per_user`` is set, else single rows."""
     if data.owners is None:
         return data.train
     if config.data.rows_per_user is None:
@@ -240,7 +220,6 @@ def records_of(config: Config, data: Dataset) -> Data | UserRecords:
 
 
 def owned_by(config: Config) -> str | None:
-    """Return the column or columns that identify people, if a person may have several rows; else None."""
     user = config.data.user
     if config.data.rows_per_user is None or user is None:
         return None

@@ -1,8 +1,7 @@
-"""Canaries: lines with random secrets among a run's records, to test what a text model remembers.
+"""Canaries: lines with random secrets among a run's records, to test what a text model remembers."""
 
-The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's private
-folder: an attacker must not know them, and they must not be released with the model.
-"""
+# The run's key determines them, so that a resumed run has the same ones.  They are stored in the run's
+# private folder: an attacker must not know them, and they must not be released with the model.
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:  # the section is checked without torch
 
 
 def secret_space(section: CanariesSection) -> SecretSpace:
-    """Return the space of all possible secrets of a canary."""
     return SecretSpace(section.alphabet, section.length)
 
 
@@ -49,15 +47,13 @@ def draw_canaries(config: Config, generator: Generator) -> tuple[Canary, ...]:
 
 
 def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
-    """Add the canaries whose coin landed on "in" to the training records, and return the data."""
     lines = planted_records(canaries)
     if not lines:
         return data
     import torch
 
     from tacit.datasets import Cutting, TensorPair
-    from tacit.datasets.documents import sequence_pair
-    from tacit.datasets.text import Alphabet, token_pair
+    from tacit.datasets.text import Alphabet, sequence_pair, token_pair
 
     if data.spelling is not None:
         cutting = Cutting(data.input_shape[0], "first", padding=0)
@@ -69,13 +65,11 @@ def with_canaries(data: Dataset, canaries: Sequence[Canary]) -> Dataset:
 
 
 def save_canaries(canaries: Sequence[Canary], path: Path) -> None:
-    """Write the canaries to a file that only its owner may read."""
     text = json.dumps([asdict(canary) for canary in canaries], indent=1, ensure_ascii=False)
     write_atomically(path, lambda file: file.write(text.encode()), mode=0o600)
 
 
 def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
-    """Read the canaries that :func:`save_canaries` wrote; empty if the configuration plants none."""
     section = config.canaries
     if not section.count:
         return ()
@@ -196,7 +190,6 @@ def tag_length(characters: str, count: int) -> int:
 
 
 def check_nothing_planted(config: Config) -> None:
-    """Refuse settings that batches written in advance do not support."""
     if config.data.rows_per_user is not None:
         raise InvalidInput(
             "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "

@@ -20,10 +20,11 @@ from tacit.plan import Plan
 from tacit.runs.canaries import check_canaries, check_nothing_planted
 from tacit.runs.config import Config, differences, parse_config, read_config, read_text
 from tacit.runs.kinds import check_data
-from tacit.runs.kinds.documents import BASE
-from tacit.runs.model_sections import BEGAN, FEATURES
+from tacit.runs.kinds.texts import BASE
 from tacit.runs.plan import make_plan
 from tacit.runs.sections import (
+    BEGAN,
+    FEATURES,
     LedgerSection,
 )
 
@@ -33,8 +34,6 @@ _LARGEST = 50.0  # a larger epsilon is treated as this one, since its noise woul
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A checked configuration with its ``text``, and the run's ``folder``, ``plan`` and ``ledger``."""
-
     config: Config
     text: str
     folder: Path
@@ -52,21 +51,19 @@ def check_run(
     ledger: LedgerSection | None = None,
     batches: Path | None = None,
 ) -> CheckedRun:
-    """Read a configuration, and make all checks that need neither torch nor records.
-
-    Args:
-        path: the TOML file.
-        out: the folder of the run; by default the configuration's, or ``runs/<name of the file>``.
-        resume: whether to resume the run in that folder.
-        ledger: settings of the ledger, which take precedence over the configuration's.
-        batches: the folder of batches that ``tacit batches`` wrote for this configuration.
-    """
+    """Read a configuration, and make all checks that need neither torch nor records."""
     text = read_text(path)
     config = parse_config(text, str(path))
     folder = Path(out or config.run.out or Path("runs") / Path(path).stem)
     if resume:
         check_resumable(folder)
-        _check_same(folder, config)
+        changes = differences(read_config(folder / "config.toml"), config)
+        if changes:
+            raise PrivacyRefusal(
+                f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To "
+                "continue would add the same noise to different sums, and their difference would have no "
+                "noise. Continue with the old settings, or start a new run with --out."
+            )
     else:
         check_empty(folder, text)
     check_writable(folder)
@@ -105,22 +102,11 @@ def _check_factory(reference: str) -> None:
 
 @contextmanager
 def importing_from_here() -> Iterator[None]:
-    """Find modules in the current folder first, as ``python -m`` does."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         yield
     finally:
         sys.path.pop(0)
-
-
-def _check_same(folder: Path, config: Config) -> None:
-    changes = differences(read_config(folder / "config.toml"), config)
-    if changes:
-        raise PrivacyRefusal(
-            f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To continue "
-            "would add the same noise to different sums, and their difference would have no noise. Continue "
-            "with the old settings, or start a new run with --out."
-        )
 
 
 def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:
@@ -133,7 +119,6 @@ def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> Ledge
 
 
 def check_ledger(section: LedgerSection) -> None:
-    """Refuse an incomplete section, with which nothing would be charged."""
     if section.url is None:
         settings = [name for name, value in section if value not in (None, False, "")]
         if settings:
@@ -198,17 +183,14 @@ def resume_state(folder: Path) -> Path:
 
 
 def slot_files(folder: Path) -> tuple[Path, Path]:
-    """Return the paths of an audited run's slots and, in the private folder, of its coins."""
     return folder / "slots.npy", folder / _PRIVATE / "coins.npy"
 
 
 def declarations_file(folder: Path) -> Path:
-    """Return the path of the curator's report on whether the declared columns fit the table."""
     return folder / _PRIVATE / "declarations.txt"
 
 
 def canary_file(folder: Path) -> Path:
-    """Return the path of the file with a text run's canaries and the outcomes of their coins."""
     return folder / _PRIVATE / "canaries.json"
 
 
@@ -251,7 +233,6 @@ def check_empty(folder: Path, config_text: str) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that the process cannot write to, before any long work."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     effective = os.access in os.supports_effective_ids
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):

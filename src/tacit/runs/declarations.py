@@ -1,10 +1,10 @@
-"""A confidential report on whether the declared columns fit the table, for the curator only."""
+"""Whether a table fits its declared columns, and whether each row is one unit of privacy."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.encoder import TextColumn, bounds_of, is_one_hot
-from tacit.columns.sniffing import is_identifier
+from tacit.columns.sniffing import is_identifier, repeated_in_file, unit_columns
 from tacit.columns.tables import Cells, declared_missing, names_of_file, numbers_of, pieces, words_of
 from tacit.datasets.dataset import Owners
+from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.runs.config import Config
 
 _MANY = 0.1  # of the cells; a smaller share may well be "other" or outside the bounds
@@ -39,11 +40,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Doubt:
-    """A mismatch between a declaration and the table.  Confidential.
-
-    >>> print(Doubt("age", "9 of 10 cells are missing."))
-    column 'age': 9 of 10 cells are missing.
-    """
+    """A mismatch between a declaration and the table.  Confidential."""
 
     column: str | None
     text: str
@@ -54,12 +51,6 @@ class Doubt:
 
 
 def doubts(config: Config, *, rows: int | None = None, trained: int | None = None) -> list[Doubt]:
-    """Return the mismatches between the table of a run file and its declared columns and ``records``.
-
-    Args:
-        rows: the number of rows to compare with the columns, from the first one on; by default all.
-        trained: the number of training records, if it is known.
-    """
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
     text = None if config.data.text is None else TextColumn(config.data.text, 1)
@@ -71,7 +62,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     people: dict[str, Counter[str]] = {
         name: Counter()
         for name in (*declared, *identifiers, *owners)
-        if name in owners or not _has_few_values(encoder, name)
+        if name in owners or name not in encoder.columns or encoder.columns[name].kind in ("integer", "text")
     }
     count = 0
     for piece in pieces(path, list(dict.fromkeys([*declared, *people])), dialect):
@@ -96,12 +87,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
 
 
 def about_declarations(config: Config, trained: int, owners: Owners | None) -> str:
-    """Return the curator's report, based on the first rows of the table and the number of records.
-
-    Args:
-        trained: the number of training rows.
-        owners: the person of each row, if there is a column of people.
-    """
+    """Return the curator's report, based on the first rows of the table and the number of records."""
     people = owners is not None and config.data.rows_per_user is not None and config.data.draw == "users"
     units = len(set(owners or ())) if people else trained
     findings = doubts(config, rows=FIRST_ROWS, trained=units)
@@ -110,15 +96,10 @@ def about_declarations(config: Config, trained: int, owners: Owners | None) -> s
 
 
 def _kept(rows_of: Counter[str], config: Config) -> int:
-    """Return the number of people, or of their rows that a run keeps if it draws rows."""
     if config.data.draw == "users":
         return len(rows_of)
     most = config.data.rows_per_user or 1
     return sum(min(rows, most) for rows in rows_of.values())
-
-
-def _has_few_values(encoder: Encoder, name: str) -> bool:
-    return name in encoder.columns and encoder.columns[name].kind not in ("integer", "text")
 
 
 def _records(records: int, trained: int) -> list[Doubt]:
@@ -321,9 +302,76 @@ class _Swapped:
 
         All cells must be readable in that format.  In addition, fewer than half as many values must be
         outside the bounds, or the values must be in more than three times as many months.
-
-        Args:
-            outside: the number of values outside the bounds in the declared format.
         """
         declared, other = map(len, self.months)
         return not self.unreadable and (self.outside < outside / 2 or other > 3 * declared)
+
+
+Confirm: TypeAlias = Callable[[str, str], bool]
+"""A function that shows a finding and asks a question; it returns whether the answer is yes."""
+
+_FOR_YOU = (
+    "Confidential: the following comes from single records, without noise. It is for you, who have the "
+    "table, and is written nowhere that is released."
+)
+
+
+def check_fit(config: Config, confirm: Confirm | None = None) -> None:
+    """Stop a run whose unit may have several rows, or whose declared columns do not fit the table."""
+    _check_unit(config, confirm)
+    if config.data.table is None or not Path(config.data.table).is_file():
+        return
+
+    findings = [doubt for doubt in doubts(config, rows=FIRST_ROWS) if doubt.degree != "remark"]
+    if findings and confirm is not None:
+        text = "\n".join([_FOR_YOU, "", *(f"* {doubt}" for doubt in findings)])
+        if not confirm(text, "Train all the same?"):
+            raise InvalidInput(
+                "stopped before the first step: the declarations do not fit the table. Nothing was trained, "
+                "written or charged. Correct the run file, then start again."
+            )
+        return
+    if nowhere := [str(doubt) for doubt in findings if doubt.degree == "nowhere"]:
+        raise InvalidInput(
+            "declarations fit no cell of the table, and the run would learn nothing from these columns: "
+            f"{' '.join(nowhere)} Correct or remove them, or start the run in a terminal, which asks whether "
+            "to go on."
+        )
+
+
+def _check_unit(config: Config, confirm: Confirm | None) -> None:
+    data, unit = config.data, config.privacy.unit
+    path = Path(str(data.table or data.corpus))
+    one_row = config.privacy.one_record_per_unit or config.ledger.one_record_per_unit
+    if data.user is not None or one_row or not path.is_file():
+        return
+
+    dialect = config.read_dialect()
+    kinds = {name: column.kind for name, column in config.read_columns().items()}
+    instead = (
+        f'or, to protect single rows, [privacy] unit = "row"; or, if each row is another {unit}, [privacy] '
+        "one_record_per_unit = true."
+    )
+    if data.date is not None:
+        for name in unit_columns(names_of_file(path, dialect), unit, kinds):
+            raise PrivacyRefusal(
+                f'[privacy] unit = "{unit}" has a column in this stream, {name!r}: the same {unit} may be in '
+                f'the next file. Set [data] user = "{name}" and rows_per_user, and in [privacy] '
+                f"participations and separation, how often a {unit} takes part; {instead}"
+            )
+        return
+
+    repeated = repeated_in_file(path, unit, kinds, dialect)
+    if repeated is None:
+        return
+    problem = (
+        f"{_FOR_YOU}\n\nThe unit is a {unit}, and column {repeated!r} has repeated values: a {unit} seems to "
+        "have several rows, and each row would be protected separately."
+    )
+    if confirm is not None and confirm(problem, f"Is each row another {unit}?"):
+        return
+    raise PrivacyRefusal(
+        f'[privacy] unit = "{unit}", and column {repeated!r} has repeated values: a {unit} seems to have '
+        f"several rows, and each row would be protected separately. Set [data] user = "
+        f'"{repeated}" and rows_per_user, so that a record is a {unit} with all rows; {instead}'
+    )

@@ -1,22 +1,21 @@
 """Language models of transformers, loaded from local files and trained as a whole or with LoRA.
 
-**Guarantee**
-
-* Nothing is downloaded, and weights are read only as safetensors, so no code in a model's folder runs.
-* The model predicts each token from those before it; a model that reads later tokens is refused.
-
 Letters: n records, T tokens per record, V tokens in the vocabulary.
 """
+
+# Guarantee:
+# * Nothing is downloaded, and weights are read only as safetensors, so no code in a model's folder runs.
+# * The model predicts each token from those before it; a model that reads later tokens is refused.
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -24,16 +23,16 @@ import torch
 from torch import Tensor, nn
 
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, PrivacyRefusal, needed, reason_of
-from tacit.files import write_atomically
+from tacit.errors import InvalidInput, needed
 from tacit.losses import logits_of
 from tacit.pretrained.finding import TOKENIZER_FILES, ModelFolder
-from tacit.pretrained.hub import config_of, load_network, refuse_lacking, said_plainly, without_bars
+from tacit.pretrained.networks import config_of, load_network, refuse_lacking, said_plainly, without_bars
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config
-from tacit.runs.kinds.documents import BASE
-from tacit.runs.model_sections import LoraSection, ModelSection
+from tacit.runs.kinds.texts import BASE
+from tacit.runs.model import Learner, begin_from, device_of
+from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import evaluation_mode
 
 transformers = needed("transformers", "transformers", "[model] huggingface")
@@ -121,7 +120,13 @@ def _load(folder: ModelFolder) -> Any:
 
 def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     peft = needed("peft", "lora", "[lora]")
-    layers = _layers(network)
+    # The output layer is left out, because it often shares its weights with the embedding.
+    conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
+    layers = {
+        name.rpartition(".")[2]: isinstance(layer, conv)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | conv) and layer is not outputs
+    }
     for target in section.targets:
         if target not in layers:
             close = difflib.get_close_matches(target, layers, n=1)
@@ -149,41 +154,20 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     return adapted
 
 
-def with_adapter(network: nn.Module, folder: Path) -> nn.Module:
-    import peft
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
-    return adapted.train()
-
-
-def _layers(network: Any) -> dict[str, bool]:
-    """Return the layers that LoRA can adapt, and whether the weights of each are transposed.
-
-    The keys are the last parts of the layers' names.  The output layer is left out, because it often shares
-    its weights with the embedding.
-    """
-    conv, outputs = transformers.pytorch_utils.Conv1D, network.get_output_embeddings()
-    return {
-        name.rpartition(".")[2]: isinstance(layer, conv)
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear | conv) and layer is not outputs
-    }
-
-
-_DIGESTS = ("weights_sha256", "tokenizer_sha256")
 _NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
 
 
 @final
-class LanguageResult:
+class LanguageModel(Learner):
     used_by = "README.md shows how to load the model in transformers"
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self._folder = ModelFolder.check(str(config.model.huggingface))
-        self.base = {
+    @cached_property
+    def _folder(self) -> ModelFolder:
+        return ModelFolder.check(str(self.config.model.huggingface))
+
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        return {
             "folder": self._folder.path.resolve().name,
             "model_type": str(self._folder.config["model_type"]),
             "weights_sha256": self._folder.weights_digest(),
@@ -192,25 +176,18 @@ class LanguageResult:
 
     @property
     def adapter(self) -> bool:
-        """Whether the result is a LoRA adapter, not a whole model."""
         return self.config.lora.rank is not None
 
+    def build(self) -> nn.Module:
+        return build_language_model(self.config.model, self.config.lora, self.data.input_shape[0])
+
+    def check(self, model: nn.Module) -> None:
+        check_language_model(model, self.data)
+
     def begin(self, folder: Path, *, resumed: bool) -> None:
-        """Write the digests of the base model and tokenizer; for a resumed run, compare them instead."""
-        path, own = folder / BASE, self.base
         for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
             shutil.rmtree(leftover)
-        if resumed:
-            before = _read(path)
-            changed = [name for name in _DIGESTS if before.get(name) != own[name]]
-            if changed:
-                raise PrivacyRefusal(
-                    f"{self._folder.path} is not the base model of this run: {', '.join(changed)} differ "
-                    f"from {path}. The statement would name another base model. Restore the files, or start "
-                    "a new run with --out."
-                )
-            return
-        write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
+        begin_from(folder / BASE, self.base, self.config.model.huggingface, resumed=resumed)
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         base, lora = self.base, self.config.lora
@@ -221,39 +198,30 @@ class LanguageResult:
             line += (
                 f", of which {trained:,} are trained: LoRA of rank {lora.rank} on {', '.join(lora.targets)}"
             )
-        facts: dict[str, Any] = {
-            "model": line,
-            "public_data": [f"the tokenizer of {base['folder']}, SHA-256 {base['tokenizer_sha256']}"],
-            "not_covered": [
-                (
-                    "the tokenizer, which is taken to be public: one that was made from the records could "
-                    "reveal something about them"
-                )
-            ],
-            "notes": [
-                _RULES[str(self.config.data.documents)].format(length=self.config.data.sequence_length)
-            ],
-        }
+        public = [f"the tokenizer of {base['folder']}, SHA-256 {base['tokenizer_sha256']}"]
+        not_covered = [
+            "the tokenizer, which is taken to be public: one that was made from the records could reveal "
+            "something about them"
+        ]
+        notes = [_RULES[str(self.config.data.documents)].format(length=self.config.data.sequence_length)]
         if base["weights_sha256"] is None:
-            facts["notes"].append("pre-training: all weights were random before the first step")
+            notes.append("pre-training: all weights were random before the first step")
         else:
-            facts["public_data"].insert(
+            public.insert(
                 0, f"the base model {base['folder']}, SHA-256 of its weights {base['weights_sha256']}"
             )
-            facts["not_covered"].insert(
+            not_covered.insert(
                 0,
                 "the data that the base model was trained on before this run: the guarantee is for the "
                 "records of this run alone",
             )
         if self.config.data.documents == "split":
-            facts["not_covered"].insert(
+            not_covered.insert(
                 0,
-                (
-                    "a document as a whole: each of its sequences is protected separately, so a document of "
-                    "several sequences is a group; see the group figures"
-                ),
+                "a document as a whole: each of its sequences is protected separately, so a document of "
+                "several sequences is a group; see the group figures",
             )
-        return facts
+        return {"model": line, "public_data": public, "not_covered": not_covered, "notes": notes}
 
     def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
         network = network_of(model)
@@ -282,13 +250,19 @@ class LanguageResult:
         return (*names, BASE)
 
     def trained(self, folder: Path) -> nn.Module:
-        """Load the model that the run in ``folder`` trained, in training mode."""
         self.begin(folder, resumed=True)
-        length = self.config.data.sequence_length or 0
+        length, model = self.config.data.sequence_length or 0, self.config.model
         if not self.adapter:
-            return build_language_model(ModelSection(huggingface=str(folder)), LoraSection(), length)
-        base = build_language_model(self.config.model, LoraSection(), length)
-        return with_adapter(base, folder)
+            model = ModelSection(huggingface=str(folder))
+        network = build_language_model(model, LoraSection(), length)
+        if self.adapter:
+            import peft
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
+            network = adapted.train()
+        return network.to(device_of(self.config.run.device))
 
     def card_facts(self, statement: Statement) -> CardFacts:
         return language_card_facts(self.config, self.base)
@@ -306,16 +280,6 @@ def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
         library="peft" if adapter else "transformers",
         use=(_USE_ADAPTER if adapter else _USE_MODEL).format_map(base),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as problem:
-        raise InvalidInput(
-            f"{path} cannot be read: {reason_of(problem)}. It names the base model of the run. Restore the "
-            "file, or start a new run with --out."
-        ) from None
 
 
 _RULES = {

@@ -1,27 +1,220 @@
-"""The model, optimizer and loss that a configuration describes."""
+"""The task of a run, with its loss, and the model and optimizer that the configuration describes.
+
+Letters: n records, K classes, L characters or tokens of a record.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit import models
 from tacit.clipping.engine import PerExampleLoss
-from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, TacitError
+from tacit.datasets import Dataset, TensorPair
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
+from tacit.files import write_atomically
+from tacit.losses import classification, masked, multilabel
 from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
-from tacit.noise.generator import Generator, Purpose
+from tacit.report.model_card import CardFacts
+from tacit.report.statement import Statement
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
-from tacit.runs.model_sections import LINEAR, ModelSection
-from tacit.runs.tasks import Characters, Classes, Numbers, Tokens, losses_of, task_of
-from tacit.training.evaluation import evaluation_mode
+from tacit.runs.kinds.source import check_class_weights, check_loss
+from tacit.runs.sections import LINEAR, ModelSection
+from tacit.training.evaluation import Evaluation, evaluation_mode
+
+
+class Task(ABC):
+    """The learning of the targets of ``data``: outputs, loss, baseline and words."""
+
+    targets: ClassVar[str]  # the targets in messages
+    name: ClassVar[str]  # the task in the file of a model
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+
+    @property
+    def outputs(self) -> int:
+        return math.prod(self.data.train.targets.shape[1:])
+
+    @abstractmethod
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        """Return the loss; ``name`` is that of ``[training] loss``, which fits the task."""
+
+    @abstractmethod
+    def baseline(self) -> tuple[float, str, str]:
+        """Return a constant answer's public score, its description, and its certainty.
+
+        The certainty is "at least" or "assumed".  Nothing is counted from records.
+        """
+
+    def uninformed_loss(self) -> float | None:
+        """Return the loss of a model that predicts equal probabilities; None if it is not public."""
+        return None
+
+    def expected_shape(self, records: int) -> tuple[int, ...]:
+        """Return the shape of the outputs of a model for this number of records."""
+        return (records, self.outputs)
+
+    def fits(self, shape: tuple[int, ...], records: int) -> bool:
+        """Return whether outputs have the expected shape; here, in any form of the same size."""
+        return math.prod(shape) == math.prod(self.expected_shape(records))
+
+    def evaluated(self, pair: TensorPair) -> TensorPair:
+        """Convert records and targets to the form that :func:`tacit.evaluate` needs."""
+        return pair
+
+    def in_words(self, evaluation: Evaluation) -> Evaluation:
+        """Return the evaluation, with the words of the task for its measure."""
+        return evaluation
+
+
+@final
+class Numbers(Task):
+    """One number or several, scaled to [-1, 1]; the loss is the mean squared error."""
+
+    targets = name = "numbers"
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return _squared_error
+
+    def baseline(self) -> tuple[float, str, str]:
+        # The variance of the uniform distribution on [-1, 1].
+        words = "a constant answer in the middle of the bounds, if targets are uniform between them"
+        return 1.0 / 3.0, words, "assumed"
+
+
+@final
+class Labels(Task):
+    """Labels, of which any number may be true; the loss is the mean of their cross-entropies."""
+
+    targets = name = "labels"
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return multilabel()
+
+    def baseline(self) -> tuple[float, str, str]:
+        return 0.5, "a constant answer, if each label is as often true as false", "at least"
+
+    def uninformed_loss(self) -> float | None:
+        return math.log(2)
+
+    def evaluated(self, pair: TensorPair) -> TensorPair:
+        return TensorPair(pair.inputs, pair.targets.bool())
+
+
+@final
+class Classes(Task):
+    """One of K classes; the loss is the cross-entropy, times the declared weight of the class."""
+
+    targets = name = "classes"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.data.classes)
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        if class_weights:
+            return classification(weight=[class_weights.get(each, 1.0) for each in self.data.classes])
+        return _cross_entropy
+
+    def baseline(self) -> tuple[float, str, str]:
+        # The most common class has at least 1/K of the records; its true share is not public.
+        return (
+            1.0 / self.outputs,
+            f"a constant answer, if all {self.outputs} classes are equally common",
+            "at least",
+        )
+
+    def uninformed_loss(self) -> float | None:
+        return math.log(self.outputs)
+
+    def fits(self, shape: tuple[int, ...], records: int) -> bool:
+        return shape == self.expected_shape(records)
+
+
+class Characters(Task):
+    """The next character at each place of a text; the loss is -log p of the record, or its mean."""
+
+    targets, name = "characters", "text"
+
+    @property
+    def outputs(self) -> int:
+        return self.data.tokens  # characters include the end of a line
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return text_loss if name is None else masked()  # the targets are shifted already
+
+    def baseline(self) -> tuple[float, str, str]:
+        words = f"a constant answer, if all {self.outputs} {self.targets} are equally common"
+        return 1.0 / self.outputs, words, "at least"
+
+    def expected_shape(self, records: int) -> tuple[int, ...]:
+        return (records, *self.data.input_shape, self.outputs)
+
+    def fits(self, shape: tuple[int, ...], records: int) -> bool:
+        return shape == self.expected_shape(records)
+
+
+@final
+class Tokens(Characters):
+    """The next token at each place of a document; the loss is the mean of -log p over the record."""
+
+    targets = "tokens"
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return masked()
+
+    def uninformed_loss(self) -> float | None:
+        return math.log(self.outputs)
+
+    def in_words(self, evaluation: Evaluation) -> Evaluation:
+        return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
+
+
+def task_of(data: Dataset) -> Task:
+    kinds: tuple[tuple[object, type[Task]], ...] = (
+        (data.vocabulary, Tokens),
+        (data.alphabet, Characters),
+        (data.labels, Labels),
+        (data.classes, Classes),
+    )
+    return next((kind for present, kind in kinds if present), Numbers)(data)
+
+
+def losses_of(
+    data: Dataset, name: str | None = None, class_weights: Mapping[str, float] | None = None
+) -> PerExampleLoss:
+    task = task_of(data)
+    check_loss(name, task.targets)
+    check_class_weights(class_weights or {}, data.classes)
+    return task.loss(name, class_weights or {})
+
+
+def _squared_error(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    residual: Tensor = model(inputs).reshape(targets.shape) - targets
+    return residual.square().reshape(len(targets), -1).mean(1)
+
+
+def _cross_entropy(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def text_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Return -log p of each record in nats: (n, L) and (n, L) to (n,); targets of -100 are ignored."""
+    each = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="none")
+    return each.view(targets.shape).sum(dim=1)
+
 
 Factory: TypeAlias = Callable[[tuple[int, ...], int], nn.Module]
 """A user's own function that makes a module, given the shape of one record and the number of outputs."""
@@ -35,29 +228,6 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
-
-
-def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
-    """Make the configuration's model on its device, with initial weights from the generator's key.
-
-    A resumed run therefore starts from the same weights.
-    """
-    task = task_of(data)
-    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if config.pretrained:
-            from tacit.runs.public_model import new_public_model  # imports transformers
-
-            model = new_public_model(config, data, task.outputs)
-        elif config.model.huggingface is not None:
-            from tacit.runs.language_model import build_language_model  # imports transformers
-
-            model = build_language_model(config.model, config.lora, data.input_shape[0])
-        else:
-            numbers = isinstance(task, Numbers)
-            model = build_model(config.model, data.input_shape, task.outputs, numbers=numbers)
-    return model.to(device_of(config.run.device))
 
 
 def is_calibrated(config: Config, data: Dataset) -> bool:
@@ -95,19 +265,12 @@ def new_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_head(name: str, rate: float | None) -> bool:
-    """Return whether a weight is in the head of a public model and the head has its own learning rate."""
     return rate is not None and name.startswith("head.")
 
 
 def begin_step(
     config: Config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, steps: int
 ) -> None:
-    """Set the learning rates of a step, if they change during the run.
-
-    Args:
-        step: the step's number, from 0.
-        steps: the number of steps of the run.
-    """
     section = config.optimizer
     if isinstance(model, InPhases):
         model.begin_step(optimizer, step, steps)
@@ -119,43 +282,11 @@ def begin_step(
 
 
 def device_of(name: str, setting: str = "[run] device") -> torch.device:
-    """Return the device of that name."""
     try:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
         reason = str(problem).splitlines()[0]
         raise InvalidInput(f'{setting} = "{name}" cannot be used: {reason} "cpu" always works.') from None
-
-
-def check_shapes(section: ModelSection, model: nn.Module, data: Dataset) -> None:
-    """Check the model's output shape on two records of zeros before the first step."""
-    task = task_of(data)
-    if isinstance(task, Tokens):
-        from tacit.runs.language_model import check_language_model
-
-        check_language_model(model, data)
-        return
-    name = f"[model] {section.name or section.factory or section.public}"
-    kind = data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
-    zeros = torch.zeros((2, *data.input_shape), dtype=kind, device=next(model.parameters()).device)
-    try:
-        with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
-            outputs = model(zeros)
-    except Exception as problem:  # the user's own code may raise anything
-        reason = str(problem).strip().partition("\n")[0].rstrip(".")
-        raise InvalidInput(
-            f"{name} does not work on records of shape {data.input_shape}: {type(problem).__name__}: "
-            f"{reason}. Make the model fit the records."
-        ) from problem
-    expected = task.expected_shape(2)
-    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
-    if shape is None or not task.fits(shape, 2):
-        got = f"shape {shape}" if shape is not None else type(outputs).__name__
-        purpose = f"{expected[-1]} {task.targets} to be predicted"
-        raise InvalidInput(
-            f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
-            "Change the last layer of the model, or the declared classes."
-        )
 
 
 def build_model(
@@ -166,12 +297,7 @@ def build_model(
     *,
     numbers: bool = False,
 ) -> nn.Module:
-    """Build the model of a section, with weights from torch's own generator.
-
-    Args:
-        factory: the function to call in place of the one that the section names.
-        numbers: whether the targets are numbers; a linear model then also learns their mean and spread.
-    """
+    """Build the model of a section, with weights from torch's own generator."""
     if numbers and section.name in LINEAR:
         return StandardLinear(math.prod(input_shape), outputs)
     if section.factory is not None:
@@ -213,7 +339,6 @@ def _from_factory(
 
 
 def import_factory(reference: str) -> Factory:
-    """Import the function at "module:function", from the current folder or Python's path."""
     module_name, _, function = reference.partition(":")
     form = 'It must be "module:function", with the module in the current folder or installed.'
     try:
@@ -240,6 +365,85 @@ def _where(problem: BaseException) -> str:
 
 
 def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExampleLoss:
-    """Return the loss of :func:`losses_of`, or that of a :class:`StandardLinear` model."""
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
+
+
+class Learner(ABC):
+    """A kind of model, which is made, checked, stated, saved and loaded here.  A new kind is one class."""
+
+    used_by: ClassVar[str | None] = None
+    """How to use the model, if ``tacit predict`` does not support it."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """Make the model; its initial weights come from torch's own generator."""
+
+    def check(self, model: nn.Module) -> None:
+        # Check the model's output shape on two records of zeros before the first step.
+        section = self.config.model
+        task = task_of(self.data)
+        name = f"[model] {section.name or section.factory or section.public}"
+        kind = self.data.train.inputs.dtype if isinstance(task, Characters) else torch.float32
+        zeros = torch.zeros((2, *self.data.input_shape), dtype=kind, device=next(model.parameters()).device)
+        try:
+            with torch.random.fork_rng(), evaluation_mode(model), torch.no_grad():
+                outputs = model(zeros)
+        except Exception as problem:  # the user's own code may raise anything
+            reason = str(problem).strip().partition("\n")[0].rstrip(".")
+            raise InvalidInput(
+                f"{name} does not work on records of shape {self.data.input_shape}: "
+                f"{type(problem).__name__}: {reason}. Make the model fit the records."
+            ) from problem
+        expected = task.expected_shape(2)
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
+        if shape is None or not task.fits(shape, 2):
+            got = f"shape {shape}" if shape is not None else type(outputs).__name__
+            purpose = f"{expected[-1]} {task.targets} to be predicted"
+            raise InvalidInput(
+                f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
+                "Change the last layer of the model, or the declared classes."
+            )
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:  # noqa: B027 - a network begins from nothing
+        """Write facts that must be saved before the first step; for a resumed run, compare them instead."""
+
+    @abstractmethod
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        """Return arguments of ``make_statement`` about the model, including ``notes``."""
+
+    @abstractmethod
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        pass
+
+    @abstractmethod
+    def trained(self, folder: Path) -> nn.Module:
+        """Load the trained module again, as the run in ``folder`` trained it."""
+
+    @abstractmethod
+    def card_facts(self, statement: Statement) -> CardFacts:
+        pass
+
+
+def begin_from(path: Path, own: Mapping[str, Any], model: str | None, *, resumed: bool) -> None:
+    """Write the digests of the public files that a run begins with; for a resumed run, compare them."""
+    if not resumed:
+        write_atomically(path, lambda file: file.write((json.dumps(own, indent=1) + "\n").encode()))
+        return
+
+    try:
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as problem:
+        raise InvalidInput(
+            f"{path} cannot be read: {reason_of(problem)}. It names the public model of the run. Restore the "
+            "file, or start a new run with --out."
+        ) from None
+    changed = [name for name in own if "sha256" in name and before.get(name) != own[name]]
+    if changed:
+        raise PrivacyRefusal(
+            f"{model} is not the public model of this run: {', '.join(changed)} differ from {path}. The "
+            "statement would name another model. Restore its files, or start a new run with --out."
+        )

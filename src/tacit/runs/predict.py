@@ -1,16 +1,25 @@
-"""Predictions of a trained model: ``tacit.load`` makes a predictor from a run's folder or a copy of it.
+"""Predictions of a trained model, for records in memory and in files, and its export.
 
 Letters: n records, k outputs, L characters.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import csv
+import io
+import json
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, final
+from typing import IO, Any, final
 
 import numpy as np
 import torch
@@ -18,17 +27,177 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.columns import Column
-from tacit.errors import InvalidInput, check_real
+from tacit.columns.encoder import classes_of
+from tacit.columns.tables import Cells, pieces, words_of
+from tacit.errors import InvalidInput, MissingExtra, check_in, check_real, needed
+from tacit.files import write_atomically
 from tacit.report.verification import check_fields, read_statement
-from tacit.runs.export import export_model
-from tacit.runs.kinds import Kind, Piece, Table, Text, features_of
-from tacit.runs.kinds.documents import BASE
+from tacit.runs.kinds import Kind, Piece, Table, Text, features_of, silent
+from tacit.runs.kinds.texts import BASE
+from tacit.runs.learners import MODEL, Description, read_description, rebuild, statement_digest
 from tacit.runs.model import Factory, device_of
-from tacit.runs.saved_model import Description, read_description, rebuild, statement_digest
 from tacit.training.evaluation import evaluation_mode
 from tacit.training.tensors import without_numbers
 
-_MODEL, _STATEMENT = "model.safetensors", "statement.json"
+FORMATS = ("onnx", "torch-export")
+INPUT, OUTPUT = "inputs", "outputs"
+"""The names of the input and of the output in the file."""
+METADATA = "tacit"
+"""The name of the metadata in the file."""
+_ROWS = 2  # of the example for tracing; torch.export would treat a size of 1 as a constant
+_OTHER_ROWS = (1, 5)
+_CHATTY = (
+    "torch.onnx._internal.exporter._registration",
+    "torch.fx.experimental.symbolic_shapes",
+    "onnxscript.optimizer._constant_folding",
+)
+"""Loggers of torch that report missing packages that are not needed here, or repeat an error's text."""
+_TOLERANCE = 1e-4  # above floating-point error, below the effect of another branch of the network
+
+
+def export_model(
+    model: nn.Module,
+    description: Description,
+    statement: Mapping[str, Any] | None,
+    path: Path,
+    *,
+    format: str,  # noqa: A002
+    overwrite: bool = False,
+) -> None:
+    """Write the network to ``path``, after comparing the export with the model on a few public rows."""
+    kind = check_in("format", format.lower(), FORMATS)
+    if path.exists() and not overwrite:
+        raise InvalidInput(
+            f"there is a file {path} already. Name another file, or replace this one by --overwrite."
+        )
+    network = copy.deepcopy(model).cpu().eval()
+    example = _rows(description, _ROWS)
+    metadata = json.dumps(_metadata(description, statement), allow_nan=False)
+    write = _onnx if kind == "onnx" else _torch_export
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        target = Path(folder) / "model.pt2"  # torch warns of other endings
+        with _without_warnings_about_torch():
+            again = _exported(write, network, example, target, metadata, kind)
+        for rows in (_ROWS, *_OTHER_ROWS):
+            # Tracing records one branch for one number of rows.
+            inputs = _rows(description, rows)
+            expected, outputs = network(inputs), again(inputs)
+            if outputs.shape != expected.shape or not torch.allclose(
+                outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
+            ):
+                raise InvalidInput(
+                    f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends "
+                    "on the values or the number of its inputs, which such a file cannot hold. Take the "
+                    f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
+                )
+        write_atomically(path, lambda file: file.write(target.read_bytes()))
+
+
+Run = Callable[[Tensor], Tensor]
+
+
+@contextlib.contextmanager
+def _without_warnings_about_torch() -> Iterator[None]:
+    """Hide torch's warnings about torch itself, but not those about the user's network."""
+    loggers = [logging.getLogger(name) for name in _CHATTY]
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", r"The tensor attributes? .* (was|were) assigned during export")
+        for logger in loggers:
+            logger.addFilter(_is_an_error)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeFilter(_is_an_error)
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def _exported(
+    write: Callable[[nn.Module, Tensor, Path, str], Run],
+    network: nn.Module,
+    example: Tensor,
+    path: Path,
+    metadata: str,
+    kind: str,
+) -> Run:
+    try:
+        return write(network, example, path, metadata)
+    except (MissingExtra, MemoryError, OSError):
+        raise
+    except Exception as problem:  # torch raises many types for a network that it cannot trace
+        reason = " ".join(str(problem).split())[:300]
+        raise InvalidInput(
+            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Take the "
+            f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
+        ) from problem
+
+
+def _rows(description: Description, count: int) -> Tensor:
+    """Return ``count`` public rows that all differ; for text, the first row is all zeros."""
+    shape = (count, *description.input_shape)
+    if description.task == "text":
+        numbers = torch.arange(shape[1]).repeat(count, 1) * torch.arange(count)[:, None]
+        return numbers % description.outputs
+    size = torch.Size(shape).numel()
+    return torch.linspace(0.0, 1.0, size).reshape(shape)
+
+
+def _metadata(description: Description, statement: Mapping[str, Any] | None) -> dict[str, Any]:
+    guarantee = None if statement is None else statement["guarantee"]
+    keys = ("epsilon", "delta", "unit", "adjacency")
+    promise = {} if guarantee is None else {name: guarantee[name] for name in keys}
+    private = {} if statement is None else {"private": statement["private"]}
+    return {**description.to_data(), **private, **promise}
+
+
+def _torch_export(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
+    torch.export.save(_program(network, example), path, extra_files={METADATA: metadata})
+    loaded: Run = torch.export.load(path).module()
+    return loaded
+
+
+def _onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> Run:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        runtime = needed(package, "onnx", "Exporting a model as ONNX")
+    exported = _program(network, example)
+    program = torch.onnx.export(
+        exported, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+    )
+    assert program is not None  # as with dynamo=True
+    for node in program.model.graph:
+        node.metadata_props.clear()  # they would show the user's source and its paths
+    program.model.metadata_props[METADATA] = metadata
+    program.save(path, external_data=False)
+    session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return lambda inputs: torch.from_numpy(session.run([OUTPUT], {INPUT: inputs.numpy()})[0])
+
+
+def _program(network: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """Trace the network with torch.export for any number of rows, without paths of the user's files."""
+    program = torch.export.export(
+        _Named(network), (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("rows")}}, strict=False
+    )
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+class _Named(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.network(inputs)
+        return outputs
+
+
+_STATEMENT = "statement.json"
 _MOST_ROWS = 1024  # as in the evaluation of a run, so that floating-point errors are the same
 _NUMBERS = 1 << 24  # limit for the records of one forward pass
 _CHUNK = 1 << 16  # rows of a file in memory
@@ -60,7 +229,7 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
             f"transformers, as {path / 'README.md'} shows; its test loss and perplexity are in "
             f"{path / 'evaluation.json'}."
         )
-    weights = path / _MODEL if path.is_dir() else path
+    weights = path / MODEL if path.is_dir() else path
     if not weights.exists():
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
         raise InvalidInput(
@@ -76,7 +245,6 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
 
 def _with_tokens(kind: Kind, model: Any) -> Kind:
-    """Return the preprocessing, with the tokenizer of the model's body if the model reads a text."""
     if not isinstance(kind, Table) or kind.encoder.text is None:
         return kind
     return kind.with_tokens(model.encoder.tokens)
@@ -230,7 +398,7 @@ class Predictor:
         return self._all(self.log_probabilities, data)
 
     def export(self, path: Path | str, *, format: str, overwrite: bool = False) -> None:  # noqa: A002
-        """Write the network for other programs; see :func:`tacit.runs.export.export_model`."""
+        """Write the network for other programs; see :func:`tacit.runs.predict.export_model`."""
         export_model(
             self.model, self.description, self.statement, Path(path), format=format, overwrite=overwrite
         )
@@ -313,3 +481,134 @@ class Predictor:
         else:
             inputs = self.description.preprocessing.inputs(data)
             yield Piece([str(number) for number in range(1, len(inputs) + 1)], inputs)
+
+
+PredictionProgress = Callable[[int, int | None], None]
+"""A function that is called after each piece, with (records done, estimated number of all records)."""
+
+
+def write_predictions(
+    predictor: Predictor,
+    data: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    threshold: float | None = None,
+    keep: Sequence[str] = (),
+    progress: PredictionProgress = silent,
+) -> int:
+    check_out(out, data, overwrite=overwrite)
+    predictor.check_threshold(threshold)
+    header = _header(predictor, keep)
+    total = predictor.description.preprocessing.count(data)
+    done = 0
+
+    def write(file: IO[bytes]) -> None:
+        nonlocal done
+        cells = _copied_cells(predictor, data, keep)
+        file.write(_lines([header]))
+        for piece in predictor.pieces(data):
+            rows = _table_rows(predictor, piece, threshold)
+            extra = islice(cells, len(piece.names))
+            file.write(_lines([name, *own, *row] for (name, *row), own in zip(rows, extra, strict=True)))
+            done += len(piece.names)
+            progress(done, total)
+
+    write_atomically(out, write)
+    return done
+
+
+def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
+    if out.exists() and out.resolve() == data.resolve():
+        raise InvalidInput(f"{out} is the data itself. Name another file with --out.")
+    if out.is_dir():
+        raise InvalidInput(
+            f"{out} is a folder. Name a file in it with --out, such as {out / 'predictions.csv'}."
+        )
+    if out.suffix != ".csv":
+        raise InvalidInput(
+            f"{out} should end in .csv: the predictions are a table in CSV. Rename it with --out."
+        )
+    if out.exists() and not overwrite:
+        raise InvalidInput(
+            f"there is a file {out} already. Name another file with --out, or replace this one by "
+            "--overwrite."
+        )
+
+
+def _header(predictor: Predictor, keep: Sequence[str]) -> list[str]:
+    label, figures = predictor.description.preprocessing.label, _figures(predictor)
+    if twice := [name for name in keep if [label, *keep, *figures].count(name) > 1]:
+        raise InvalidInput(
+            f"--keep {twice[0]} would make two columns of this name. Name it once, or rename it in the table."
+        )
+    return [label, *keep, *figures]
+
+
+def _figures(predictor: Predictor) -> list[str]:
+    description = predictor.description
+    if description.task == "text":
+        return ["log_probability", "bits_per_character"]
+    if description.task == "classes":
+        return ["prediction", *(f"probability_{name}" for name in description.classes)]
+    if description.task == "labels":
+        return [*description.labels, *(f"probability_{name}" for name in description.labels)]
+    if description.outputs == 1:
+        return ["prediction"]
+    table = description.preprocessing if isinstance(description.preprocessing, Table) else None
+    names = range(1, description.outputs + 1) if table is None else table.encoder.target_names
+    return [f"prediction_{name}" for name in names]
+
+
+def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iterator[list[str]]:
+    if not keep:
+        return repeat([])
+    preprocessing = predictor.description.preprocessing
+    if not isinstance(preprocessing, Table):
+        raise InvalidInput("--keep names a column of a table: this model reads no table. Leave it out.")
+    return (
+        list(row)
+        for piece in pieces(data, keep, preprocessing.encoder.dialect)
+        for row in zip(*(_as_written(piece[name]) for name in keep), strict=True)
+    )
+
+
+def _as_written(cells: Cells) -> Iterator[str]:
+    """Yield texts unchanged, and whole numbers without the ".0" of a Parquet column with missing cells."""
+    for cell, word in zip(cells, words_of(cells), strict=True):
+        yield cell if isinstance(cell, str) else word or ""
+
+
+def _table_rows(predictor: Predictor, piece: Piece, threshold: float | None) -> Iterator[list[str]]:
+    """Yield the lines of a piece, with nine digits per number, since they determine every float32."""
+    outputs = predictor.outputs_of(piece)
+    preprocessing = predictor.description.preprocessing
+    if isinstance(preprocessing, Text):
+        logs = predictor.log_probabilities(outputs, piece)
+        bits = -logs / math.log(2) / (preprocessing.lengths(piece.inputs).numpy() + 1)  # includes the end
+        figures = np.stack([logs, bits], axis=1)
+        words = np.empty((len(logs), 0), dtype=np.str_)
+    elif predictor.description.task in ("classes", "labels"):
+        words = predictor.predictions(outputs, piece, threshold=threshold)
+        words = _label_words(predictor, words) if predictor.labels else words[:, None]
+        figures = predictor.probabilities(outputs, piece)
+    else:
+        words = np.empty((len(outputs), 0), dtype=np.str_)
+        figures = predictor.predictions(outputs, piece).reshape(len(outputs), -1)
+    for name, cells, values in zip(piece.names, words.tolist(), figures.tolist(), strict=True):
+        yield [name, *cells, *(f"{value:.9g}" for value in values)]
+
+
+def _label_words(predictor: Predictor, labels: NDArray[Any]) -> NDArray[np.str_]:
+    """Convert labels (n, k), true or false, to the words that their columns declare."""
+    columns = predictor.columns
+    words = [classes_of(columns[name]) if name in columns else ("false", "true") for name in predictor.labels]
+    return np.stack(
+        [np.array(own)[index] for own, index in zip(words, labels.T.astype(int), strict=True)], axis=1
+    )
+
+
+def _lines(rows: Iterable[list[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -1,11 +1,10 @@
 """The public model that a run fine-tunes: only a new head on frozen features, or body and head.
 
-**Guarantee**
-
-* Features of a record depend only on that record and on the public model.
-
 Letters: n records; d features; c columns in addition to the text.
 """
+
+# Guarantee:
+# * Features of a record depend only on that record and on the public model.
 
 from __future__ import annotations
 
@@ -22,18 +21,25 @@ from torch import Tensor, nn
 from tacit.columns.encoder import TextColumn
 from tacit.datasets import Dataset, TensorPair
 from tacit.errors import TacitError, spelled
-from tacit.pretrained.features import PIECE, FeatureCache, check_isolated
 from tacit.pretrained.loading import load_called
-from tacit.pretrained.model import Head, Pretrained, TunedModel, with_all_weights, with_lora
-from tacit.pretrained.text import PretrainedText
+from tacit.pretrained.model import (
+    PIECE,
+    FeatureCache,
+    Head,
+    Pretrained,
+    TunedModel,
+    check_isolated,
+    with_all_weights,
+    with_lora,
+)
+from tacit.pretrained.networks import PretrainedText
 from tacit.runs.config import Config
-from tacit.runs.model_sections import FEATURES, in_run_file
+from tacit.runs.sections import FEATURES, in_run_file
 
 _TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
 
 
 def public_model(config: Config) -> Pretrained:
-    """Load the public model that a run file names."""
     path = Path(str(config.model.public))
     with spelled(in_run_file):
         return _loaded(path, config.model.public_key, _stamp(path), **config.public_settings)

@@ -1,25 +1,31 @@
-"""One run, from its configuration to its folder."""
+"""One run, from its configuration to its folder, in one process or in those of a launcher."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import final
 
+import torch
+from torch import distributed as dist
 from torch import nn
 
 from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra, ProcessLost
 from tacit.files import remove_leftovers, write_atomically
+from tacit.launched import Launch
 from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.statement import make_statement
-from tacit.runs.audit import how_to_test
+from tacit.runs.attack import how_to_test
 from tacit.runs.build import (
     check_days,
     days_left,
@@ -41,31 +47,100 @@ from tacit.runs.checks import (
     sole_user,
 )
 from tacit.runs.config import Config
-from tacit.runs.declarations import about_declarations
-from tacit.runs.evaluated import (
+from tacit.runs.declarations import Confirm, about_declarations, check_fit
+from tacit.runs.kinds import Progress, silent
+from tacit.runs.learners import MODEL, Outcome, learner_of
+from tacit.runs.metrics import (
     DATA,
     PAGE,
     PICTURES,
+    CsvWatcher,
+    Tracker,
     draw_run,
     figures_of,
+    public_parameters,
+    trackers,
     write_evaluation,
 )
-from tacit.runs.fit import Confirm, check_fit
-from tacit.runs.kinds import Progress, silent
-from tacit.runs.model import begin_step
-from tacit.runs.model_sections import FEATURES
-from tacit.runs.results import Outcome, Result, result_of
-from tacit.runs.sections import LedgerSection
-from tacit.runs.tasks import Task, task_of
-from tacit.runs.together import check_one_run
-from tacit.runs.watchers import CsvWatcher, Tracker, public_parameters, trackers
+from tacit.runs.model import Learner, Task, begin_step, task_of
+from tacit.runs.sections import FEATURES, LedgerSection
 from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
 from tacit.training.loop import History, MetricsRow, Watcher, train
-from tacit.training.ranks import Alone, Ranks, check_one_process
+from tacit.training.ranks import Alone, ProcessRanks, Ranks, check_one_process
 from tacit.training.resume import saved_generator
 from tacit.training.scoring import score_held_out
 from tacit.training.session import PrivateSession
+
+_PATIENCE = timedelta(seconds=3)  # the time that a failed process waits for the first one's error
+
+
+@final
+class Meeting:
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._ranks: ProcessRanks | None = None
+        try:
+            self._store, self._rank, self._processes = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        except (ValueError, RuntimeError) as problem:
+            reason = str(problem).strip().partition("\n")[0].rstrip(".")
+            raise InvalidInput(
+                f"process {launch.rank} of {launch.processes} cannot reach the others: {reason}. Start all "
+                "with torchrun, which tells each process where they meet."
+            ) from None
+
+    def join(self, device: str) -> ProcessRanks:
+        """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA."""
+        kind, _, number = device.partition(":")
+        if kind == "cuda":
+            if number:
+                raise InvalidInput(
+                    f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
+                    '"cuda": the first process of a machine takes the first GPU, and so on.'
+                )
+            here, gpus = self._launch.processes_here, torch.cuda.device_count()
+            if here > gpus:
+                raise InvalidInput(
+                    f'[run] device = "cuda": {here} processes were started on a machine with {gpus} GPUs, '
+                    f"and each needs its own. Start {gpus or 'none'} there, or train on the CPU."
+                )
+            torch.cuda.set_device(self._launch.rank_here)
+        elif kind != "cpu":
+            raise InvalidInput(
+                f'[run] device = "{device}": several processes train on "cpu" or "cuda". Take one of '
+                "these, or start one process."
+            )
+        dist.init_process_group(
+            "nccl" if kind == "cuda" else "gloo",
+            store=dist.PrefixStore("group", self._store),  # type: ignore[attr-defined]
+            rank=self._rank,
+            world_size=self._processes,
+        )
+        self._ranks = ProcessRanks()
+        return self._ranks
+
+    def leave(self) -> None:
+        """Wait for all processes, since a launcher stops the others as soon as one ends with an error."""
+        if self._ranks is not None:
+            self._ranks.total(lambda: ())
+            dist.destroy_process_group()
+
+    def should_print(self, problem: BaseException) -> bool:
+        """Return whether this process prints ``problem``.
+
+        The first process always prints its error.  Others print theirs if it differs from that error, and is
+        neither an interrupt nor the loss of a process.
+        """
+        text = str(problem)
+        with contextlib.suppress(RuntimeError):  # the store is gone, or the first process had no error
+            if self._rank == 0:
+                self._store.set("error", text)
+                return True
+            self._store.wait(["error"], _PATIENCE)
+            repeats = self._store.get("error").decode() == text
+            return not (repeats or isinstance(problem, ProcessLost | KeyboardInterrupt))
+        return True
+
 
 # The folder of a run:
 #
@@ -134,9 +209,9 @@ class Run:
         return task_of(self.data)
 
     @cached_property
-    def result(self) -> Result:
+    def result(self) -> Learner:
         """The form in which the run saves its model."""
-        return result_of(self.config, self.data)
+        return learner_of(self.config, self.data)
 
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
@@ -188,7 +263,7 @@ class Run:
             stack.enter_context(closing(self.session.charges.ledger))
         if not self.resumed:
             check_empty(self.folder, self.config_text)
-        names = (*_OUTPUTS, PAGE, *PICTURES, "model.safetensors")
+        names = (*_OUTPUTS, PAGE, *PICTURES, MODEL)
         for path in (resume_state(self.folder), *(self.folder / name for name in names)):
             remove_leftovers(path)
         _write(self.folder / "config.toml", self.config_text)
@@ -343,7 +418,17 @@ def prepare_checked(
         check_one_process()
     together = Alone() if ranks is None else ranks
     config, folder, plan, resume = checked.config, checked.folder, checked.plan, checked.resume
-    check_one_run(checked, together)
+    mine = (checked.text, checked.resume)
+    first = together.from_first(lambda: mine)
+
+    def check() -> None:
+        if mine != first:
+            raise InvalidInput(
+                f"process {together.rank} differs from process 0 in its configuration or --resume: all "
+                "processes train one run. Start them with the same file and the same options."
+            )
+
+    together.each(check)
     batches = together.each(lambda: opened_batches(checked.batches))
     if resume:
         generator = together.each(lambda: saved_generator(resume_state(folder)))

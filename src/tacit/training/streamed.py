@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacit.datasets.dataset import TensorPair
-from tacit.datasets.documents import with_targets
+from tacit.datasets.text import with_targets
 from tacit.errors import InvalidInput, PrivacyRefusal, needed, without_values
 from tacit.files import write_atomically
 from tacit.noise.generator import Generator

@@ -1,9 +1,8 @@
-"""Kinds of data: one module for each kind, with all that runs, models and predictions need.
+"""Kinds of data: one module for each kind, with all that runs, models and predictions need."""
 
-* ``base``: the interface.  A new kind needs one more module and an entry in ``_KINDS`` below.
-* ``table``: rows of a table; ``pictures``: a folder of pictures; ``text``: lines of text.
-* ``documents``: a corpus for a language model; ``arrays``: numbers of a standard data set.
-"""
+# source: the interface.  A new kind needs one more class and an entry in _KINDS below.
+# table: rows of a table, and numbers of a standard data set; pictures: a folder of pictures; texts: lines of
+# text, and a corpus for a language model.
 
 from __future__ import annotations
 
@@ -16,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tacit.errors import InvalidInput, spelled
 from tacit.pretrained.finding import TEXT, look_at
 from tacit.runs.config import Config
-from tacit.runs.kinds.arrays import Arrays
-from tacit.runs.kinds.base import Kind, Piece, Progress, Source, silent
-from tacit.runs.kinds.documents import Documents
 from tacit.runs.kinds.pictures import Pictures
-from tacit.runs.kinds.table import Table
-from tacit.runs.kinds.text import Text
-from tacit.runs.model_sections import in_run_file
-from tacit.runs.sections import DataSection
+from tacit.runs.kinds.source import Kind, Piece, Progress, Source, silent
+from tacit.runs.kinds.table import Arrays, Table
+from tacit.runs.kinds.texts import Documents, Text
+from tacit.runs.sections import DataSection, in_run_file
 
 if TYPE_CHECKING:  # a run file is checked without torch
     from torch import Tensor
@@ -109,9 +105,6 @@ def prepared_data(config: Config, progress: Progress = silent, private: Path | N
     """Load the data that the configuration names, and compute the configured features.
 
     Features cost no privacy, since they are fixed in advance or come from a public model.
-
-    Args:
-        private: the private folder of a run, for cached features of a public model.
     """
     if config.pretrained and config.model.tune == "head":
         return _public_features(config, progress, private)

@@ -16,9 +16,8 @@ import numpy as np
 from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, needed, without_values
 from tacit.runs.config import Config
-from tacit.runs.init_file import Facts
-from tacit.runs.init_text import PROMISE, public_model_section
-from tacit.runs.kinds.base import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
+from tacit.runs.init import PROMISE, Facts, public_model_section
+from tacit.runs.kinds.source import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,12 +175,7 @@ class FoundPictures:
 
 
 def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
-    """Find the classes in a folder of pictures, and read size and colours from the first picture.
-
-    Args:
-        folder: the folder.
-        largest: the maximum side length in pixels; a larger size is scaled down to it.
-    """
+    """Find the classes in a folder of pictures, and read size and colours from the first picture."""
     ready = (folder / "train").is_dir() and (folder / "test").is_dir()
     root = folder / "train" if ready else folder
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
@@ -218,13 +212,7 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
 
 
-def _steps(records: int | None) -> int:
-    """Return the number of steps: fewer for few records, since each step adds to the noise."""
-    return 300 if records is None else min(max(30, records // 100), 300)
-
-
 def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
-    """Return a whole run file in TOML, with ``FILL IN`` for facts that were not stated."""
     data = [
         setting("images", pictures.folder.as_posix(), "relative to the folder where you run tacit"),
         setting("classes", pictures.classes, "" if len(pictures.classes) > 5 else "the folders' names"),
@@ -250,9 +238,11 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
         model = public_model_section(facts, pictures.size)
         return "\n".join([_HEAD.format(folder=pictures.folder.name), first, model, last])
     clipping = setting("clipping_norm", 1.0, "the largest norm of one picture's gradient")
+    # Few records get few steps, since each step adds to the noise.
+    steps = 300 if facts.records is None else min(max(30, facts.records // 100), 300)
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
-        setting("steps", _steps(facts.records), "a hundredth of the records, but 30 to 300; or epochs"),
+        setting("steps", steps, "a hundredth of the records, but 30 to 300; or epochs"),
     ]
     sections = {
         "data": data,

@@ -1,32 +1,42 @@
-"""Records of a table: its rows, encoded by the declared columns.
+"""Rows of a table, encoded by the declared columns, and numbers of a standard data set.
 
 Letters: n rows; d features.
 """
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
-from tacit.errors import InvalidInput
+from tacit.columns.tables import Cells, CsvFile, cells_of_frame, is_csv, numbers_of, row_numbers
+from tacit.errors import InvalidInput, check_in, without_values
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import (
+from tacit.runs.kinds.source import (
     Kind,
     Piece,
     Progress,
     about_lines,
+    as_array,
     check_class_weights,
     check_loss,
     check_no_pictures,
     check_path,
+    in_range,
+    numbered,
 )
-from tacit.runs.model_sections import LINEAR
+from tacit.runs.kinds.texts import Text, check_characters
+from tacit.runs.sections import DATA_SETS, LINEAR
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a run file is checked without torch
     from torch import Tensor
 
     from tacit.datasets import Dataset
@@ -185,3 +195,160 @@ def _declared(column: Column) -> str:
         parts.append("one of " + ", ".join(map(str, values)))
     parts += [f"{name} {value}" for name, value in facts.items() if value is not None and name != "step"]
     return "; ".join(parts)
+
+
+_NUMBER = Column(kind="number")
+
+
+@final
+@dataclass(frozen=True)
+class Arrays(Kind):
+    """Records of ``record_shape`` with numbers in [``low``, ``high``].
+
+    ``scaling`` describes how the data set's numbers were scaled; ``features`` names the columns of a table.
+    """
+
+    kind: ClassVar[str] = "arrays"
+    sources: ClassVar[tuple[str, ...]] = ("name",)
+    example: ClassVar[str] = "new.npy"
+    record_shape: tuple[int, ...]
+    low: float
+    high: float
+    scaling: str
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        check_in("[data] name", config.data.name, DATA_SETS)
+        if config.data.name == "names":
+            check_characters(config)
+
+    @classmethod
+    def load(cls, config: Config, progress: Progress) -> Dataset:
+        from tacit.datasets import load
+
+        section = config.data
+        folder = None if section.folder is None else Path(section.folder)
+        return load(str(section.name), folder=folder)
+
+    @classmethod
+    def of(cls, config: Config, data: Dataset) -> Kind:
+        if data.alphabet:
+            return Text.of(config, data)
+        low = -1.0 if data.features else 0.0  # tables are scaled to [-1, 1], pixels to [0, 1]
+        return cls(data.pictures or data.input_shape, low, 1.0, data.source, data.features)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.record_shape
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "shape": list(self.record_shape),
+            "low": self.low,
+            "high": self.high,
+            "source": self.scaling,
+            "features": list(self.features),
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Arrays:
+        shape, features = tuple(map(int, data["shape"])), tuple(map(str, data["features"]))
+        return cls(shape, float(data["low"]), float(data["high"]), str(data["source"]), features)
+
+    def describe(self) -> str:
+        columns = f" ({', '.join(self.features)})" if self.features else ""
+        return (
+            f"Arrays of shape (n, {', '.join(map(str, self.shape))}){columns}, of numbers in [{self.low:g}, "
+            f"{self.high:g}], scaled as in training ({self.scaling})."
+        )
+
+    def inputs(self, records: Any) -> Tensor:
+        if self.features and (isinstance(records, Mapping) or hasattr(records, "columns")):
+            cells = cells_of_frame(records, self.features)
+            return self._scaled(self._numbers(cells, "the table", 0))
+        values = as_array(records, "records")
+        if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
+            raise InvalidInput(
+                f"an array of shape {values.shape} does not fit the model: it takes shape (n, "
+                f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers. Give the "
+                "features of the training, in the same order."
+            )
+        return self._scaled(values)
+
+    def _scaled(self, values: NDArray[Any]) -> Tensor:
+        return in_range(values, self.low, self.high, self.scaling).reshape(-1, *self.shape)
+
+    def count(self, path: Path) -> int | None:
+        return about_lines(path) if is_csv(path) else len(_load(path))
+
+    def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
+        done = 0
+        for values in self._csv(path, rows) if is_csv(path) else _parts(_load(path), rows):
+            if len(values):
+                yield numbered(done, self.inputs(values))
+                done += len(values)
+        if not done:
+            raise InvalidInput(f"{path} holds no rows to predict for.")
+
+    def _csv(self, path: Path, rows: int) -> Iterator[NDArray[np.float64]]:
+        """Yield rows of the columns named in ``features``, or of all columns in their order."""
+        names = list(self.features) or CsvFile(path, ()).header
+        if len(names) != math.prod(self.shape):
+            raise InvalidInput(
+                f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give one "
+                "column for each number of a record, in the same order, below a header line."
+            )
+        done = 0
+        for chunk in CsvFile(path, names).chunks(rows):
+            values = self._numbers({name: chunk[name] for name in names}, str(path), done)
+            yield values
+            done += len(values)
+
+    def _numbers(self, table: Mapping[str, Cells], source: str, before: int) -> NDArray[np.float64]:
+        columns = []
+        for name, cells in table.items():
+            numbers, _ = numbers_of(cells, _NUMBER)
+            if len(wrong := np.flatnonzero(np.isnan(numbers))):
+                raise InvalidInput(
+                    f"column {name!r} of {source} must hold numbers; other cells: {len(wrong):,} "
+                    f"({row_numbers((wrong + 1 + before).tolist())}). Correct or remove these rows."
+                )
+            columns.append(numbers)
+        return np.stack(columns, axis=1)
+
+
+def _load(path: Path) -> NDArray[Any]:
+    """Return the memory-mapped array of a .npy file, or a .npz file's only array or the one named ``x``."""
+    if not path.is_file():
+        raise InvalidInput(f"there is no file at {path}. Check the path.")
+    if path.suffix not in (".npy", ".npz"):
+        raise InvalidInput(f"{path} is not a .npy, .npz or .csv file. Save its array by numpy.save.")
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        if path.suffix == ".npz":
+            with values as archive:
+                values = archive[_the_only(path, list(archive))]
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as problem:
+        if isinstance(problem, InvalidInput):
+            raise
+        raise InvalidInput(
+            f"cannot read {path} as an array of numbers ({without_values(problem)}). Save it by numpy.save; "
+            "arrays of Python objects are not read."
+        ) from None
+    array: NDArray[Any] = values
+    return array
+
+
+def _the_only(path: Path, names: list[str]) -> str:
+    if len(names) != 1 and "x" not in names:
+        raise InvalidInput(
+            f"{path} holds {len(names)} arrays, and none is named x. Save the records alone, or as x."
+        )
+    return names[0] if len(names) == 1 else "x"
+
+
+def _parts(values: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
+    if values.ndim == 0:
+        raise InvalidInput("the file holds a single number, and no records.")
+    return (values[start : start + rows] for start in range(0, len(values), rows))

@@ -1,21 +1,22 @@
-"""The file of a trained model, with a description so that the model can be used without its data.
+"""The model that a run trains: its file, its form in the folder of a run, and the texts about it."""
 
-**Guarantee**
-
-* The description holds only public facts from the configuration or about a standard data set, and the digest
-  of the statement, which is released, too.
-* Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and the
-  user's own factory is called only if the caller gives it.
-"""
+# Guarantee:
+# * The description of a model holds only public facts from the configuration or about a standard data set,
+#   and the digest of the statement, which is released, too.
+# * Reading a file runs no code that it holds or names: weights are numbers, the description is JSON, and
+#   the user's own factory is called only if the caller gives it.
+# * A resumed run uses the public model with which it began, since the digests are compared.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,21 +25,36 @@ from torch import Tensor, nn
 
 from tacit import __version__
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput
+from tacit.errors import InvalidInput, TacitError
 from tacit.files import write_atomically
-from tacit.report.model_card import CardFacts
-from tacit.runs.config import Config
+from tacit.noise.generator import Generator, Purpose
+from tacit.pretrained.loading import load_pretrained
+from tacit.pretrained.model import Head, Pretrained, TunedModel, merged
+from tacit.report.model_card import CardFacts, model_card
+from tacit.report.statement import Statement, text_of
+from tacit.report.verification import read_json
+from tacit.runs.config import Config, read_config
 from tacit.runs.kinds import Kind, Table, kind_from, kind_of
-from tacit.runs.model import Factory, build_model, import_factory
-from tacit.runs.model_sections import ModelSection
-from tacit.runs.tasks import task_of
+from tacit.runs.kinds.texts import BASE
+from tacit.runs.metrics import DATA
+from tacit.runs.model import (
+    Factory,
+    Learner,
+    Numbers,
+    begin_from,
+    build_model,
+    device_of,
+    import_factory,
+    task_of,
+)
+from tacit.runs.public_model import columns_of, new_public_model, public_model
+from tacit.runs.sections import BEGAN, ModelSection
 from tacit.serial import parse_json
+from tacit.training.evaluation import Evaluation
+from tacit.training.loop import MetricsRow
 
-if TYPE_CHECKING:
-    from tacit.pretrained.model import TunedModel
-
-ENCODER = "encoder"
-"""The name of the folder for the public model's body, inside the folder of a run."""
+MODEL, ENCODER = "model.safetensors", "encoder"
+"""The file of the trained weights, and the folder of the public model's body, in the folder of a run."""
 _FORMAT = 2  # Tacit 0.2.0 wrote format 1
 _NAME = "tacit"
 _TASKS = ("classes", "labels", "numbers", "text")
@@ -84,7 +100,6 @@ class Description:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Description:
-        """Read a description from plain data."""
         task, features = data["task"], data["features"]
         if task not in _TASKS or features not in ("raw", "scattering", "pictures"):
             raise ValueError(f"task {task!r} with features {features!r}")
@@ -105,7 +120,6 @@ class Description:
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
-    """Describe the model of a run; ``statement`` is the JSON of its privacy statement."""
     task = task_of(data)
     kind = kind_of(config, data)
     return Description(
@@ -137,7 +151,6 @@ def card_facts(description: Description) -> CardFacts:
 
 
 def statement_digest(statement: bytes) -> str:
-    """Return the SHA-256 of a statement's bytes, in hexadecimal."""
     return hashlib.sha256(statement).hexdigest()
 
 
@@ -155,7 +168,6 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
 
 
 def read_description(path: Path) -> Description:
-    """Read the description in the file of a model."""
     if not path.is_file():
         raise InvalidInput(
             f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
@@ -190,11 +202,7 @@ def read_description(path: Path) -> Description:
 
 
 def rebuild(path: Path, description: Description, factory: Factory | str | None = None) -> nn.Module:
-    """Make the model of a file, in evaluation mode; the state of torch's generator does not change.
-
-    Args:
-        factory: for a model of the user's own, the function that makes it, or its "module:function".
-    """
+    """Make the model of a file, in evaluation mode; the state of torch's generator does not change."""
     section = description.model
     if description.pretrained is not None:
         return tuned_model(path, description)
@@ -218,9 +226,6 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
 
 def tuned_model(path: Path, description: Description) -> TunedModel:
     """Load the head in a file and the body in its folder ``encoder``, in evaluation mode."""
-    from tacit.pretrained import load_pretrained  # imports transformers
-    from tacit.pretrained.model import Head, TunedModel
-
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():
         raise InvalidInput(
@@ -240,7 +245,6 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model."""
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as problem:
@@ -278,3 +282,183 @@ def _unreadable(path: Path, problem: BaseException) -> InvalidInput:
     return InvalidInput(
         f"{path} cannot be read as a model: {problem}. Copy it again, or train the run again."
     )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a finished run.
+
+    Attributes:
+        folder: the folder of the run.
+        rows: the lines of metrics.
+        evaluation: the last evaluation.
+        figures: the data of :func:`tacit.report.evaluated.evaluation_data`.
+        statement: the privacy statement.
+        files: the files to be released.
+        remarks: reasons why a file could not be written.
+        stopped: the reason why the ledger ended the run early.  The model is then that of the steps so far,
+            and the run can be resumed when there is budget again.
+        factory: for a model of the user's own, the reference to its factory.
+        used_by: how to use the model, if ``tacit predict`` does not support it.
+        days_left: how to continue a run by date.
+        how_to_test: the command that tests the finished run, or the reason why none does.
+
+    >>> import tempfile
+    >>> import tacit.runs
+    >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
+    >>> outcome = tacit.runs.prepare(demo, out=Path(tempfile.mkdtemp()) / "run").start()
+    >>> outcome.rows[-1].steps, outcome.statement.epsilon <= 3.0
+    (30, True)
+    >>> outcome.evaluation.score > 0.7  # of test records
+    True
+    """
+
+    folder: Path
+    rows: list[MetricsRow]
+    evaluation: Evaluation
+    figures: dict[str, Any]
+    statement: Statement
+    files: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    stopped: str | None = None
+    factory: str | None = None
+    used_by: str | None = None
+    days_left: str = ""
+    how_to_test: str = ""
+
+
+def learner_of(config: Config, data: Dataset) -> Learner:
+    if config.model.public is None:
+        return Network(config, data)
+    if config.pretrained:
+        return PublicModel(config, data)
+    from tacit.runs.language_model import LanguageModel  # imports transformers
+
+    return LanguageModel(config, data)
+
+
+def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
+    """Make the configuration's model on its device, with initial weights from the generator's key.
+
+    A resumed run therefore starts from the same weights.
+    """
+    seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = learner_of(config, data).build()
+    return model.to(device_of(config.run.device))
+
+
+class Network(Learner):
+    def build(self) -> nn.Module:
+        task = task_of(self.data)
+        numbers = isinstance(task, Numbers)
+        return build_model(self.config.model, self.data.input_shape, task.outputs, numbers=numbers)
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        section, parameters = self.config.model, sum(p.numel() for p in model.parameters())
+        return {"model": f"{section.name or section.factory}, {parameters:,} parameters", "notes": ()}
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        save_model(model, self._description(statement), folder / MODEL)
+        return (MODEL,)
+
+    def trained(self, folder: Path) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            model = self.build().to(device_of(self.config.run.device))
+        load_weights(model, folder / MODEL)
+        return model
+
+    def card_facts(self, statement: Statement) -> CardFacts:
+        return card_facts(self._description(statement))
+
+    def _description(self, statement: Statement) -> Description:
+        return describe(self.config, self.data, statement.to_json())
+
+
+@final
+class PublicModel(Network):
+    """A public model that learns a target: only a new head on its features, or body and head."""
+
+    @cached_property
+    def encoder(self) -> Pretrained:
+        return public_model(self.config)
+
+    def build(self) -> nn.Module:
+        return new_public_model(self.config, self.data, task_of(self.data).outputs)
+
+    def begin(self, folder: Path, *, resumed: bool) -> None:
+        own = {"name": self.encoder.name, "sha256": self.encoder.digest}
+        begin_from(folder / BEGAN, own, self.config.model.public, resumed=resumed)
+
+    def stated(self, model: nn.Module) -> dict[str, Any]:
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        part = _TUNED[str(self.config.model.tune)]
+        return {
+            "model": f"{self.encoder.name}; {trained:,} weights are trained: {part}",
+            "public_data": [f"the public model {self.encoder.name}, SHA-256 {self.encoder.digest}"],
+            "not_covered": [
+                "the data that the public model was trained on before this run: the guarantee is for the "
+                "records of this run alone"
+            ],
+            "notes": [],
+        }
+
+    def save(self, model: nn.Module, statement: Statement, folder: Path) -> tuple[str, ...]:
+        if isinstance(model, Head):
+            tuned = TunedModel(self.encoder, model, columns_of(self.data))
+            names = tuned.encoder.save(folder / ENCODER)
+        else:
+            assert isinstance(model, TunedModel), "as new_public_model makes it"
+            tuned = merged(copy.deepcopy(model))
+            names = tuned.encoder.save_trained(folder / ENCODER)
+        description = replace(self._description(statement), pretrained=tuned.encoder.digest)
+        save_model(tuned.head, description, folder / MODEL)
+        return (MODEL, *(f"{ENCODER}/{name}" for name in names), BEGAN)
+
+    def trained(self, folder: Path) -> nn.Module:
+        path = folder / MODEL
+        whole = tuned_model(path, read_description(path)).to(device_of(self.config.run.device))
+        return whole.head if self.config.model.tune == "head" else whole
+
+
+_TUNED = {
+    "head": "a linear layer on its frozen features",
+    "lora": "corrections of low rank (LoRA) and a linear layer",
+    "full": "all of them",
+}
+
+
+def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Compare ``statement.txt``, the model card and the model's digest with the statement of their folder."""
+    due: dict[str, str] = {"statement.txt": text_of(statement)}
+    problems: list[str] = []
+    not_verified: list[str] = []
+    if (folder / "README.md").is_file():
+        try:
+            config = read_config(folder / "config.toml")
+            figures = read_json(folder / DATA, "evaluation", "the whole folder of the run")
+            facts = replace(_facts(folder, config), statements=config.card)
+            due["README.md"] = model_card(statement, facts, figures)
+        except TacitError as problem:
+            not_verified.append(f"README.md ({problem})")
+
+    for name, text in due.items():
+        path = folder / name
+        if path.is_file() and path.read_bytes() != text.encode():
+            problems.append(f"{name} is not the text of this statement.")
+
+    model = folder / MODEL
+    if model.is_file() and not (folder / BASE).is_file():  # a language model has no description
+        digest = statement_digest((folder / "statement.json").read_bytes())
+        if read_description(model).statement_digest != digest:
+            problems.append("model.safetensors belongs to another statement.")
+    return problems, not_verified
+
+
+def _facts(folder: Path, config: Config) -> CardFacts:
+    if (folder / BASE).is_file():
+        from tacit.runs.language_model import language_card_facts  # imports transformers
+
+        return language_card_facts(config, read_json(folder / BASE, "base model", "the folder of the run"))
+    return card_facts(read_description(folder / MODEL))

@@ -1,22 +1,135 @@
-"""Records of a corpus of documents, for a language model: sequences of tokens."""
+"""Lines of text as characters, and documents of a corpus as tokens.
+
+Letters: n records, L characters.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
-from tacit.pretrained.finding import TOKENIZER, ModelFolder
+import numpy as np
+
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
+from tacit.pretrained.finding import ModelFolder
 from tacit.runs.config import Config
-from tacit.runs.kinds.base import Progress, Source, check_loss, check_path
-from tacit.runs.model_sections import LoraSection
+from tacit.runs.kinds.source import (
+    Kind,
+    Piece,
+    Progress,
+    Source,
+    about_lines,
+    check_loss,
+    check_no_pictures,
+    check_path,
+    numbered,
+)
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a run file is checked without torch
+    from torch import Tensor
+
     from tacit.datasets import Dataset
-from typing import Any, final
 
-from tacit.errors import needed, without_values
+
+def check_characters(config: Config) -> None:
+    check_loss(config.training.loss, "characters")
+
+
+@final
+@dataclass(frozen=True)
+class Text(Kind):
+    """Lines of text, each with at most ``longest`` characters of ``alphabet``."""
+
+    kind: ClassVar[str] = "text"
+    sources: ClassVar[tuple[str, ...]] = ("text",)
+    example: ClassVar[str] = "new.txt"
+    label: ClassVar[str] = "line"
+    alphabet: str
+    longest: int
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        section = config.data
+        check_path("text", section.text, "text")
+        check_path("test_text", section.test_text, "text")
+        if section.alphabet is None or section.longest is None:
+            raise InvalidInput(
+                "[data] text needs alphabet and longest: every character that a line may hold, and the "
+                "maximum length of a line. Declare what is known without the data."
+            )
+        check_characters(config)
+        check_no_pictures(config, "text")
+
+    @classmethod
+    def load(cls, config: Config, progress: Progress) -> Dataset:
+        from tacit.datasets import load_text
+
+        section = config.data
+        return load_text(
+            Path(str(section.text)),
+            alphabet=section.alphabet or "",
+            longest=section.longest or 1,
+            test_fraction=section.test_fraction,
+            test_path=None if section.test_text is None else Path(section.test_text),
+            unit=config.privacy.unit,
+        )
+
+    @classmethod
+    def of(cls, config: Config, data: Dataset) -> Text:
+        return cls(data.alphabet, data.input_shape[0] - 1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.longest + 1,)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Text:
+        from tacit.datasets.text import Alphabet
+
+        return cls(Alphabet(data["alphabet"]).characters, int(data["longest"]))
+
+    def describe(self) -> str:
+        return (
+            f"Text, one record a line, at most {self.longest} characters, of the {len(self.alphabet)} that "
+            "are declared."
+        )
+
+    def inputs(self, records: Any) -> Tensor:
+        lines = list(records) if isinstance(records, list | tuple | np.ndarray) else None
+        if not lines or not all(isinstance(line, str) for line in lines):
+            kind = "an empty one" if lines == [] else type(records).__name__
+            raise InvalidInput(
+                "the model reads texts: give a list of them, or the path of a file with one text per line; "
+                f"got {kind}."
+            )
+        return self._tokens([str(line) for line in lines])
+
+    def _tokens(self, lines: list[str]) -> Tensor:
+        from tacit.datasets.text import Alphabet, token_pair
+
+        return token_pair(lines, Alphabet(self.alphabet), self.longest).inputs
+
+    def lengths(self, inputs: Tensor) -> Tensor:
+        """Return the number of characters of each record of ``inputs``: (n, L) to (n,)."""
+        from tacit.datasets.text import END
+
+        return (inputs != END).sum(dim=1)
+
+    def count(self, path: Path) -> int | None:
+        return about_lines(path)
+
+    def pieces(self, path: Path, rows: int) -> Iterator[Piece]:
+        from tacit.datasets.text import Alphabet, stream_records
+
+        lines, done = stream_records(path, Alphabet(self.alphabet), self.longest), 0
+        while some := list(islice(lines, rows)):
+            yield numbered(done, self._tokens(some))
+            done += len(some)
+
 
 _RULES = (
     'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
@@ -42,7 +155,13 @@ class Documents(Source):
         check_path("test_parquet", data.test_parquet, "file or folder")
         check_loss(config.training.loss, "tokens")
         _check_records(config)
-        _check_lora(lora, ModelFolder.check(str(config.model.huggingface)))
+        folder = ModelFolder.check(str(config.model.huggingface))
+        if lora.rank is not None and not folder.has_weights:
+            raise InvalidInput(
+                f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
+                "missing, and random weights would stay random. Add the file, or leave [lora] out to train "
+                "all weights from random ones."
+            )
         for package, used in (("transformers", True), ("peft", lora.rank is not None)):
             if used and importlib.util.find_spec(package) is None:
                 extra = "transformers" if package == "transformers" else "lora"
@@ -107,15 +226,6 @@ def _check_records(config: Config) -> None:
         )
 
 
-def _check_lora(section: LoraSection, folder: ModelFolder) -> None:
-    if section.rank is not None and not folder.has_weights:
-        raise InvalidInput(
-            f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is missing, '
-            "and random weights would stay random. Add the file, or leave [lora] out to train all weights "
-            "from random ones."
-        )
-
-
 BASE = "base_model.json"
 """The file in a run's folder with the digests of its base model and tokenizer."""
 
@@ -132,28 +242,17 @@ class Tokens:
     """
 
     def __init__(self, folder: ModelFolder) -> None:
-        tokenizers = needed("tokenizers", "transformers", "[model] huggingface")
-        path = folder.path / TOKENIZER
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as problem:  # noqa: BLE001  # the library raises plain Exceptions
-            raise InvalidInput(
-                f"{path} cannot be read as a tokenizer: {problem}. Save it again with save_pretrained."
-            ) from None
-        self._tokenizer.no_padding()
+        self.vocabulary = int(folder.config.get("vocab_size") or 0)
+        self._tokenizer = folder.tokenizer(self.vocabulary)
         self._tokenizer.no_truncation()
         ids = {name: self._tokenizer.token_to_id(text) for name, text in folder.special_tokens.items()}
         self.end = _known(ids.get("eos_token"), folder.config.get("eos_token_id"))
         padding = _known(ids.get("pad_token"), folder.config.get("pad_token_id"), self.end)
         self.padding = 0 if padding is None else padding
-        self.vocabulary = int(folder.config.get("vocab_size") or 0)
-        largest = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-        largest = max(largest, self.padding, -1 if self.end is None else self.end)
-        if largest >= self.vocabulary:
+        if max(self.padding, self.end or 0) >= self.vocabulary:
             raise InvalidInput(
-                f"the tokenizer in {folder.path} has token {largest}, above the model's vocabulary: "
-                f"config.json says vocab_size = {self.vocabulary}. Take the tokenizer and the model that "
-                "belong together."
+                f"{folder.path} has a token for padding or the end of a text above the model's vocabulary: "
+                f"config.json says vocab_size = {self.vocabulary}. Correct pad_token_id and eos_token_id."
             )
 
     def encode(self, text: str) -> list[int]:
@@ -162,7 +261,6 @@ class Tokens:
 
     @property
     def spelling(self) -> Spelled:
-        """The same tokenizer with one token for each character."""
         return Spelled(self._tokenizer)
 
     def _ids(self, text: str) -> list[int]:
@@ -183,7 +281,6 @@ class Spelled:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Return one token for each character of a text."""
         encodings = [self._tokenizer.encode(character, add_special_tokens=False).ids for character in text]
         for character, tokens in zip(text, encodings, strict=True):
             if len(tokens) != 1:

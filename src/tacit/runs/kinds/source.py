@@ -1,13 +1,12 @@
 """The interface of a kind of data: it checks and loads the data of a run, and encodes new records.
 
-**Guarantee**
-
-* The file of a model gets only public facts: settings of the configuration, and facts about a standard data
-  set.  None is read from the records.
-* The encoding of a record depends only on that record and on these facts.
-
 Letters: n records.
 """
+
+# Guarantee:
+# * The file of a model gets only public facts: settings of the configuration, and facts about a standard data
+#   set.  None is read from the records.
+# * The encoding of a record depends only on that record and on these facts.
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:  # a run file is checked without torch
     from torch import Tensor
 
     from tacit.datasets import Dataset
+
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A function that is called during long work, with (title, done, total)."""
@@ -138,7 +138,6 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    """Refuse a loss that does not fit the targets: characters, tokens, classes, labels or numbers."""
     own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
     fits = own.get(targets, "causal")
     if name not in (None, fits):
@@ -149,7 +148,6 @@ def check_loss(name: str | None, targets: str) -> None:
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
-    """Refuse class weights that do not fit the declared classes."""
     if weights and not classes:
         raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
     if strange := [name for name in weights if name not in classes]:
