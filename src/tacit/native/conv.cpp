@@ -8,7 +8,7 @@
 // zeros.  A patch is then a few runs of neighbouring floats, one per line of the kernel: G is a product of g
 // (P, T) with a matrix (T, D) that is never made.
 
-#include "conv_product.h"
+#include "product.h"
 #ifdef __linux__
 #include <sys/mman.h>
 #endif

@@ -9,7 +9,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "conv_product.h"
+#include "product.h"
 
 namespace {
 

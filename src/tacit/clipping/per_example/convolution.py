@@ -26,6 +26,7 @@ dimensions); D = c k; T output positions; S input positions; s... the spatial di
 # **Forming** G, in the order of preference:
 #
 # * *native*: a C++ kernel that never stores patches, for float32 on a CPU and groups = 1.
+# * *depthwise*: a C++ kernel with a channel in each lane, for float32 on a CPU and one channel in each group.
 # * *patches*: products of matrices, if groups = 1 and (C <= 4 or T < 100).
 # * *fold*: one convolution whose groups are the rows, and whose weight gradient is (B P, c, k).
 #
@@ -65,6 +66,7 @@ from tacit.clipping.per_example import convolution_forms
 from tacit.clipping.per_example.convolution_forms import (
     CACHE_BYTES,
     Geometry,
+    depthwise,
     fold,
     from_patches,
     ghost_squared_norms,
@@ -263,7 +265,10 @@ class _Convolution(Use):
         if self._native:
             gradients, squares = convolution_forms.native_formed(x, g, self._geometry, self._views)
             return Kept(gradients), squares
-        form = from_patches if self._channels_last else fold
+        if convolution_forms.is_depthwise(x, g, self._geometry):
+            form = depthwise
+        else:
+            form = from_patches if self._channels_last else fold
         use = Kept(over_views(form(x, g, self._geometry), self._views))
         return use, use.squared_norms()
 
@@ -342,8 +347,11 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         geometry = Geometry(kernel, _tuple(stride, dimensions), zeros, apart, groups)
         W, b = narrowed(recorder.plain(weight)), recorder.plain(bias)
         b = None if b is None else narrowed(b)
-        if x.is_cpu:  # a channels-last input without such an output would cost more copies than this
-            x, W = x.contiguous(), W.contiguous()
+        if x.is_cpu:
+            W = W.contiguous()
+            if groups == 1 or groups < x.shape[1]:
+                # a channels-last input without such an output would cost more copies than this
+                x = x.contiguous()
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
             return operation(x, W, b, geometry.stride, zeros, apart, groups), (x,)

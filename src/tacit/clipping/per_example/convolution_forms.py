@@ -60,6 +60,27 @@ def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     return weight_gradient(one_x, one_g, (B * P, *shape[1:]), folded).view(B, *shape)
 
 
+def is_depthwise(x: Tensor, g: Tensor, geometry: Geometry) -> bool:
+    """Return whether each output channel reads one input channel, and the native kernel takes both tensors."""
+    alone = geometry.groups == x.shape[1] == g.shape[1] > 1
+    fits = x.is_cpu and x.dtype == g.dtype == torch.float32
+    return alone and fits and native.library() is not None
+
+
+def depthwise(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    """Return G of each row, (B, C, 1, k...), by the native kernel if :func:`is_depthwise` is true."""
+    library = native.library()
+    assert library is not None
+    last_x, last_g = (t.movedim(1, -1).is_contiguous() for t in (x, g))
+    x, g = x if last_x else x.contiguous(), g if last_g else g.contiguous()
+    gradients = x.new_empty(len(x), x.shape[1], 1, *geometry.kernel)
+    library.tacit_depthwise(
+        _shape(x, g, geometry, 1), x.data_ptr(), last_x, g.data_ptr(), last_g, gradients.data_ptr(),
+        torch.get_num_threads(), library.tacit_convolution_level(),
+    )  # fmt: skip
+    return gradients
+
+
 def from_patches(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """Return each row's G, channels last, (B, P, k..., C), by products of (P, T) and (T, k C); groups = 1."""
     B, P, C = len(x), g.shape[1], x.shape[1]

@@ -9,6 +9,7 @@ steps. Given these, W_ih and W_hh are treated like weights of linear layers at T
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from ctypes import Array, c_int64
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, final
 
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit import native
 from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example.linear import outer
 from tacit.clipping.per_example.use import Handler, Kept, Recorder, SourceUse, over_positions, widened
@@ -329,6 +331,70 @@ def _of_inputs(x: Tensor, weights: Weights) -> tuple[Tensor, ...]:
 FUSED_LSTM = Fused(_run_fused_lstm, _pull_fused_lstm)
 FUSED_GRU = Fused(_run_fused_gru, _pull_fused_gru)
 
+# LSTM and GRU on a CPU in float32, with one call of a C++ kernel forward and one backward.
+#
+# The gates are kept from the forward pass, as torch's own layer does, instead of being computed again.
+
+
+def takes_native(x: Tensor) -> bool:
+    """Return whether the kernels were built, and take the device and type of x."""
+    return x.is_cpu and x.dtype == torch.float32 and native.library() is not None
+
+
+def _run_native(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
+    library = native.library()
+    assert library is not None
+    (B, T), H = x.shape[:2], weights.w_hh.shape[1]
+    is_lstm = len(first) == 2
+    bias, of_z = weights.b_ih, None if weights.b_hh is None else weights.b_hh.contiguous()
+    if is_lstm and bias is not None and of_z is not None:
+        bias = bias + of_z
+    gates, before = F.linear(x, weights.w_ih, bias), first[0].contiguous()
+
+    columns = weights.w_hh.T.contiguous()
+    if is_lstm:
+        hidden, cells = x.new_empty(B, T + 1, H), x.new_empty(B, T + 1, H)
+        cells[:, 0] = first[1]
+    else:
+        hidden, cells = x.new_empty(B, T, H), x.new_empty(B, T, H)
+    library.tacit_recurrent(
+        _layer(B, T, weights.w_hh), before.data_ptr(), columns.data_ptr(),
+        None if is_lstm or of_z is None else of_z.data_ptr(), gates.data_ptr(),
+        cells.data_ptr(), hidden.data_ptr(), torch.get_num_threads(), library.tacit_convolution_level(),
+    )  # fmt: skip
+    if is_lstm:
+        hidden[:, T] = cells[:, T]
+    return hidden, (gates, cells, hidden)
+
+
+def _pull_native(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pulled:
+    library = native.library()
+    assert library is not None
+    gates, cells, hidden = cache
+    B, T, H = len(gates), gates.shape[1], weights.w_hh.shape[1]
+    is_lstm = len(first) == 2
+    of_z = torch.empty_like(gates)
+    of_a = of_z if is_lstm else torch.empty_like(gates)
+    dh, dc = g.new_zeros(B, H), g[:, T].clone() if is_lstm else g.new_empty(0)
+    rows = weights.w_hh.contiguous()
+    # held in variables until the kernel has read them
+    before, g = first[0].contiguous(), g.contiguous()
+    library.tacit_recurrent_back(
+        _layer(B, T, weights.w_hh), before.data_ptr(), rows.data_ptr(),
+        gates.data_ptr(), cells.data_ptr(), hidden.data_ptr(), g.data_ptr(), dh.data_ptr(), dc.data_ptr(),
+        of_a.data_ptr(), of_z.data_ptr(), torch.get_num_threads(),
+        library.tacit_convolution_level(),
+    )  # fmt: skip
+    return Pulled(of_a, of_z, (dh, dc) if is_lstm else (dh,))
+
+
+def _layer(rows: int, steps: int, w_hh: Tensor) -> Array[c_int64]:
+    units = w_hh.shape[1]
+    return (c_int64 * 4)(rows, steps, units, len(w_hh) // units)
+
+
+NATIVE = Fused(_run_native, _pull_native)
+
 
 @final
 @dataclass(frozen=True)
@@ -339,6 +405,14 @@ class _Kind:
     pull: Pull
     states: int = 1
     fused: Fused | None = None
+    """The kernels of CUDA devices."""
+    native: Fused | None = None
+
+    def kernels(self, x: Tensor) -> Fused | None:
+        """Return the kernels that take x, if any."""
+        if self.fused is not None and takes_fused(x):
+            return self.fused
+        return self.native if self.native is not None and takes_native(x) else None
 
 
 def _direction(
@@ -352,8 +426,9 @@ def _direction(
         x, *first_ = map(widened, (x, *first))
         cache: tuple[Tensor, ...] = ()
         with torch.autocast(x.device.type, enabled=False):
-            if kind.fused is not None and takes_fused(x):
-                hidden, cache = kind.fused.run(x, tuple(first_), plain)
+            kernels = kind.kernels(x)
+            if kernels is not None:
+                hidden, cache = kernels.run(x, tuple(first_), plain)
             else:
                 hidden = kind.run(x, tuple(first_), plain)
         return hidden, (hidden, x, *first_, *cache)
@@ -362,8 +437,9 @@ def _direction(
         g: Tensor, needed: tuple[bool, ...], hidden: Tensor, x: Tensor, *tensors: Tensor
     ) -> tuple[list[Tensor | None], list[SourceUse]]:
         first, cache = tensors[: kind.states], tensors[kind.states :]
-        if kind.fused is not None and cache:
-            pulled = kind.fused.pull(first, plain, cache, g)
+        kernels = kind.kernels(x) if cache else None
+        if kernels is not None:
+            pulled = kernels.pull(first, plain, cache, g)
         else:
             pulled = kind.pull(x, first, plain, hidden, g)
         previous = previous_of(first[0], hidden[:, : x.shape[1]])
@@ -439,7 +515,7 @@ def _result_type(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-lstm = _layers(_Kind(run_lstm, pull_lstm, 2, FUSED_LSTM))
-gru = _layers(_Kind(run_gru, pull_gru, fused=FUSED_GRU))
+lstm = _layers(_Kind(run_lstm, pull_lstm, 2, FUSED_LSTM, NATIVE))
+gru = _layers(_Kind(run_gru, pull_gru, fused=FUSED_GRU, native=NATIVE))
 rnn_tanh = _layers(_Kind(run_tanh, pull_tanh))
 rnn_relu = _layers(_Kind(run_relu, pull_relu))

@@ -1,4 +1,4 @@
-// What the kernels for convolutions share: their shape, products of matrices in registers, a record per thread.
+// What the kernels for layers share: products of matrices in registers, a record or a block of rows per thread.
 //
 // Letters: n records of K views; C input channels; P outputs; L floats of a register.
 

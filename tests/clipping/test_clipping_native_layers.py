@@ -1,0 +1,211 @@
+"""The C++ kernels of recurrent layers and of depthwise convolutions: the same as their twins in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import clipped_sum
+from torch import Tensor, nn
+
+from tacit import native
+from tacit.clipping import FAST, FlatClipping
+from tacit.clipping.fast import FastEngine
+from tacit.clipping.per_example import convolution, convolution_forms, recurrent
+from tacit.clipping.per_example.convolution_forms import Geometry
+from tacit.clipping.per_example.recurrent import Pull, Run, Weights
+from tacit.clipping.reference import ReferenceEngine
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"{native.why_not()}")
+LEVELS, THREADS = st.integers(0, 2), st.sampled_from([1, 2, 5])
+
+
+@contextmanager
+def running(level: int, threads: int) -> Iterator[None]:
+    """Limit the kernels to the instructions of this level, and to this number of threads."""
+    library = native.library()
+    assert library is not None
+    level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "tacit_convolution_level", lambda: level)
+        try:
+            torch.set_num_threads(threads)
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+class Twin(NamedTuple):
+    gates: int
+    states: int
+    run: Run
+    pull: Pull
+
+    def weights(self, inputs: int, units: int, scale: float, *, biases: bool = False) -> Weights:
+        width = self.gates * units
+        shapes = [(width, inputs), (width, units), *([(width,)] * 2 if biases else [])]
+        return Weights(*(scale * torch.randn(*shape) for shape in shapes))
+
+    def first(self, rows: int, units: int) -> tuple[Tensor, ...]:
+        return tuple(torch.randn(rows, units) for _ in range(self.states))
+
+
+TWINS = {
+    "gru": Twin(3, 1, recurrent.run_gru, recurrent.pull_gru),
+    "lstm": Twin(4, 2, recurrent.run_lstm, recurrent.pull_lstm),
+}
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 70), steps=st.integers(1, 9), inputs=st.integers(1, 4), units=st.integers(1, 37),
+    biases=st.booleans(), level=LEVELS, threads=THREADS, seed=st.integers(0, 99),
+)  # fmt: skip
+def test_a_recurrent_layer_is_its_twin(
+    twin: Twin,
+    rows: int,
+    steps: int,
+    inputs: int,
+    units: int,
+    biases: bool,
+    level: int,
+    threads: int,
+    seed: int,
+) -> None:
+    """In float32, to a few units of rounding in each step; the twin computes in float64."""
+    torch.manual_seed(seed)
+    weights = twin.weights(inputs, units, 0.5, biases=biases)
+    x, first = torch.randn(rows, steps, inputs), twin.first(rows, units)
+    wide = Weights(*(None if w is None else w.double() for w in weights))
+    wide_first = tuple(state.double() for state in first)
+    wanted = twin.run(x.double(), wide_first, wide)
+    g = torch.randn(wanted.shape[1], rows, units).transpose(0, 1)  # as that of an output with the steps first
+    pulled = twin.pull(x.double(), wide_first, wide, wanted, g.double())
+
+    with running(level, threads):
+        found, cache = recurrent.NATIVE.run(x, first, weights)
+        gradients = recurrent.NATIVE.pull(first, weights, cache, g)
+
+    pairs = [(found, wanted), (gradients.a, pulled.a), (gradients.z, pulled.z)]
+    for one, other in [*pairs, *zip(gradients.state, pulled.state, strict=True)]:
+        assert float((one - other).abs().max()) <= 3e-6 * steps * max(1.0, float(other.abs().max()))
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+def test_a_row_with_nan_leaves_the_other_rows_alone(twin: Twin) -> None:
+    weights, x, first = twin.weights(3, 5, 1.0), torch.randn(9, 4, 3), twin.first(9, 5)
+    wanted, cache = recurrent.NATIVE.run(x, first, weights)
+    gradients = recurrent.NATIVE.pull(first, weights, cache, torch.ones_like(wanted))
+
+    x[4, 2] = torch.nan
+    found, cache = recurrent.NATIVE.run(x, first, weights)
+    broken = recurrent.NATIVE.pull(first, weights, cache, torch.ones_like(wanted))
+
+    others = torch.arange(9) != 4
+    assert torch.equal(found[others], wanted[others])
+    assert torch.equal(broken.z[others], gradients.z[others])
+    assert bool(found[4, 3].isnan().all())
+    assert bool(broken.z[4].isnan().any())
+
+
+@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+def test_gradients_that_vanish_become_zero(twin: Twin) -> None:
+    """Over 200 steps they fall far below the range of float32, where products take ten times as long."""
+    weights, x, first = twin.weights(3, 8, 0.1), torch.randn(5, 200, 3), twin.first(5, 8)
+    found, cache = recurrent.NATIVE.run(x, first, weights)
+    g = torch.zeros_like(found)
+    g[:, 199] = 1.0
+    z = recurrent.NATIVE.pull(first, weights, cache, g).z
+    assert not ((z != 0) & (z.abs() < torch.finfo(torch.float32).tiny ** 0.5)).any()
+    assert not z[:, 0].any()
+    assert z[:, -1].any()
+
+
+@st.composite
+def depthwise(draw: st.DrawFn) -> tuple[Tensor, Tensor, Geometry]:
+    """The inputs, output gradients and settings of a depthwise convolution in up to three dimensions."""
+    torch.manual_seed(draw(st.integers(0, 99)))
+    dimensions, channels = draw(st.integers(1, 3)), draw(st.integers(2, 37))
+    each = st.tuples(*[st.integers(1, 3)] * dimensions)
+    kernel, stride, dilation = [*draw(each)], draw(each), draw(each)
+    kernel[-1] = draw(st.integers(1, 19))  # more than one pass over a line of the kernel
+    padding = draw(st.tuples(*[st.integers(0, 2)] * dimensions))
+    spare = draw(st.tuples(*[st.integers(0, 4)] * dimensions))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    sizes = [max(1, span - 2 * p) + more for span, p, more in zip(spans, padding, spare, strict=True)]
+    x = torch.randn(draw(st.integers(1, 4)), channels, *sizes)
+    places = [
+        (size + 2 * p - span) // step + 1
+        for size, p, span, step in zip(sizes, padding, spans, stride, strict=True)
+    ]
+    g = torch.randn(len(x), channels, *places)
+    return x, g, Geometry(tuple(kernel), stride, padding, dilation, channels)
+
+
+def last(x: Tensor) -> Tensor:
+    """The same numbers, with the channels last in memory."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(depthwise(), st.booleans(), st.booleans(), LEVELS, THREADS)
+def test_depthwise_gradients_are_their_twin(
+    of: tuple[Tensor, Tensor, Geometry], x_last: bool, g_last: bool, level: int, threads: int
+) -> None:
+    x, g, geometry = of
+    wanted = convolution_forms.fold(x.double(), g.double(), geometry)
+    with running(level, threads):
+        found = convolution_forms.depthwise(last(x) if x_last else x, last(g) if g_last else g, geometry)
+    scale = prod(g.shape[2:]) ** 0.5
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6 * scale)
+
+
+class Net(nn.Module):
+    """A depthwise convolution in both orders of memory, and a recurrent layer over its positions."""
+
+    def __init__(self, layer: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(6, 6, 5, padding=2, groups=6)
+        self.layer = layer(6, 7, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(14, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.depthwise(x) + self.depthwise(x.to(memory_format=torch.channels_last))
+        outputs = self.layer(h.flatten(2).transpose(1, 2))[0]
+        return torch.as_tensor(self.head(outputs.mean(1)))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_model_with_these_layers_is_a_loop(layer: type[nn.LSTM | nn.GRU], views: int) -> None:
+    torch.manual_seed(0)
+    model = Net(layer)
+    x, y = torch.randn(4 * views, 6, 4, 4), torch.randint(0, 3, (4 * views,))
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    sums = [
+        clipped_sum(make(model, loss, FlatClipping(0.05), views=views), x, y, C=0.05)
+        for make in (FastEngine, ReferenceEngine)
+    ]
+    torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
+
+
+def test_the_kernel_forms_depthwise_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are those of the sum, bit for bit, so that norm and sum are of one gradient."""
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), 8)
+    x, g = torch.randn(5, 8, 6, 6), torch.randn(5, 8, 6, 6)
+    monkeypatch.setattr(convolution, "fold", None)
+    use = convolution._Convolution(x, g, geometry, 1, FAST)
+    formed = convolution_forms.depthwise(x, g, geometry)
+    assert torch.equal(use.gradients(0, 5), formed)
+    torch.testing.assert_close(use.squared_norms(), formed.flatten(1).square().sum(1), rtol=1e-6, atol=0)
