@@ -38,7 +38,7 @@ def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[
     """The clipped sum of a batch before noise, and the verdict so far."""
     engine = FastEngine(model, loss, FlatClipping(C))
     return (
-        lambda batch: oracles.clipped_sum(engine, *batch, C=C),
+        lambda batch: oracles.clipped_sum(engine, *batch),
         lambda: ISOLATED,
     )
 

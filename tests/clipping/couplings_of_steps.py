@@ -28,7 +28,7 @@ from couplings_of_values import (
     there,
     weighted,
 )
-from oracles import Loss
+from oracles import Loss, custom
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -61,44 +61,24 @@ def detached_norm(m: Net, h: Tensor) -> Tensor:
     return torch.as_tensor(values + (h - values) / values.norm())
 
 
-class Mixing(torch.autograd.Function):
-    """Gradients that are divided by the norm of all."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        return h.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return normalised(g)
-
-
-class TurnedBack(Mixing):
-    """Gradients of other records."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g + g.flip(0)
-
-
-class SeededBackward(Mixing):
+def seeded(ctx: Any, g: Tensor) -> Tensor:
     """Gradients are multiplied by numbers that are the same in each backward pass."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return g * torch.randn(g.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return g * torch.randn(g.shape)
 
 
-class OwnGenerator(Mixing):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
+def by_own_generator(ctx: Any, g: Tensor) -> Tensor:
+    return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
 
 
-def applied(kind: type[Mixing]) -> Make:
-    return between(lambda m, h: kind.apply(h))  # type: ignore[no-untyped-call]
+def backwards(backward: Callable[[Any, Tensor], Any]) -> Any:
+    """The identity, with a backward pass of its own."""
+    return custom("Backwards", lambda ctx, h: h.clone(), backward)
+
+
+def applied(backward: Callable[[Any, Tensor], Any]) -> Make:
+    return between(lambda m, h: backwards(backward)(h))
 
 
 def kept_in_units(m: Net, x: Tensor) -> Tensor:
@@ -188,8 +168,8 @@ BACKWARD = coupled(
         "gradients standardised": hooked(lambda g: g / (g.std() + 1e-6)),
         "gradients of the next record": hooked(lambda g: g + g.roll(1, 0)),
         "each record's gradient by its own norm": hooked(lambda g: g / (1 + g.norm(dim=1, keepdim=True))),
-        "autograd.Function that divides by the norm of all": applied(Mixing),
-        "autograd.Function that turns gradients round": applied(TurnedBack),
+        "autograd.Function that divides by the norm of all": applied(lambda ctx, g: normalised(g)),
+        "autograd.Function that turns gradients round": applied(lambda ctx, g: g + g.flip(0)),
         "detached norm of the batch": between(detached_norm),
         "straight-through by the mean of the batch": between(
             lambda m, h: h.detach() + (h - h.detach()) * (1 + h.detach().mean())
@@ -407,8 +387,8 @@ RANDOM += coupled(
     "random numbers",
     REFUSED,
     {
-        "a seed in the backward pass": applied(SeededBackward),
-        "a generator in the backward pass": applied(OwnGenerator),
+        "a seed in the backward pass": applied(seeded),
+        "a generator in the backward pass": applied(by_own_generator),
     },
 )
 

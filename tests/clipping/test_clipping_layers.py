@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Loss, step, waves
+from oracles import Batch, Of, by_definition, called, equal, equals_a_loop, step, waves
 from torch import Tensor, nn
 
 from tacit.clipping import (
@@ -34,82 +34,24 @@ RULES: dict[str, ClippingRule] = {
 ROWS = 6
 
 
-def loop_oracle(
-    model: nn.Module, loss: Loss, rule: ClippingRule, batch: tuple[Tensor, ...], views: int
-) -> dict[str, Tensor]:
-    """The clipped sum by its definition: a loop of backward passes and the rules' formulas, written anew."""
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
-    total = {name: torch.zeros_like(model.get_parameter(name)) for name in names}
-    modules = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    for i in range(len(batch[0]) // views):
-        rows = tuple(t[i * views : (i + 1) * views] for t in batch)
-        mean_loss = torch.stack([loss(model, *(r[j : j + 1] for r in rows))[0] for j in range(views)]).mean()
-        grads = torch.autograd.grad(
-            mean_loss, [model.get_parameter(n) for n in names], allow_unused=True, materialize_grads=True
-        )
-        split = {name: modules.index(name.rpartition(".")[0]) for name in names}
-        if not isinstance(rule, PerLayerClipping):
-            split = dict.fromkeys(names, 0)
-        for group in sorted(set(split.values())):
-            members = [(n, g) for n, g in zip(names, grads, strict=True) if split[n] == group]
-            norm = math.sqrt(sum(float((g * g).sum()) for _, g in members))
-            match rule:
-                case FlatClipping(norm=C):
-                    factor = 1.0 if norm <= C else C / norm
-                case PerLayerClipping(norm=C):
-                    C_g = C / math.sqrt(len(modules))
-                    factor = 1.0 if norm <= C_g else C_g / norm
-                case AutomaticClipping(norm=C, stability=s):
-                    factor = C / (norm + s)
-                case AdaptiveClipping(initial_norm=C):
-                    factor = 1.0 if norm <= C else C / norm
-                case _:
-                    raise AssertionError(rule)
-            for name, g in members:
-                total[name] += factor * g
-    return total
-
-
 @dataclass(frozen=True)
 class Case:
-    """A model, its loss and its inputs; ``fast`` is False where the batch goes to the reference engine."""
+    """A model and its inputs."""
 
     make: Callable[[], nn.Module]
-    inputs: Callable[[], tuple[Tensor, ...]]
-    fast: bool = True
+    inputs: Callable[[], Batch]
 
 
-def images(*shape: int) -> Callable[[], tuple[Tensor, ...]]:
+def images(*shape: int) -> Callable[[], Batch]:
     """Random rows of a shape."""
     return lambda: (torch.randn(ROWS, *shape, dtype=torch.float64),)
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """A language model whose head is its embedding table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(9, 4, padding_idx=2)
-        self.head = nn.Linear(4, 9)
-        self.head.weight = self.table.weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.table(ids).tanh())  # type: ignore[no-any-return]
-
-
-class Call(nn.Module):
-    """Layers, and how they are called."""
-
-    def __init__(self, function: Callable[[Any, Tensor], Tensor], *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers, self.function = nn.ModuleList(layers), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.layers, x)
-
-
-def call(function: Callable[[Any, Tensor], Tensor], *layers: Callable[[], nn.Module]) -> Callable[[], Call]:
-    return lambda: Call(function, *(make() for make in layers))
+    model = nn.Sequential(nn.Embedding(9, 4, padding_idx=2), nn.Tanh(), nn.Linear(4, 9))
+    model[2].weight = model[0].weight
+    return model
 
 
 def again(m: Any, x: Tensor) -> Tensor:
@@ -127,99 +69,95 @@ def in_order(way: Callable[[Any, Tensor, Tensor], Tensor]) -> Callable[[Any, Ten
     return function
 
 
-def forces(m: Any, x: Tensor) -> Tensor:
-    """Takes a gradient within its forward pass."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        slope = torch.autograd.grad(m[0](x).sin().sum(), x)[0]
-    return m[0](slope.detach())  # type: ignore[no-any-return]
-
-
-class Block(nn.Module):
+def block(expanded: bool) -> nn.Module:
     """A pre-norm transformer block, written out, with a token and a position table."""
 
-    def __init__(self, expanded: bool) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(11, 8), nn.Embedding(6, 8)
-        self.norm1, self.norm2, self.norm3 = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8, bias=False)
-        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
-        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
-        self.head = nn.Linear(8, 11, bias=False)
-        self.expanded = expanded
-
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(m: Any, ids: Tensor) -> Any:
         B, T = ids.shape
         places = torch.arange(T, device=ids.device)
-        x = self.tokens(ids) + self.places(places.expand(B, T) if self.expanded else places)
-        q, k, v = (t.view(B, T, 2, 4).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        x = m.tokens(ids) + m.places(places.expand(B, T) if expanded else places)
+        q, k, v = (t.view(B, T, 2, 4).transpose(1, 2) for t in m.qkv(m.norm1(x)).chunk(3, dim=-1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, 8)
-        x = x + self.out(y)
-        x = x + self.down(F.gelu(self.up(self.norm2(x))))
-        return self.head(self.norm3(x))  # type: ignore[no-any-return]
+        x = x + m.out(y)
+        x = x + m.down(F.gelu(m.up(m.norm2(x))))
+        return m.head(m.norm3(x))
+
+    return Of(
+        forward,
+        tokens=nn.Embedding(11, 8),
+        places=nn.Embedding(6, 8),
+        norm1=nn.LayerNorm(8),
+        norm2=nn.LayerNorm(8),
+        norm3=nn.LayerNorm(8, bias=False),
+        qkv=nn.Linear(8, 24),
+        out=nn.Linear(8, 8),
+        up=nn.Linear(8, 16),
+        down=nn.Linear(16, 8),
+        head=nn.Linear(8, 11, bias=False),
+    )
 
 
-class Attention(nn.Module):
+def attention(kdim: int | None = None, *, other: bool = False, need: bool = False) -> nn.Module:
     """Multi-head attention in its variants."""
 
-    def __init__(self, *, kdim: int | None = None, other: bool = False, weights: bool = False) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, kdim=kdim, vdim=kdim, batch_first=True)
-        nn.init.normal_(self.attention.in_proj_bias)
-        self.kdim, self.other, self.weights = kdim, other, weights
-
-    def forward(self, x: Tensor) -> Tensor:
-        keys = x[..., : self.kdim].flip(1) if self.kdim is not None or self.other else x
+    def forward(m: Any, x: Tensor) -> Any:
+        keys = x[..., :kdim].flip(1) if kdim is not None or other else x
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         padding[:, -1] = True
-        out, weights = self.attention(
-            x, keys, keys, key_padding_mask=padding, attn_mask=later, need_weights=self.weights
-        )
-        return torch.cat([out, weights], dim=2) if self.weights else out
+        out, weights = m.layer(x, keys, keys, key_padding_mask=padding, attn_mask=later, need_weights=need)
+        return torch.cat([out, weights], dim=2) if need else out
+
+    layer = nn.MultiheadAttention(4, 2, kdim=kdim, vdim=kdim, batch_first=True)
+    nn.init.normal_(layer.in_proj_bias)
+    return Of(forward, layer=layer)
 
 
-class Scan(nn.Module):
+def scan(cell: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A cell stepped by hand."""
 
-    def __init__(self, cell: nn.Module) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         state = None
-        for t in range(x.shape[1]):
-            state = self.cell(x[:, t], state)
-        assert state is not None
-        return state[0] if isinstance(state, tuple) else state  # type: ignore[no-any-return]
+        for x_t in x.unbind(1):
+            state = m.cell(x_t, state)
+        return state[0] if isinstance(state, tuple) else state
+
+    return lambda: Of(forward, cell=cell())
 
 
-class Bare(nn.Module):
+def drawn(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.rand(*shape))
+
+
+def bare() -> nn.Module:
     """Parameters outside layers: scales, biases, a class token, a matrix, a position buffer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(1, 3, 1))
-        self.token, self.matrix = nn.Parameter(torch.rand(1, 1, 4)), nn.Parameter(torch.rand(4, 2))
-        self.gain, self.slope = nn.Parameter(torch.rand(())), nn.PReLU(3)
-        self.places = nn.Linear(2, 4)
-        self.register_buffer("grid", torch.rand(3, 2))
+    def forward(m: Any, x: Tensor) -> Any:
+        x = m.slope(x * m.scale + m.shift - 2 * m.scale)
+        x = torch.cat([x + m.places(m.grid), m.token.expand(len(x), -1, -1)], dim=1)
+        return (m.gain - x) @ m.matrix
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.slope(x * self.scale + self.shift - 2 * self.scale)
-        x = torch.cat([x + self.places(self.grid), self.token.expand(len(x), -1, -1)], dim=1)
-        return (self.gain - x) @ self.matrix
+    return Of(
+        forward,
+        scale=drawn(4),
+        shift=drawn(1, 3, 1),
+        token=drawn(1, 1, 4),
+        matrix=drawn(4, 2),
+        gain=nn.Parameter(torch.rand(())),
+        slope=nn.PReLU(3),
+        places=nn.Linear(2, 4),
+        grid=torch.rand(3, 2),
+    )
 
 
-class Heads(nn.Module):
+def heads() -> nn.Module:
     """One matrix for each head, and back, by ``einsum`` and by ``matmul``."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.out, self.mix = (nn.Parameter(torch.rand(*s)) for s in ((2, 4, 3), (2, 3, 4), (6, 6)))
+    def forward(m: Any, x: Tensor) -> Any:
+        found = torch.einsum("btd,hdk->bhtk", x, m.into) + x[:, None] @ m.into
+        return torch.einsum("bhtk,hkd->btd", (found @ m.out @ m.into).sin(), m.out) + m.mix @ x
 
-    def forward(self, x: Tensor) -> Tensor:
-        heads = torch.einsum("btd,hdk->bhtk", x, self.into) + x[:, None] @ self.into
-        return torch.einsum("bhtk,hkd->btd", (heads @ self.out @ self.into).sin(), self.out) + self.mix @ x
+    return Of(forward, into=drawn(2, 4, 3), out=drawn(2, 3, 4), mix=drawn(6, 6))
 
 
 class Standardised(nn.Conv2d):
@@ -249,63 +187,31 @@ def patched_forward() -> nn.Module:
     return layer
 
 
-def cube(w: Tensor) -> Tensor:
-    return w**3
-
-
-class Derived(nn.Module):
+def derived() -> nn.Module:
     """Two weights made of one parameter, and each of one more; the first parameter is used as it is, too."""
 
-    def __init__(self, cube: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
-        self.scale, self.shift = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(()))
-        self.cube = cube
+    def forward(m: Any, x: Tensor) -> Any:
+        h = F.linear(x, m.weight**3 * m.scale.tanh(), m.bias).tanh()
+        return F.linear(F.linear(h, m.weight), m.weight.t().exp() + m.shift)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.linear(x, self.cube(self.weight) * self.scale.tanh(), self.bias).tanh()
-        return F.linear(F.linear(h, self.weight), self.weight.t().exp() + self.shift)
+    return Of(forward, weight=drawn(4, 4), bias=drawn(4), scale=drawn(4), shift=nn.Parameter(torch.rand(())))
 
 
-class Bypass(nn.Module):
+def bypass() -> nn.Module:
     """Some parameters frozen, some unused."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frozen, self.used, self.unused = nn.Linear(5, 5), nn.Linear(5, 4), nn.Linear(3, 3)
-        self.frozen.requires_grad_(False)
-        self.used.bias.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.used(self.frozen(x).relu_())  # type: ignore[no-any-return]
+    parts = {"frozen": nn.Linear(5, 5), "used": nn.Linear(5, 4), "unused": nn.Linear(3, 3)}
+    parts["frozen"].requires_grad_(False)
+    parts["used"].bias.requires_grad_(False)
+    return Of(lambda m, x: m.used(m.frozen(x).relu_()), **parts)
 
 
-class LearnedState(nn.Module):
-    """A recurrent layer that starts from a parameter."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.start = layer, nn.Parameter(torch.rand(1, 1, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.layer, nn.GRUCell):
-            return self.layer(x, self.start[0].repeat(len(x), 1))  # type: ignore[no-any-return]
-        return self.layer(x, self.start.repeat(1, len(x), 1))[0]  # type: ignore[no-any-return]
-
-
-class LearnedMask(nn.Module):
+def learned_mask() -> nn.Module:
     """Attention with a learned bias of the scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.mask = nn.Parameter(torch.rand(5, 5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, x, x, attn_mask=self.mask)[0]  # type: ignore[no-any-return]
+    layer = nn.MultiheadAttention(4, 2, batch_first=True)
+    return Of(lambda m, x: m.layer(x, x, x, attn_mask=m.mask)[0], layer=layer, mask=drawn(5, 5))
 
 
-def ids(length: int, numbers: int) -> Callable[[], tuple[Tensor, ...]]:
+def ids(length: int, numbers: int) -> Callable[[], Batch]:
     """Random numbers, with repetitions in a row."""
     return lambda: (torch.randint(0, numbers, (ROWS, length)),)
 
@@ -380,14 +286,14 @@ CASES = {
     "rnn relu": Case(lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False, batch_first=True), images(5, 3)),
     "lstm": Case(lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True), images(5, 3)),
     "gru": Case(lambda: nn.GRU(3, 4, bidirectional=True, batch_first=True), images(5, 3)),
-    "rnn cell": Case(lambda: Scan(nn.RNNCell(3, 4)), images(4, 3)),
-    "rnn relu cell": Case(lambda: Scan(nn.RNNCell(3, 4, bias=False, nonlinearity="relu")), images(4, 3)),
-    "lstm cell": Case(lambda: Scan(nn.LSTMCell(3, 4)), images(4, 3)),
-    "gru cell": Case(lambda: Scan(nn.GRUCell(3, 4)), images(4, 3)),
-    "attention": Case(Attention, images(5, 4)),
-    "attention weights": Case(lambda: Attention(weights=True), images(5, 4)),
-    "attention keys": Case(lambda: Attention(other=True), images(5, 4)),
-    "attention kdim": Case(lambda: Attention(kdim=3), images(5, 4)),
+    "rnn cell": Case(scan(lambda: nn.RNNCell(3, 4)), images(4, 3)),
+    "rnn relu cell": Case(scan(lambda: nn.RNNCell(3, 4, bias=False, nonlinearity="relu")), images(4, 3)),
+    "lstm cell": Case(scan(lambda: nn.LSTMCell(3, 4)), images(4, 3)),
+    "gru cell": Case(scan(lambda: nn.GRUCell(3, 4)), images(4, 3)),
+    "attention": Case(attention, images(5, 4)),
+    "attention weights": Case(lambda: attention(need=True), images(5, 4)),
+    "attention keys": Case(lambda: attention(other=True), images(5, 4)),
+    "attention kdim": Case(lambda: attention(3), images(5, 4)),
     "encoder layer": Case(
         lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True), images(5, 4)
     ),
@@ -395,27 +301,39 @@ CASES = {
         lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
         lambda: (images(5, 4)()[0], images(3, 4)()[0]),
     ),
-    "gpt": Case(lambda: Block(expanded=True), ids(6, 11)),
-    "gpt places": Case(lambda: Block(expanded=False), ids(5, 11)),
-    "tied": Case(Tied, ids(5, 9)),
-    "reused linear": Case(call(again, lambda: nn.Linear(4, 4)), images(4)),
-    "reused conv": Case(call(again, lambda: nn.Conv2d(2, 2, 3, padding=1)), images(2, 4, 4)),
-    "reused norm": Case(call(again, lambda: nn.LayerNorm(4)), images(3, 4)),
+    "gpt": Case(lambda: block(True), ids(6, 11)),
+    "gpt places": Case(lambda: block(False), ids(5, 11)),
+    "tied": Case(tied, ids(5, 9)),
+    "reused linear": Case(called(again, lambda: nn.Linear(4, 4)), images(4)),
+    "reused conv": Case(called(again, lambda: nn.Conv2d(2, 2, 3, padding=1)), images(2, 4, 4)),
+    "reused norm": Case(called(again, lambda: nn.LayerNorm(4)), images(3, 4)),
     "autoencoder": Case(
-        call(lambda m, x: F.linear(m[0](x).tanh(), m[0].weight.t()) - x, lambda: nn.Linear(5, 3)), images(5)
+        called(lambda m, x: F.linear(m[0](x).tanh(), m[0].weight.t()) - x, lambda: nn.Linear(5, 3)), images(5)
     ),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), images(4)),
-    "two derived": Case(lambda: Derived(cube), images(4)),
-    "bare": Case(Bare, images(3, 4)),
+    "two derived": Case(derived, images(4)),
+    "bare": Case(bare, images(3, 4)),
     "penalty": Case(
-        call(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), images(5)
+        called(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), images(5)
     ),
-    "frozen": Case(Bypass, images(5)),
-    "learned state": Case(lambda: LearnedState(nn.GRU(3, 4, batch_first=True)), images(5, 3)),
-    "learned cell state": Case(lambda: LearnedState(nn.GRUCell(3, 4)), images(3)),
-    "learned mask": Case(LearnedMask, images(5, 4)),
+    "frozen": Case(bypass, images(5)),
+    "learned state": Case(
+        lambda: Of(
+            lambda m, x: m.layer(x, m.start.repeat(1, len(x), 1))[0],
+            layer=nn.GRU(3, 4, batch_first=True),
+            start=drawn(1, 1, 4),
+        ),
+        images(5, 3),
+    ),
+    "learned cell state": Case(
+        lambda: Of(
+            lambda m, x: m.layer(x, m.start.repeat(len(x), 1)), layer=nn.GRUCell(3, 4), start=drawn(1, 4)
+        ),
+        images(3),
+    ),
+    "learned mask": Case(learned_mask, images(5, 4)),
     "gated": Case(
-        call(
+        called(
             lambda m, x: F.linear(x, m[0].weight * m[1](x.new_ones(1, 2)).squeeze()),
             lambda: nn.Linear(4, 3, bias=False),
             lambda: nn.Linear(2, 1),
@@ -423,29 +341,34 @@ CASES = {
         images(4),
     ),
     "time-first lstm": Case(
-        call(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(3, 4)), images(5, 3)
+        called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(3, 4)), images(5, 3)
     ),
-    "sorted": Case(call(in_order(lambda m, x, o: m(x[o])[o.argsort()]), lambda: nn.Linear(4, 3)), images(4)),
+    "sorted": Case(
+        called(in_order(lambda m, x, o: m(x[o])[o.argsort()]), lambda: nn.Linear(4, 3)), images(4)
+    ),
     "sorted select": Case(
-        call(
+        called(
             in_order(lambda m, x, o: m(x.index_select(0, o)).index_select(dim=0, index=o.argsort())),
             lambda: nn.Linear(4, 3),
         ),
         images(4),
     ),
-    "flipped": Case(call(in_order(lambda m, x, o: m(x.flip(0)).flip(0)), lambda: nn.Linear(4, 3)), images(4)),
+    "flipped": Case(
+        called(in_order(lambda m, x, o: m(x.flip(0)).flip(0)), lambda: nn.Linear(4, 3)), images(4)
+    ),
     "picked": Case(
-        call(in_order(lambda m, x, o: m(x)[torch.arange(len(x)), :]), lambda: nn.Linear(4, 3)), images(4)
+        called(in_order(lambda m, x, o: m(x)[torch.arange(len(x)), :]), lambda: nn.Linear(4, 3)), images(4)
     ),
     "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0])),
     "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4)),
     "time first": Case(
-        call(lambda m, x: m[0](x.transpose(0, 1)).transpose(0, 1), lambda: nn.Linear(3, 4)), images(5, 3)
+        called(lambda m, x: m[0](x.transpose(0, 1)).transpose(0, 1), lambda: nn.Linear(3, 4)), images(5, 3)
     ),
     "flattened": Case(
-        call(lambda m, x: m[0](x.flatten(0, 1)).view(*x.shape[:2], 4), lambda: nn.Linear(3, 4)), images(5, 3)
+        called(lambda m, x: m[0](x.flatten(0, 1)).view(*x.shape[:2], 4), lambda: nn.Linear(3, 4)),
+        images(5, 3),
     ),
-    "heads": Case(Heads, images(6, 4)),
+    "heads": Case(heads, images(6, 4)),
     "weight standardisation": Case(
         lambda: nn.Sequential(Standardised(2, 4, 3), nn.Tanh(), Standardised(4, 4, 3, stride=2, groups=2)),
         images(2, 8, 8),
@@ -453,7 +376,7 @@ CASES = {
     "subclass with a forward pass": Case(lambda: Patched(4, 3), images(4)),
     "patched forward pass": Case(patched_forward, images(4)),
     "adapter": Case(
-        call(
+        called(
             lambda m, x: m[0](x) + m[2](m[1](x)),
             lambda: nn.Linear(6, 6).requires_grad_(False),
             lambda: nn.Linear(6, 2, bias=False),
@@ -474,14 +397,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> None:
     model, batch = case.make().double(), case.inputs()
-    wanted = loop_oracle(model, waves, rule, batch, views)
-    fast = FastEngine(model, waves, rule, views=views)
-    for engine in (fast, ReferenceEngine(model, waves, rule, views=views)):
-        found = step(engine, *batch)[0]
-        assert found.keys() == wanted.keys()
-        for name, value in wanted.items():
-            assert value.abs().max() > 0 or name.startswith("unused"), name
-            torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+    for kind in (FastEngine, ReferenceEngine):
+        wanted = equals_a_loop(kind(model, waves, rule, views=views), *batch)
+    assert all(value.any() or name.startswith("unused") for name, value in wanted.items())
 
 
 @pytest.mark.cuda
@@ -491,7 +409,7 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_engines_on_cuda_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> None:
     model, batch = case.make().double(), case.inputs()
-    wanted = loop_oracle(model, waves, rule, batch, views)
+    wanted = by_definition(model, waves, batch, rule, views)
     there, moved = model.cuda(), tuple(t.cuda() for t in batch)
     fast = FastEngine(there, waves, rule, views=views)
     for engine in (fast, ReferenceEngine(there, waves, rule, views=views)):
@@ -527,8 +445,7 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
     without, with_it = found(0.0), found(math.inf)  # in a batch of the same size, which rounds alike
     # Cells begin with zeros, by which nothing is proven: their batch goes in halves, which round otherwise.
     bound = 3e-2 if autocast and hasattr(model, "cell") else 1e-4
-    for name, value in without.items():
-        torch.testing.assert_close(with_it[name], value, rtol=bound, atol=bound / 10, msg=name)
+    equal(with_it, without, bound, bound / 10)
 
 
 @pytest.mark.thorough(cases=32)
@@ -554,10 +471,8 @@ def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(
         return waves(model, *batch[:-1]) * batch[-1]
 
     for rule in (RULES["flat"], RULES["per-layer"]):
-        wanted = loop_oracle(model, waves, rule, tuple(t[~broken] for t in batch), views)
-        found = step(FastEngine(model, losses, rule, views=views), *batch, weights)[0]
-        for name, value in wanted.items():
-            torch.testing.assert_close(found[name], value, rtol=rtol, atol=atol, msg=name)
+        wanted = by_definition(model, waves, tuple(t[~broken] for t in batch), rule, views)
+        equal(step(FastEngine(model, losses, rule, views=views), *batch, weights)[0], wanted, rtol, atol)
 
 
 @pytest.mark.thorough(cases="values")
@@ -568,12 +483,8 @@ def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(
 )
 def test_every_form_of_a_linear_layer_is_the_same(case: str, slack: float, views: int) -> None:
     model, batch = CASES[case].make().double(), CASES[case].inputs()
-    wanted = loop_oracle(model, waves, RULES["flat"], batch, views)
     budget = MemoryBudget(linear_slack=slack)
-    engine = FastEngine(model, waves, RULES["flat"], views=views, budget=budget)
-    found = step(engine, *batch)[0]
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12, msg=name)
+    equals_a_loop(FastEngine(model, waves, RULES["flat"], views=views, budget=budget), *batch)
 
 
 def test_what_is_not_reached_has_gradients_of_zero() -> None:

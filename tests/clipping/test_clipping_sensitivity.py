@@ -5,14 +5,12 @@ The factor |sum(D) - sum(D less a record)| / C is at most 1 but for rounding, wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
-from oracles import both
+from oracles import Batch, Loss, Of, both, clipped_sum, equal, most_moved, sums_of
 from test_clipping_layers import CASES, Case
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,8 +28,6 @@ from tacit.clipping import (
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 
-Loss = Callable[..., Tensor]
-Sums = dict[str, Tensor]
 C = 0.5
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 RULES: dict[str, ClippingRule] = {
@@ -51,28 +47,16 @@ def losses(model: nn.Module, *batch: Tensor) -> Tensor:
     return 10 * (out * weights).sum(1) + 0.1 * out.square().mean(1)
 
 
-def add(engine: GradientEngine, batch: tuple[Tensor, ...], pieces: int = 1) -> Sums:
-    """The clipped sum of rows, in some calls."""
-    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in engine.parameters.items()}
-    thresholds = torch.tensor(engine.rule.initial_thresholds(engine.names), dtype=torch.float64)
-    for i in range(pieces):
-        engine.add_clipped_sum(sums, tuple(t[i::pieces] for t in batch), None, thresholds)
-    return sums
+def factor(engine: GradientEngine, batch: Batch, records: range, pieces: int = 1) -> float:
+    """By how many C a record moves the sum, which may be taken in some calls."""
+    assert engine.rule.sensitivity(engine.rule.initial_thresholds(engine.names)) <= C * (1 + 1e-12)
+    if pieces > 1:
+        parts = sum(clipped_sum(engine, *(t[i::pieces] for t in batch)) for i in range(pieces))
+        equal(parts, clipped_sum(engine, *batch), atol=1e-9)
+    return most_moved(engine, *batch, records=records)
 
 
-def factor(engine: GradientEngine, batch: tuple[Tensor, ...], left_out: range, pieces: int = 1) -> float:
-    """The largest |sum(D) - sum(D less record i)| / C over the records to leave out."""
-    bound = engine.rule.sensitivity(engine.rule.initial_thresholds(engine.names))
-    assert bound <= C * (1 + 1e-12)
-    whole, worst, K = add(engine, batch, pieces), 0.0, engine.views
-    for i in left_out:
-        rest = add(engine, tuple(torch.cat([t[: i * K], t[(i + 1) * K :]]) for t in batch))
-        moved = math.sqrt(sum(float((whole[name] - rest[name]).square().sum()) for name in whole))
-        worst = max(worst, moved / bound)
-    return worst
-
-
-def hard(case: Case) -> tuple[Tensor, ...]:
+def hard(case: Case) -> Batch:
     """Four records: small, large, the same at all positions, and half of it with the other sign.
 
     Of numbers of rows in a table: two that are mixed, one number at all positions, and two that take turns.
@@ -93,15 +77,9 @@ def hard(case: Case) -> tuple[Tensor, ...]:
     return tuple(map(one, case.inputs()))
 
 
-class Checkpointed(nn.Module):
+def checkpointed(model: nn.Module) -> nn.Module:
     """A model that is computed anew in the backward pass."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *batch: Tensor) -> Any:
-        return checkpoint(self.model, *batch, use_reentrant=False)
+    return Of(lambda m, *batch: checkpoint(m.inside, *batch, use_reentrant=False), inside=model)
 
 
 def cast(model: nn.Module, *batch: Tensor) -> Tensor:
@@ -127,7 +105,7 @@ MODES = {
     "views": Mode(views=2, dtypes=(torch.float32, torch.float64)),
     "pieces": Mode(pieces=2, dtypes=(torch.float64,)),  # products of other sizes round differently
     "lean": Mode(budget=LEAN),
-    "checkpointed": Mode(wrap=Checkpointed),
+    "checkpointed": Mode(wrap=checkpointed),
     "autocast": Mode(loss=cast),
 }
 
@@ -160,7 +138,7 @@ def test_one_record_moves_the_sum_on_cuda_by_at_most_the_bound(
     check_bound(case, mode, "cuda")
 
 
-def narrowed(batch: tuple[Tensor, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+def narrowed(batch: Batch, dtype: torch.dtype = torch.float32) -> Batch:
     return tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
 
 
@@ -175,22 +153,14 @@ def check_bound(case: Case, mode: Mode, device: str) -> None:
             assert 0.0 < factor(engine, batch, range(1, 4), mode.pieces) <= 1 + TOLERANCE[dtype]
 
 
-class Branches(nn.Module):
-    """Two layers of which one is used, the other after a change of its mind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branches, self.which = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)]), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.branches[self.which](x)  # type: ignore[no-any-return]
-
-
 @both
 def test_a_branch_that_was_used_before_leaves_nothing(kind: type[GradientEngine]) -> None:
-    model = Branches()
-    engine, x = kind(model, losses, FlatClipping(C)), (torch.randn(4, 4) * 30,)
-    for model.which in (0, 1, 0, 1):
-        assert 0.5 < factor(engine, x, range(4)) <= 1 + 1e-4
-        unused = f"branches.{1 - model.which}"
-        assert not any(value.any() for name, value in add(engine, x).items() if name.startswith(unused))
+    which = 0
+    model = Of(
+        lambda m, x: m.get_submodule(f"branch{which}")(x), branch0=nn.Linear(4, 3), branch1=nn.Linear(4, 3)
+    )
+    engine, x = kind(model, losses, FlatClipping(C)), torch.randn(4, 4) * 30
+    for which in (0, 1, 0, 1):
+        assert 0.5 < most_moved(engine, x) <= 1 + 1e-4
+        sums = sums_of(engine, x)
+        assert [name for name in sums if sums[name].any()] == [f"branch{which}.weight", f"branch{which}.bias"]

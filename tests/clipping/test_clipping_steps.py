@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, clipped_sum, definition
+from oracles import Loss, clipped_sum, equals_a_loop, squares
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.clipping import FlatClipping, MemoryBudget
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import Pass
-from tacit.errors import UnsupportedModel
 
 C = 0.3
 FIRST, LATER = 6, 1
@@ -27,20 +25,15 @@ FIRST, LATER = 6, 1
 
 
 class Net(nn.Module):
-    """Two layers, a weight that the user sets between steps, and what passes may count."""
+    """Two layers, and a weight that the user sets between steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-        self.rate, self.passes = 0.5, 0
+        self.rate = 0.5
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.as_tensor(self.last(self.first(x).sin()))
-
-
-def squares(m: nn.Module, x: Tensor) -> Tensor:
-    out = m(x)
-    return torch.as_tensor(out.square().sum(1) + out.sum(1))
 
 
 def records(n: int, seed: int = 0) -> Tensor:
@@ -50,11 +43,6 @@ def records(n: int, seed: int = 0) -> Tensor:
 def engine_of(loss: Loss, make: Callable[[], nn.Module] = Net) -> FastEngine:
     torch.manual_seed(0)
     return FastEngine(make(), loss, FlatClipping(C))
-
-
-def right(engine: GradientEngine, x: Tensor, loss: Loss) -> bool:
-    found = clipped_sum(engine, x, C=C)
-    return float((found - definition(engine.model, loss, (x,), C)).norm()) <= 2e-5 * C * len(x)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -78,7 +66,7 @@ def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_ne
     for step in range(12):
         engine.model.train(step not in (5, 6))
         calls.clear()
-        clipped_sum(engine, records(n + step % 3, step), C=C)
+        clipped_sum(engine, records(n + step % 3, step))
         counts.append(len(calls))
     assert counts.pop(5) <= FIRST
     assert counts.pop(0) <= FIRST
@@ -151,8 +139,7 @@ def test_a_number_of_a_schedule_counts_in_the_next_step() -> None:
     assert isinstance(engine.model, Net)
     for step in range(4):
         engine.model.rate = 0.5 + 0.05 * step
-        assert right(engine, records(5 + step, step), scheduled)
-    assert engine.route == "fast"
+        equals_a_loop(engine, records(5 + step, step), rtol=1e-4, atol=1e-6)
 
 
 def calls_of(sizes: list[int], expected: int, kind: type[FastEngine] = FastEngine) -> list[int]:
@@ -168,7 +155,7 @@ def calls_of(sizes: list[int], expected: int, kind: type[FastEngine] = FastEngin
     engine.expected = expected
     found = []
     for n in sizes:
-        clipped_sum(engine, records(n), C=C)
+        clipped_sum(engine, records(n))
         found.append(len(calls))
     return found
 
@@ -186,16 +173,4 @@ def test_passes_of_more_or_fewer_records_than_expected_add_the_same_sum() -> Non
     engine = FastEngine(Net(), squares, FlatClipping(C), budget=MemoryBudget(pass_bytes=400))
     engine.expected = 60
     for n in (60, 1, 3, 300, 0):
-        assert right(engine, records(n), squares)
-
-
-def warming_up(m: nn.Module, x: Tensor) -> Tensor:
-    """Weighs losses by the number of its passes."""
-    assert isinstance(m, Net)
-    m.passes += 1
-    return squares(m, x) * min(1.0, m.passes / 100)
-
-
-def test_a_loss_that_depends_on_its_calls_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UnsupportedModel, match=r"counts its calls.*between steps"):
-        clipped_sum(engine_of(warming_up), records(9), C=C)
+        equals_a_loop(engine, records(n), rtol=1e-4, atol=1e-5)

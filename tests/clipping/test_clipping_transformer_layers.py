@@ -5,12 +5,14 @@ Letters: n records; T positions of a record; d inputs; p outputs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import Loss, by_definition, equal, sums_of, waves
+from oracles import Batch, Loss, Of, double, equals_a_loop, sums_of, waves
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, FlatClipping, MemoryBudget
@@ -22,39 +24,22 @@ from tacit.clipping.per_example.use import Kept
 C = 0.3
 
 
-def by_engine(
-    model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
-) -> dict[str, Tensor]:
-    engine = FastEngine(model, loss, FlatClipping(C), views=views, budget=budget)
-    sums = sums_of(engine, *batch, dtype=batch[0].dtype if batch[0].is_floating_point() else torch.float64)
-    assert engine.route == "fast"
-    return sums
+def same(model: nn.Module, loss: Loss, batch: Batch, views: int = 1, budget: MemoryBudget = FAST) -> None:
+    equals_a_loop(FastEngine(model, loss, FlatClipping(C), views=views, budget=budget), *batch)
 
 
-def same(
-    model: nn.Module, loss: Loss, batch: tuple[Tensor, ...], views: int = 1, budget: MemoryBudget = FAST
-) -> None:
-    equal(by_engine(model, loss, batch, views, budget), by_definition(model, loss, batch, C, views))
-
-
-class Mapped(nn.Module):
+def mapped(d: int, p: int, *, bias: bool, way_in: str, way_out: str) -> nn.Module:
     """A linear layer on an input that lies in memory in some way, whose output is read in some way."""
 
-    def __init__(self, d: int, p: int, *, bias: bool, way_in: str, way_out: str) -> None:
-        super().__init__()
-        self.first = nn.Linear(d, d)
-        self.layer = nn.Linear(d, p, bias=bias)
-        self.way_in, self.way_out = way_in, way_out
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x).tanh()
-        match self.way_in:
+    def forward(m: Any, x: Tensor) -> Any:
+        x = m.first(x).tanh()
+        match way_in:
             case "transposed":
                 x = x.transpose(1, -1).contiguous().transpose(1, -1)
             case "strided":
                 x = torch.stack([x, x], dim=-1)[..., 0]
-        y: Tensor = self.layer(x)
-        match self.way_out:
+        y = m.layer(x)
+        match way_out:
             case "transposed":
                 y = y.transpose(1, -1).contiguous()
             case "mean":
@@ -62,6 +47,8 @@ class Mapped(nn.Module):
             case "in place":
                 y = y.tanh_()
         return y
+
+    return Of(forward, first=nn.Linear(d, d), layer=nn.Linear(d, p, bias=bias)).double()
 
 
 @pytest.mark.untraced
@@ -80,16 +67,15 @@ def test_linear_maps_equal_the_loop(
     between: list[int], d: int, p: int, bias: bool, way_in: str, way_out: str, slack: float, views: int
 ) -> None:
     torch.manual_seed(0)
-    model = Mapped(d, p, bias=bias, way_in=way_in, way_out=way_out).double()
-    x = torch.randn(4, *between, d, dtype=torch.float64)
-    same(model, waves, (x,), views, MemoryBudget(linear_slack=slack))
+    model = mapped(d, p, bias=bias, way_in=way_in, way_out=way_out)
+    same(model, waves, (double(4, *between, d),), views, MemoryBudget(linear_slack=slack))
 
 
 @pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
 def test_logits_with_the_classes_in_the_second_dimension(slack: float) -> None:
     T, classes = linear.LOOP_FROM + 1, 7
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, classes)).double()
-    x, y = torch.randn(3, T, 3, dtype=torch.float64), torch.randint(0, classes, (3, T))
+    x, y = double(3, T, 3), torch.randint(0, classes, (3, T))
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none").mean(1)
@@ -106,42 +92,28 @@ def test_logits_with_the_classes_in_the_second_dimension(slack: float) -> None:
 )
 def test_normalisations_equal_the_loop(kind: str, between: list[int], normal: list[int], views: int) -> None:
     torch.manual_seed(0)
-    layer: nn.Module
-    match kind:
-        case "layer":
-            layer = nn.LayerNorm(normal)
-        case "rms":
-            layer = nn.RMSNorm(normal)
-        case _:
-            layer = nn.LayerNorm(normal, bias=False)
+    layer = nn.RMSNorm(normal) if kind == "rms" else nn.LayerNorm(normal, bias=kind == "layer")
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
-    x = torch.randn(4, *between, *normal, dtype=torch.float64)
+    x = double(4, *between, *normal)
     if kind == "narrow":
         x = x.transpose(-1, 1).contiguous().transpose(-1, 1)
     same(nn.Sequential(layer, nn.Tanh(), nn.Linear(normal[-1], 2)).double(), waves, (x,), views)
-
-
-class Bags(nn.Module):
-    """Bags of numbers, weighted or not, and a layer behind them."""
-
-    def __init__(self, mode: str, padding_idx: int | None) -> None:
-        super().__init__()
-        self.table = nn.EmbeddingBag(6, 3, mode=mode, padding_idx=padding_idx)
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, ids: Tensor, weights: Tensor) -> Tensor:
-        shares = weights if self.table.mode == "sum" else None
-        return self.layer(self.table(ids, per_sample_weights=shares))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("padding_idx", [None, 2, -1])
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_equal_the_loop(mode: str, padding_idx: int | None, views: int) -> None:
-    ids, weights = torch.randint(0, 6, (6, 5)), torch.randn(6, 5, dtype=torch.float64)
+    """Bags of numbers, weighted or not, and a layer behind them."""
+
+    def forward(m: Any, ids: Tensor, weights: Tensor) -> Any:
+        return m.layer(m.table(ids, per_sample_weights=weights if mode == "sum" else None))
+
+    ids = torch.randint(0, 6, (6, 5))
     ids[2] = 2 if padding_idx == 2 else 5  # a bag of nothing but padding
-    same(Bags(mode, padding_idx).double(), waves, (ids, weights), views)
+    table = nn.EmbeddingBag(6, 3, mode=mode, padding_idx=padding_idx)
+    same(Of(forward, table=table, layer=nn.Linear(3, 2)).double(), waves, (ids, double(6, 5)), views)
 
 
 def test_what_is_kept_is_no_larger_than_the_slack_allows() -> None:
@@ -153,19 +125,12 @@ def test_what_is_kept_is_no_larger_than_the_slack_allows() -> None:
     assert isinstance(outer(torch.ones(3, 1, 2), torch.ones(3, 1, 2), 2.0), Outer)  # T = 1 is never formed
 
 
-class Generated(nn.Module):
-    """A weight that is made of each record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maker, self.bias = nn.Linear(3, 3), nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([F.linear(r[None], self.maker(r[None]), self.bias) for r in x])
-
-
 def test_a_weight_from_the_record_is_its_own() -> None:
-    same(Generated().double(), waves, (torch.randn(4, 3, dtype=torch.float64),))
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return torch.cat([F.linear(r[None], m.maker(r[None]), m.bias) for r in x])
+
+    model = Of(forward, maker=nn.Linear(3, 3), bias=nn.Parameter(torch.zeros(1)))
+    same(model.double(), waves, (double(4, 3),))
 
 
 def largest_release(T: int, d: int, p: int, spread: float) -> float:
@@ -183,7 +148,8 @@ def largest_release(T: int, d: int, p: int, spread: float) -> float:
         directions = torch.cat([up, -up], dim=1)
         x = torch.cat([at, at + 10.0 ** -(3 + seed) * torch.randn(1, T // 2, d)], dim=1)
         x *= spread * C / (x.norm(dim=2) * directions.norm(dim=2)).sum()
-        found = by_engine(model, along, (x, directions), budget=MemoryBudget(linear_slack=0.0))["weight"]
+        engine = FastEngine(model, along, FlatClipping(C), budget=MemoryBudget(linear_slack=0.0))
+        found = sums_of(engine, x, directions, dtype=torch.float32)["weight"]
         worst = max(worst, float(found.double().norm()) / C)
     return worst
 
@@ -220,13 +186,9 @@ def test_a_table_that_all_records_read_alike(padding: int | None) -> None:
     """As positions: no loop over records, nothing of (n, V, d), and rows that are read twice are summed."""
     numbers = torch.tensor([[0, 2, 5, 0]])
 
-    class Placed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.places, self.last = nn.Embedding(6, 3, padding_idx=padding), nn.Linear(3, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.last(torch.tanh(x + self.places(numbers)))
-            return y.squeeze(-1)
-
-    same(Placed().double(), lambda m, x: m(x).square().sum(1), (torch.randn(5, 4, 3).double(),))
+    model = Of(
+        lambda m, x: m.last(torch.tanh(x + m.places(numbers))),
+        places=nn.Embedding(6, 3, padding_idx=padding),
+        last=nn.Linear(3, 1),
+    )
+    same(model.double(), waves, (double(5, 4, 3),))
