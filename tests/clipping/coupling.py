@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import oracles
 import torch
@@ -201,14 +202,14 @@ def rows_by_layer(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
     return torch.cat(seen, 1)
 
 
-def norms_in_batch(entry: Coupling, batch: Batch) -> Tensor:
+def norms_in_batch(entry: Coupling, batch: Batch) -> Any:
     """Norms of the records' gradients in the batch, as a computation without guards takes them."""
     torch.manual_seed(7)
     model, loss = entry.make()
     backward = entry.kind in ("backward", "large batches")  # which the losses one by one do not show
     rows = (rows_by_layer if backward else rows_by_loss)(model, loss, tuple(t.clone() for t in batch))
     norms = rows.double().norm(dim=1)
-    return torch.as_tensor(norms[norms.isfinite() & (norms > 0)])
+    return norms[norms.isfinite() & (norms > 0)]
 
 
 def _norm(parts: Sequence[Tensor]) -> float:
@@ -278,11 +279,11 @@ def without_guards(rows: Callable[[nn.Module, Loss, Batch], Tensor]) -> Door:
     return door
 
 
-def clipped(rows: Tensor, C: float) -> Tensor:
+def clipped(rows: Tensor, C: float) -> Any:
     """The sum of (n, p) gradients, each clipped; those that are not finite are left out."""
     rows = rows.detach().double()
     rows = rows[rows.isfinite().all(1)]
-    return torch.as_tensor(((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0))
+    return ((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0)
 
 
 def unguarded(entry: Coupling, sets: Sequence[RecordSet]) -> float | None:

@@ -38,27 +38,27 @@ Hook = Callable[[Tensor], Tensor]
 def hooked(hook: Hook, above: int = 0) -> Make:
     """Add a hook to the gradient between the layers, in batches of more than a number of records."""
 
-    def loss(m: Net, x: Tensor) -> Tensor:
+    def loss(m: Net, x: Tensor) -> Any:
         h = m.first(x).tanh()
         if h.requires_grad and len(x) > above:
             h.register_hook(hook)
-        return torch.as_tensor(m.second(h).sin().sum(1) * x.detach().abs().amax(1))
+        return m.second(h).sin().sum(1) * x.detach().abs().amax(1)
 
     return by(loss)
 
 
-def normalised(g: Tensor) -> Tensor:
-    return torch.as_tensor(3 * g / g.norm().clamp(min=1e-12))
+def normalised(g: Tensor) -> Any:
+    return 3 * g / g.norm().clamp(min=1e-12)
 
 
-def clipped_together(g: Tensor) -> Tensor:
-    return torch.as_tensor(g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0))
+def clipped_together(g: Tensor) -> Any:
+    return g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0)
 
 
-def detached_norm(m: Net, h: Tensor) -> Tensor:
+def detached_norm(m: Net, h: Tensor) -> Any:
     """The values of each record; gradients divided by the norm of the batch."""
     values = h.detach()
-    return torch.as_tensor(values + (h - values) / values.norm())
+    return values + (h - values) / values.norm()
 
 
 def seeded(ctx: Any, g: Tensor) -> Tensor:
@@ -113,12 +113,12 @@ def checkpointed(m: Net, x: Tensor) -> Tensor:
     return head(m, torch.as_tensor(checkpoint(part, m.first(x), use_reentrant=False)))
 
 
-def gradient_penalty(m: Net, x: Tensor) -> Tensor:
+def gradient_penalty(m: Net, x: Tensor) -> Any:
     """A gradient that is taken in the forward pass, of the sum of all losses."""
     inputs = x.detach().requires_grad_(True)
     with torch.enable_grad():
         found = torch.autograd.grad(head(m, m.first(inputs)).sum(), inputs, create_graph=True)
-    return torch.as_tensor(head(m, m.first(x)) + torch.as_tensor(found[0]).norm())
+    return head(m, m.first(x)) + torch.as_tensor(found[0]).norm()
 
 
 def parameter_hook() -> tuple[nn.Module, Loss]:
@@ -127,18 +127,18 @@ def parameter_hook() -> tuple[nn.Module, Loss]:
     return m, lambda m, x: head(m, m.first(x))
 
 
-def node_hook(m: Net, x: Tensor) -> Tensor:
+def node_hook(m: Net, x: Tensor) -> Any:
     h = m.first(x).tanh()
     if h.grad_fn is not None:
         h.grad_fn.register_prehook(lambda gradients: (normalised(gradients[0]),))
-    return torch.as_tensor(m.second(h).sin().sum(1))
+    return m.second(h).sin().sum(1)
 
 
-def late_hook(m: Net, x: Tensor) -> Tensor:
+def late_hook(m: Net, x: Tensor) -> Any:
     h = m.first(x).sin()
     if m.on and h.requires_grad:
         h.register_hook(normalised)
-    return torch.as_tensor(m.second(h).sin().sum(1))
+    return m.second(h).sin().sum(1)
 
 
 def zero_if_nan(m: Net, x: Tensor) -> Tensor:
@@ -220,10 +220,10 @@ def cut_by_number(m: Net, x: Tensor) -> Tensor:
     return head(m, torch.cat([h[len(h) - cut :], h[: len(h) - cut]]))
 
 
-def early(m: Net, x: Tensor) -> Tensor:
+def early(m: Net, x: Tensor) -> Any:
     h = m.first(x)
     if (x.detach().abs().amax(1) < 3).all():
-        return torch.as_tensor(h.sin().sum(1))
+        return h.sin().sum(1)
     return head(m, h)
 
 
@@ -236,7 +236,7 @@ def until_small(m: Net, x: Tensor) -> Tensor:
 
 
 def by_condition(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x)) * torch.cond(  # type: ignore[no-any-return]
+    return head(m, m.first(x)) * torch.cond(
         x.detach().amax() > 3, lambda a: -a.sum(1).sign(), lambda a: a.sum(1).sign(), (x.detach(),)
     )
 
@@ -483,7 +483,7 @@ class Relative:
         self.kept: Tensor | None = None
         self.queue: deque[Tensor] = deque(maxlen=4)
 
-    def __call__(self, m: Net, x: Tensor) -> Tensor:
+    def __call__(self, m: Net, x: Tensor) -> Any:
         found, self.steps = head(m, m.first(x)), self.steps + 1
         if self.how == "schedule":
             return found * min(1.0, self.steps / 100)
@@ -491,7 +491,7 @@ class Relative:
             return torch.as_tensor(found * (-1) ** self.steps) * (1 if found.mean().item() > -1e9 else 2)
         if self.how == "queue":
             self.queue.append(found.detach())
-            return torch.as_tensor(found * self.queue[0].abs().sum())
+            return found * self.queue[0].abs().sum()
         now = found.detach().abs().mean()
         if self.how == "first":
             self.kept = now if self.kept is None else self.kept
@@ -530,10 +530,10 @@ def memory_bank() -> tuple[nn.Module, Loss]:
     """Negatives are the representations of earlier batches."""
     bank: deque[Tensor] = deque(maxlen=3)
 
-    def loss(m: Net, x: Tensor) -> Tensor:
+    def loss(m: Net, x: Tensor) -> Any:
         h = m.second(m.first(x).sin())
         bank.append(h.detach().mean(0))
-        return torch.as_tensor((h @ torch.stack(list(bank)).T).sin().sum(1))
+        return (h @ torch.stack(list(bank)).T).sin().sum(1)
 
     return Net(), loss
 
@@ -556,10 +556,10 @@ class Counts(Net):
         super().__init__()
         self.passes = 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         self.passes += 1
         found = head(self, self.first(x))
-        return torch.as_tensor(found * (-1) ** self.passes)
+        return found * (-1) ** self.passes
 
 
 def counts_record_by_record(m: nn.Module, x: Tensor) -> Tensor:
@@ -590,8 +590,8 @@ class MaxNorm(nn.Module):
         super().__init__()
         self.table, self.head = nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.head(self.table(x.abs().clamp(max=8).long())).sin().sum((1, 2)))
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.table(x.abs().clamp(max=8).long())).sin().sum((1, 2))
 
 
 def spectral() -> tuple[nn.Module, Loss]:
@@ -611,12 +611,12 @@ def in_place(m: Net, x: Tensor) -> Tensor:
     return head(m, m.first(x.mul_(1.5)))
 
 
-def switches_training_off(m: Net, x: Tensor) -> Tensor:
+def switches_training_off(m: Net, x: Tensor) -> Any:
     h = m.first(x)
     m.second.requires_grad_(False)
     against = -m.second(h).sin().sum(1)
     m.second.requires_grad_(True)
-    return torch.as_tensor(m.second(h.detach()).sin().sum(1) + against)
+    return m.second(h.detach()).sin().sum(1) + against
 
 
 class Stale(Net):

@@ -23,9 +23,15 @@ from tacit.plan import Plan
 from tacit.training import PrivateSession
 
 both = pytest.mark.parametrize("kind", [FastEngine, ReferenceEngine])
+one_or_two_views = pytest.mark.parametrize("views", [1, 2])
 Loss = Callable[..., Tensor]
 Batch = tuple[Tensor, ...]
 Sums = dict[str, Tensor]
+
+
+def each(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """A case for each row of a table, by its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)
 
 
 # --- models and losses --------------------------------------------------------------------------------------

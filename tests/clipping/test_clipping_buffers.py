@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -49,8 +50,8 @@ class Partly(nn.Module):
         super().__init__()
         self.used, self.unused = nn.Linear(4, 3), nn.Linear(2, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.used(x)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.used(x)
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from couplings_of_steps import backwards, by_own_generator, seeded
-from oracles import Loss, is_refused, norms_found
+from oracles import Loss, each, equal, is_refused, norms_found
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,8 +32,8 @@ class Two(nn.Module):
         self.register_buffer("base", torch.ones(3, 6), persistent=False)
 
 
-def head(m: Two, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    return torch.as_tensor(m.last(m.first(x).tanh() * scale).logsumexp(-1).mean(1))
+def head(m: Two, x: Tensor, scale: Tensor | float = 1.0) -> Any:
+    return m.last(m.first(x).tanh() * scale).logsumexp(-1).mean(1)
 
 
 def layer_dropout(m: Two, x: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def test_each_record_draws_its_own(name: str) -> None:
     assert several == 16 if name in OWN else several > 1 if name in FEW else several == 1
 
 
-@pytest.mark.parametrize("loss", COINS.values(), ids=COINS)
+@each("loss", COINS)
 def test_a_draw_without_dimensions_is_one_for_all_records(loss: Loss) -> None:
     """It differs from pass to pass, and does not depend on the number of records that draw before it."""
 
@@ -212,18 +212,18 @@ def test_a_draw_of_a_record_that_python_reads_is_refused() -> None:
     is_refused(r"Python reads a value of a record.*torch\.where", engine_of(loss), records())
 
 
-def coin_in_a_checkpoint(m: Two, x: Tensor) -> Tensor:
-    return torch.as_tensor(checkpoint(layer_dropout, m, x, use_reentrant=False))
+def coin_in_a_checkpoint(m: Two, x: Tensor) -> Any:
+    return checkpoint(layer_dropout, m, x, use_reentrant=False)
 
 
 def test_a_coin_in_a_checkpoint_which_runs_twice_is_refused() -> None:
     is_refused("Python reads a value of a record", engine_of(coin_in_a_checkpoint), records())
 
 
-def inside(m: Two, x: Tensor) -> Tensor:
+def inside(m: Two, x: Tensor) -> Any:
     h = F.dropout(m.first(x), 0.3)
     h = F.scaled_dot_product_attention(h, h, h, dropout_p=0.3) + 0.1 * torch.randn_like(h)
-    return torch.as_tensor(m.last(F.dropout(h, 0.5, inplace=True)).logsumexp(-1).mean(1))
+    return m.last(F.dropout(h, 0.5, inplace=True)).logsumexp(-1).mean(1)
 
 
 DEPENDING: dict[str, Loss] = {
@@ -234,7 +234,7 @@ DEPENDING: dict[str, Loss] = {
 }
 
 
-@pytest.mark.parametrize("loss", DEPENDING.values(), ids=DEPENDING)
+@each("loss", DEPENDING)
 def test_what_a_record_draws_depends_on_no_other(loss: Loss) -> None:
     engine, x = engine_of(loss), records(6)
     other = torch.cat([x[:2], 5 * x[2:3].flip(1), x[3:]])
@@ -244,7 +244,7 @@ def test_what_a_record_draws_depends_on_no_other(loss: Loss) -> None:
         torch.manual_seed(3)
         found.append(norms_found(engine, batch))
     apart = torch.arange(6) != 2
-    torch.testing.assert_close(found[0][apart], found[1][apart], rtol=1e-5, atol=0.0)
+    equal(found[0][apart], found[1][apart], 1e-5, 0.0)
     assert found[0][2] != found[1][2]
 
 
@@ -310,7 +310,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@each("draw", DRAWS)
 def test_what_is_judged_draws_no_random_numbers(draw: Callable[[Tensor], Tensor]) -> None:
     with WithoutDraws():
         assert torch.equal(draw(torch.ones(6, 4)), draw(torch.ones(6, 4)))

@@ -19,6 +19,7 @@ from oracles import (
     both,
     clipped_sum,
     cross_entropy,
+    each,
     equal,
     equals_a_loop,
     is_refused,
@@ -103,7 +104,7 @@ ALONE: dict[str, Loss] = {
 
 
 @both
-@pytest.mark.parametrize("loss", ALONE.values(), ids=ALONE)
+@each("loss", ALONE)
 def test_what_is_not_seen_is_trained_as_if_each_record_were_alone(
     kind: type[GradientEngine], loss: Loss
 ) -> None:
@@ -203,7 +204,7 @@ def state_after(kind: type[GradientEngine], side_effect: Callable[[Any, Tensor],
 
 
 @both
-@pytest.mark.parametrize("side_effect", WRITES.values(), ids=WRITES)
+@each("side_effect", WRITES)
 def test_no_batch_writes_values_of_records_to_parameters(
     kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object]
 ) -> None:

@@ -10,7 +10,19 @@ from typing import Any, Literal
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Batch, Of, by_definition, called, equal, equals_a_loop, step, waves
+from oracles import (
+    Batch,
+    Of,
+    by_definition,
+    called,
+    double,
+    each,
+    equal,
+    equals_a_loop,
+    one_or_two_views,
+    step,
+    waves,
+)
 from torch import Tensor, nn
 
 from tacit.clipping import (
@@ -44,7 +56,7 @@ class Case:
 
 def images(*shape: int) -> Callable[[], Batch]:
     """Random rows of a shape."""
-    return lambda: (torch.randn(ROWS, *shape, dtype=torch.float64),)
+    return lambda: (double(ROWS, *shape),)
 
 
 def tied() -> nn.Module:
@@ -54,9 +66,9 @@ def tied() -> nn.Module:
     return model
 
 
-def again(m: Any, x: Tensor) -> Tensor:
+def again(m: Any, x: Tensor) -> Any:
     """One layer applied twice."""
-    return m[0](m[0](x).tanh())  # type: ignore[no-any-return]
+    return m[0](m[0](x).tanh())
 
 
 def in_order(way: Callable[[Any, Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -392,9 +404,9 @@ CASES = {
 
 @pytest.mark.thorough(cases="values")
 @pytest.mark.untraced
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@one_or_two_views
+@each("rule", RULES)
+@each("case", CASES)
 def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> None:
     model, batch = case.make().double(), case.inputs()
     for kind in (FastEngine, ReferenceEngine):
@@ -404,9 +416,9 @@ def test_engines_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> N
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("views", [1, 2])
+@one_or_two_views
 @pytest.mark.parametrize("rule", [RULES["flat"], RULES["per-layer"]], ids=["flat", "per-layer"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("case", CASES)
 def test_engines_on_cuda_equal_the_loop(case: Case, rule: ClippingRule, views: int) -> None:
     model, batch = case.make().double(), case.inputs()
     wanted = by_definition(model, waves, batch, rule, views)
@@ -424,7 +436,7 @@ def test_engines_on_cuda_equal_the_loop(case: Case, rule: ClippingRule, views: i
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # torch's own, for RMSNorm under autocast
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("case", CASES)
 def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
     case: Case, autocast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,8 +464,8 @@ def test_a_record_that_is_not_finite_leaves_the_others_on_cuda(
 @pytest.mark.untraced
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch's own, in float32
 @pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@one_or_two_views
+@each("case", CASES)
 def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(
     case: Case, views: int, joined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,7 +488,7 @@ def test_a_record_that_is_not_finite_leaves_the_others_as_they_are(
 
 
 @pytest.mark.thorough(cases="values")
-@pytest.mark.parametrize("views", [1, 2])
+@one_or_two_views
 @pytest.mark.parametrize("slack", [0.0, 1e9], ids=["ghost", "kept"])
 @pytest.mark.parametrize(
     "case", ["linear T", "linear 4-D", "gpt", "lstm", "attention", "reused linear", "tied"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles import double
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -35,12 +37,11 @@ ENGINES: dict[str, Callable[..., GradientEngine]] = {
 }
 
 
-def losing(count: int, lanes: int) -> Tensor:
+def losing(count: int, lanes: int) -> Any:
     """Return (count,) numbers: a few ones, and small numbers whose squares a sum loses next to them."""
     x = torch.full((count,), (0.99 * 0.5 * EPS) ** 0.5)
     x[:lanes] = 1.0
-    found: Tensor = x / lanes**0.5
-    return found
+    return x / lanes**0.5
 
 
 @pytest.mark.parametrize("count", [1024, 1025, 5000, 2**16, 2**20 + 3])
@@ -67,10 +68,9 @@ def test_squares_keep_type_and_shape_and_what_is_not_finite() -> None:
     assert row_squares(torch.ones(0, 5000)).shape == (0,)
 
 
-def weighted(model: nn.Module, x: Tensor, w: Tensor) -> Tensor:
+def weighted(model: nn.Module, x: Tensor, w: Tensor) -> Any:
     """A loss whose gradient by the output is w."""
-    losses: Tensor = (model(x) * w).flatten(1).sum(1)
-    return losses
+    return (model(x) * w).flatten(1).sum(1)
 
 
 def largest(engine: Callable[..., GradientEngine], model: nn.Module, batch: tuple[Tensor, ...]) -> float:
@@ -240,7 +240,7 @@ def test_gradients_of_any_size_are_clipped(form: str, rule: str) -> None:
         for of_x in (-25, -15, 0, 15) if x_shape else (0,):
             x = 10.0**of_x * torch.randn(1, *x_shape) if x_shape else torch.randint(40, (1, 7))
             for of_w in range(-45, 21, 5):
-                w = (10.0**of_w * torch.randn(1, *w_shape, dtype=torch.float64)).float()
+                w = (10.0**of_w * double(1, *w_shape)).float()
                 sums = {k: torch.zeros(p.shape, dtype=torch.float64) for k, p in model.named_parameters()}
                 engine.add_clipped_sum(sums, (x, w), None, thresholds)
                 assert float(torch.cat([v.flatten() for v in sums.values()]).norm()) <= most, (of_x, of_w)

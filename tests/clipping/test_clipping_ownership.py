@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import called, double, equals_a_loop, is_refused, most_moved, waves
+from oracles import called, double, each, equals_a_loop, is_refused, most_moved, one_or_two_views, waves
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -120,8 +120,8 @@ LAYOUTS: dict[str, tuple[Layout, list[Callable[[], nn.Module]], tuple[int, ...]]
 
 
 @pytest.mark.thorough(cases="values")
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize(("function", "layers", "shape"), LAYOUTS.values(), ids=LAYOUTS)
+@one_or_two_views
+@each("function, layers, shape", LAYOUTS)
 def test_layouts_are_fast_and_right(
     function: Layout, layers: list[Callable[[], nn.Module]], shape: tuple[int, ...], views: int
 ) -> None:
@@ -190,8 +190,8 @@ TIME_FIRST: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("make", TIME_FIRST.values(), ids=TIME_FIRST)
+@one_or_two_views
+@each("make", TIME_FIRST)
 def test_models_with_time_first_are_fast_right_and_bounded(make: Callable[[], nn.Module], views: int) -> None:
     model = make().double()
     engine = FastEngine(model, next_words, FlatClipping(C), views=views)

@@ -20,6 +20,7 @@ from oracles import (
     Of,
     Sums,
     clipped_sum,
+    each,
     equal,
     equals_a_loop,
     loop,
@@ -267,7 +268,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize(("checker", "patches"), PLANTS.values(), ids=PLANTS)
+@each("checker, patches", PLANTS)
 def test_the_planted_bug_is_seen(
     checker: Checker, patches: list[Patch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +350,7 @@ HOLES: dict[str, tuple[Loss, Patch]] = {
 }
 
 
-@pytest.mark.parametrize(("loss", "patch"), HOLES.values(), ids=HOLES)
+@each("loss, patch", HOLES)
 def test_planted_bug_one_record_moves_the_sum_by_more_than_the_bound(
     loss: Loss, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

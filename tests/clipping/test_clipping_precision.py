@@ -16,6 +16,8 @@ from oracles import (
     both,
     by_definition,
     double,
+    each,
+    equal,
     equals_a_loop,
     plan,
     run,
@@ -130,7 +132,7 @@ MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @both
-@pytest.mark.parametrize(("make", "shape"), MIXED.values(), ids=MIXED)
+@each("make, shape", MIXED)
 def test_parameters_of_several_types_are_summed_each_in_its_own(
     make: Callable[[], nn.Module], shape: tuple[int, ...], kind: type[GradientEngine]
 ) -> None:
@@ -144,9 +146,7 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
 
     narrow = any(p.dtype == torch.bfloat16 for p in model.parameters())
     for name, value in by_definition(model, squares, (x,), C).items():
-        torch.testing.assert_close(
-            summed(x)[name].double(), value, rtol=0.03 if narrow else 1e-5, atol=0.01 if narrow else 1e-6
-        )
+        equal(summed(x)[name].double(), value, 0.03 if narrow else 1e-5, 0.01 if narrow else 1e-6)
     for i in range(6):
         assert sum(float(v.double().square().sum()) for v in summed(x[i : i + 1]).values()) <= C**2
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Of, custom, double, equals_a_loop, squares, waves
+from oracles import Of, custom, double, each, equals_a_loop, one_or_two_views, squares, waves
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -111,8 +111,8 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
 
 
 @pytest.mark.thorough(cases="values")
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize(("function", "shape"), OF_PARAMETERS.values(), ids=OF_PARAMETERS)
+@one_or_two_views
+@each("function, shape", OF_PARAMETERS)
 def test_operations_with_parameters_are_fast_and_right(
     function: Function, shape: tuple[int, ...], views: int
 ) -> None:
@@ -159,7 +159,7 @@ OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("function", OF_RECORDS.values(), ids=OF_RECORDS)
+@each("function", OF_RECORDS)
 def test_operations_within_records_are_fast_and_right(function: Callable[[Tensor], Tensor]) -> None:
     equals_a_loop(engine_of(lambda w, h: function(h) * w, 1), double(5, 5, 4))
 
@@ -192,7 +192,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[in
 }
 
 
-@pytest.mark.parametrize(("make", "loss", "shape"), MODELS.values(), ids=MODELS)
+@each("make, loss, shape", MODELS)
 def test_rare_models_are_right(
     make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
 ) -> None:
@@ -283,11 +283,11 @@ def written(m: Any, x: Tensor) -> Tensor:
     return hidden
 
 
-def written_into_weights(m: Any, x: Tensor) -> Tensor:
+def written_into_weights(m: Any, x: Tensor) -> Any:
     weights = m.out.weight.repeat(len(x), 1, 1)
     weights[:, 0] = m.out(x)[:, :1] * x
     weights += x[:, None] * m.out.weight
-    return torch.as_tensor((weights * weights).sum(2))
+    return (weights * weights).sum(2)
 
 
 def added(m: Any, x: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ ODD: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("forward", FORWARDS.values(), ids=FORWARDS)
+@each("forward", FORWARDS)
 def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
     forward: Callable[[Any, Tensor], Tensor],
 ) -> None:
@@ -331,6 +331,6 @@ def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
     )
 
 
-@pytest.mark.parametrize("forward", ODD.values(), ids=ODD)
+@each("forward", ODD)
 def test_odd_models_equal_a_loop(forward: Callable[[Any, Tensor], Tensor]) -> None:
     equals_a_loop(FastEngine(Of(forward, out=nn.Linear(6, 3)).double(), squares, RULE), double(5, 6))

@@ -27,7 +27,7 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import plan
+from oracles import each, plan
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -95,7 +95,7 @@ READS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@each("read", READS)
 def test_a_value_of_a_record_is_not_read(read: Callable[[Tensor], object]) -> None:
     def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         read(x)
@@ -227,7 +227,7 @@ PLACES: dict[str, Callable[[Any, float], object]] = {
 }
 
 
-@pytest.mark.parametrize("keep", PLACES.values(), ids=PLACES)
+@each("keep", PLACES)
 @pytest.mark.parametrize("of", [float, lambda t: t.item()], ids=["float", "item"])
 def test_no_place_can_hold_a_value_of_a_record(
     keep: Callable[[Any, float], object], of: Callable[[Tensor], float]

@@ -15,7 +15,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import Of, cross_entropy, equal, equals_a_loop, most_moved, norms_found, step
+from oracles import (
+    Of,
+    cross_entropy,
+    double,
+    equal,
+    equals_a_loop,
+    most_moved,
+    norms_found,
+    one_or_two_views,
+    step,
+)
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,7 +119,7 @@ KINDS = {
 
 
 def numbers(*shape: int) -> Tensor:
-    return (0.5 * torch.randn(*shape, dtype=torch.float64)).requires_grad_()
+    return (0.5 * double(*shape)).requires_grad_()
 
 
 def by_cells(cell: Cell, x: Tensor, first: tuple[Tensor, ...], weights: Weights) -> Tensor:
@@ -144,7 +154,7 @@ def test_all_gradients_are_those_of_autograd(
     previous = previous_of(first[0], wanted[:, :steps]).detach()
 
     def check(found: Tensor, pulled: Pulled) -> None:
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+        equal(found, wanted, 1e-9, 1e-12)
         sums = [
             torch.einsum("btp,btd->pd", pulled.a, x),
             torch.einsum("btp,btd->pd", pulled.z, previous),
@@ -153,7 +163,7 @@ def test_all_gradients_are_those_of_autograd(
         ]
         ours = (*sums[: len(present)], pulled.a @ weights.w_ih, *pulled.state)
         for one, other in zip(ours, truth, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+            equal(one, other, 1e-9, 1e-11)
 
     with torch.no_grad():
         found = kind.run(x, first, weights)
@@ -214,7 +224,7 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("views", [1, 2])
+@one_or_two_views
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_states_that_depend_on_the_records(layer: Layer, batch_first: bool, views: int) -> None:
@@ -224,7 +234,7 @@ def test_states_that_depend_on_the_records(layer: Layer, batch_first: bool, view
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("views", [1, 2])
+@one_or_two_views
 @LAYERS
 def test_fused_kernels_equal_the_loop_and_are_bounded(
     twins: None, layer: Layer, views: int, monkeypatch: pytest.MonkeyPatch
@@ -301,7 +311,7 @@ def test_kernels_equal_their_twins(dtype: torch.dtype) -> None:
         for one, other in zip(found, TWINS[name](*args), strict=True):
             assert (one is None) == (other is None)
             if other is not None:
-                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+                equal(one, other, 1e-5, 1e-5)
         return tuple(found)
 
     def some(*shape: int) -> Tensor:

@@ -20,6 +20,7 @@ from oracles import (
     clipped_sum,
     cross_entropy,
     custom,
+    each,
     equal,
     equals_a_loop,
     is_refused,
@@ -246,7 +247,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*(jit.script|nested tensors|torch.jit)")
-@pytest.mark.parametrize(("function", "reason"), REFUSED.values(), ids=REFUSED)
+@each("function, reason", REFUSED)
 def test_what_vmap_cannot_run_and_what_sees_several_records_is_refused(
     function: Function, reason: str
 ) -> None:
@@ -297,7 +298,7 @@ WAYS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "reason"), WAYS.values(), ids=WAYS)
+@each("way, reason", WAYS)
 def test_tensors_of_an_earlier_batch_cannot_be_read(
     way: Callable[[Tensor, Tensor], Tensor], reason: str
 ) -> None:
@@ -460,7 +461,7 @@ MODELS: dict[str, tuple[nn.Module, str]] = {
 
 
 @both
-@pytest.mark.parametrize(("model", "message"), MODELS.values(), ids=MODELS)
+@each("model, message", MODELS)
 def test_models_refused_before_any_data(model: nn.Module, message: str, kind: type[GradientEngine]) -> None:
     for check in (check_model, lambda model: kind(model, squares, RULE)):
         with pytest.raises(UnsupportedModel, match=message):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from oracles import Batch, Loss, Of, both, clipped_sum, equal, most_moved, sums_of
+from oracles import Batch, Loss, Of, both, clipped_sum, each, equal, most_moved, sums_of
 from test_clipping_layers import CASES, Case
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -115,8 +115,8 @@ MODES = {
 @pytest.mark.filterwarnings(
     "ignore:LSTM with projections", "ignore:Mismatch dtype"
 )  # torch's own, for RMSNorm under autocast
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("mode", MODES)
+@each("case", CASES)
 def test_one_record_moves_the_sum_by_at_most_the_bound(case: Case, mode: Mode) -> None:
     if mode.loss is cast:
         try:  # oneDNN has no LSTM in bfloat16 for processors without AVX-512
@@ -129,8 +129,8 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(case: Case, mode: Mode) -
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:Mismatch dtype")
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("mode", MODES)
+@each("case", CASES)
 def test_one_record_moves_the_sum_on_cuda_by_at_most_the_bound(
     case: Case, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, clipped_sum, equals_a_loop, squares
+from oracles import Loss, clipped_sum, each, equals_a_loop, squares
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,8 +32,8 @@ class Net(nn.Module):
         self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
         self.rate = 0.5
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.last(self.first(x).sin()))
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x).sin())
 
 
 def records(n: int, seed: int = 0) -> Tensor:
@@ -51,7 +51,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@each("make", MODELS)
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_new(
     make: Callable[[], nn.Module], n: int
@@ -128,10 +128,10 @@ def test_a_first_step_takes_three_passes_more_and_copies_nothing(
     assert later == [(1, 1, 0, 0, 0)] * 2
 
 
-def scheduled(m: nn.Module, x: Tensor) -> Tensor:
+def scheduled(m: nn.Module, x: Tensor) -> Any:
     """Weighted by a number that the user changes between steps."""
     assert isinstance(m, Net)
-    return torch.as_tensor(squares(m, x) * m.rate + m.last.weight.norm() * 0.01 * m.rate)
+    return squares(m, x) * m.rate + m.last.weight.norm() * 0.01 * m.rate
 
 
 def test_a_number_of_a_schedule_counts_in_the_next_step() -> None:

@@ -152,10 +152,9 @@ class Twice(nn.Module):
         self.table, self.head = nn.Embedding(5, 12), nn.Linear(12, 5, bias=False)
         self.head.weight = self.table.weight
 
-    def forward(self, numbers: Tensor) -> Tensor:
+    def forward(self, numbers: Tensor) -> Any:
         x = self.twice(torch.tanh(self.twice(self.table(numbers))))
-        found: Tensor = self.head(torch.tanh(F.linear(x, self.viewed.squeeze(0))))
-        return found
+        return self.head(torch.tanh(F.linear(x, self.viewed.squeeze(0))))
 
 
 def test_no_form_depends_on_whether_layers_may_be_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,9 +187,8 @@ def _layers_turned(patch: pytest.MonkeyPatch) -> None:
 
 
 def _norms_of_the_first(patch: pytest.MonkeyPatch) -> None:
-    def first(stack: Any) -> Tensor:
-        norms: Tensor = stack._use.squared_norms().view(len(stack._names), -1)[0]
-        return norms
+    def first(stack: Any) -> Any:
+        return stack._use.squared_norms().view(len(stack._names), -1)[0]
 
     patch.setattr(parameter._Stack, "squared_norms", first)
 
@@ -235,11 +233,10 @@ class Changed(nn.Module):
         return y
 
 
-def under_autocast(model: nn.Module, x: Tensor) -> Tensor:
+def under_autocast(model: nn.Module, x: Tensor) -> Any:
     with torch.autocast("cpu", torch.bfloat16):
         found: Tensor = model(x).float()
-    losses: Tensor = found.square().sum(1)
-    return losses
+    return found.square().sum(1)
 
 
 def test_a_tensor_that_is_changed_is_cast_again() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import Batch, Loss, Of, double, equals_a_loop, sums_of, waves
+from oracles import Batch, Loss, Of, double, equals_a_loop, one_or_two_views, sums_of, waves
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, FlatClipping, MemoryBudget
@@ -101,7 +101,7 @@ def test_normalisations_equal_the_loop(kind: str, between: list[int], normal: li
     same(nn.Sequential(layer, nn.Tanh(), nn.Linear(normal[-1], 2)).double(), waves, (x,), views)
 
 
-@pytest.mark.parametrize("views", [1, 2])
+@one_or_two_views
 @pytest.mark.parametrize("padding_idx", [None, 2, -1])
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_equal_the_loop(mode: str, padding_idx: int | None, views: int) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import by_definition, cross_entropy, equal, sums_of
+from oracles import by_definition, cross_entropy, double, equal, sums_of
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -56,9 +56,8 @@ class Checkpointed(nn.Module):
         super().__init__()
         self.model = rows(normed)
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = checkpoint(self.model, x, use_reentrant=False)
-        return found
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.model, x, use_reentrant=False)
 
 
 def rows(norm: Callable[..., nn.Module]) -> nn.Sequential:
@@ -88,7 +87,7 @@ def test_sums_are_those_of_the_definition(
     torch.manual_seed(0)
     make, shape = MODELS[name]
     model = make().double()
-    x, y = torch.randn(8, *shape, dtype=torch.float64), torch.arange(8) % 3
+    x, y = double(8, *shape), torch.arange(8) % 3
     x[2:4] *= 1e-3  # two that are not clipped
     found = clipped(model, x, y, 0.3, **options)
     equal(
@@ -107,10 +106,9 @@ class Twice(nn.Module):
         super().__init__()
         self.layer, self.out = normed(nn.Linear(7, 7, bias=False)), nn.Linear(7, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         weight = self.layer.weight
-        found: Tensor = self.out(F.linear(F.linear(x, weight).tanh(), weight))
-        return found
+        return self.out(F.linear(F.linear(x, weight).tanh(), weight))
 
 
 class OfOne(nn.Module):
@@ -135,7 +133,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_weights_that_the_rule_does_not_fit_are_right_as_well(name: str) -> None:
     model = OTHERS[name]().double()
-    x, y = torch.randn(8, 7, dtype=torch.float64), torch.arange(8) % 3
+    x, y = double(8, 7), torch.arange(8) % 3
     equal(clipped(model, x, y, 0.3), by_definition(model, cross_entropy, (x, y), 0.3), rtol=0, atol=1e-11)
 
 
@@ -163,7 +161,7 @@ def test_planted_bug_in_weight_norm(
     torch.manual_seed(0)
     make, shape = MODELS[model] if model in MODELS else (OTHERS[model], (7,))
     net = make().double()
-    x, y = torch.randn(8, *shape, dtype=torch.float64), torch.arange(8) % 3
+    x, y = double(8, *shape), torch.arange(8) % 3
     found, wanted = clipped(net, x, y, 0.3), by_definition(net, cross_entropy, (x, y), 0.3)
     assert not all(torch.allclose(found[key], wanted[key], rtol=0, atol=1e-11) for key in wanted)
 
