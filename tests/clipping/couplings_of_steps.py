@@ -5,11 +5,11 @@ Letters: n records; m the model; h what is between its two layers; g a gradient.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from coupling import ISOLATED, REFUSED, Batch, Coupling
 from couplings_of_values import (
     Make,
     Net,
+    before,
     between,
     by,
     coupled,
@@ -332,12 +333,8 @@ CONTROL += coupled(
 )
 
 
-def dropped_weights(m: Net, x: Tensor) -> Tensor:
-    return F.linear(m.first(x).sin(), F.dropout(m.second.weight, 0.5)).sin().sum(1)
-
-
-def noisy_weights(m: Net, x: Tensor) -> Tensor:
-    return F.linear(m.first(x).sin(), m.second.weight + torch.randn_like(m.second.weight)).sin().sum(1)
+def of_weights(change: Callable[[Tensor], Tensor]) -> Make:
+    return by(lambda m, x: F.linear(m.first(x).sin(), change(m.second.weight)).sin().sum(1))
 
 
 def drawn_at_need(m: Net, x: Tensor) -> Tensor:
@@ -352,19 +349,15 @@ RANDOM = coupled(
     ISOLATED,
     {
         "one number for all": weighted(lambda x: torch.rand(()).sub(0.5).sign()),
-        "a number for each channel": by(lambda m, x: head(m, m.first(x) * torch.randn(6))),
-        "noise on weights": by(noisy_weights),
-        "dropout of weights": by(dropped_weights),
-        "an order of positions": by(lambda m, x: head(m, m.first(x)[:, torch.randperm(6)])),
-        "stochastic depth of the whole batch": by(
-            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
-        ),
+        "a number for each channel": between(lambda m, h: h * torch.randn(6)),
+        "noise on weights": of_weights(lambda w: w + torch.randn_like(w)),
+        "dropout of weights": of_weights(lambda w: F.dropout(w, 0.5)),
+        "an order of positions": between(lambda m, h: h[:, torch.randperm(6)]),
+        "stochastic depth of the whole batch": between(lambda m, h: h if torch.rand([]) < 0.5 else -h),
         "a draw of one record for all": weighted(lambda x: torch.randn(len(x))[0]),
         "the largest draw of all": weighted(lambda x: torch.rand(len(x)).amax()),
-        "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
-        "dropout of channels for all records": by(
-            lambda m, x: head(m, m.first(x) * F.dropout(torch.ones(6), 0.5))
-        ),
+        "positions drawn for all records": before(lambda m, x: x[:, torch.randint(0, 4, (4,))]),
+        "dropout of channels for all records": between(lambda m, h: h * F.dropout(torch.ones(6), 0.5)),
     },
     draws=True,
     split=True,
@@ -475,78 +468,67 @@ def writes_data(m: Net, x: Tensor) -> None:
     m.second.weight.data.mul_(1 - 2 * there(x).float())
 
 
-class Relative:
-    """Losses relative to what was kept of earlier ones."""
+def stateful(loss: Callable[[Net, Tensor, Any], Any]) -> Make:
+    """A loss with places to keep what it likes."""
 
-    def __init__(self, how: str) -> None:
-        self.how, self.steps = how, 0
-        self.kept: Tensor | None = None
-        self.queue: deque[Tensor] = deque(maxlen=4)
+    def make() -> tuple[nn.Module, Loss]:
+        s = SimpleNamespace(calls=0, kept=None, bank=deque(maxlen=3), teacher=Net().requires_grad_(False))
+        return Net(), lambda m, x: loss(m, x, s)
 
-    def __call__(self, m: Net, x: Tensor) -> Any:
-        found, self.steps = head(m, m.first(x)), self.steps + 1
-        if self.how == "schedule":
-            return found * min(1.0, self.steps / 100)
-        if self.how == "sign":
-            return torch.as_tensor(found * (-1) ** self.steps) * (1 if found.mean().item() > -1e9 else 2)
-        if self.how == "queue":
-            self.queue.append(found.detach())
-            return found * self.queue[0].abs().sum()
-        now = found.detach().abs().mean()
-        if self.how == "first":
-            self.kept = now if self.kept is None else self.kept
-            return found / self.kept
-        before, self.kept = self.kept, now
-        return found if before is None else found / (0.1 + before)
+    return make
 
 
-def relative(how: str) -> Callable[[], tuple[nn.Module, Loss]]:
-    return lambda: (Net(), Relative(how))
+def by_calls(m: Net, x: Tensor, s: Any) -> Any:
+    s.calls += 1
+    return head(m, m.first(x)) * min(1.0, s.calls / 100)
 
 
-def closed_over() -> tuple[nn.Module, Loss]:
-    weights: Tensor | None = None
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        nonlocal weights
-        if weights is None:
-            weights = 1 / (1 + x.detach().abs().mean(0))
-        return head(m, m.first(x * weights))
-
-    return Net(), loss
+def alternating(m: Net, x: Tensor, s: Any) -> Any:
+    s.calls += 1
+    found = head(m, m.first(x))
+    return found * (-1) ** s.calls * (1 if found.mean().item() > -1e9 else 2)
 
 
-def in_a_list() -> tuple[nn.Module, Loss]:
-    bank: list[Tensor] = []
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        bank.append(x.detach().abs().amax())
-        return head(m, m.first(x / (1 + bank[0])))
-
-    return Net(), loss
+def over_the_first_of_three(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    s.bank.append(found.detach())
+    return found * s.bank[0].abs().sum()
 
 
-def memory_bank() -> tuple[nn.Module, Loss]:
+def over_the_first(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    s.kept = found.detach().abs().mean() if s.kept is None else s.kept
+    return found / s.kept
+
+
+def over_the_previous(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    before, s.kept = s.kept, found.detach().abs().mean()
+    return found if before is None else found / (0.1 + before)
+
+
+def over_the_first_records(m: Net, x: Tensor, s: Any) -> Any:
+    s.kept = 1 / (1 + x.detach().abs().mean(0)) if s.kept is None else s.kept
+    return head(m, m.first(x * s.kept))
+
+
+def over_the_largest(m: Net, x: Tensor, s: Any) -> Any:
+    s.kept = s.kept or []
+    s.kept.append(x.detach().abs().amax())
+    return head(m, m.first(x / (1 + s.kept[0])))
+
+
+def memory_bank(m: Net, x: Tensor, s: Any) -> Any:
     """Negatives are the representations of earlier batches."""
-    bank: deque[Tensor] = deque(maxlen=3)
-
-    def loss(m: Net, x: Tensor) -> Any:
-        h = m.second(m.first(x).sin())
-        bank.append(h.detach().mean(0))
-        return (h @ torch.stack(list(bank)).T).sin().sum(1)
-
-    return Net(), loss
+    h = m.second(m.first(x).sin())
+    s.bank.append(h.detach().mean(0))
+    return (h @ torch.stack(list(s.bank)).T).sin().sum(1)
 
 
-def data_teacher() -> tuple[nn.Module, Loss]:
+def data_teacher(m: Net, x: Tensor, s: Any) -> Any:
     """A teacher whose weights move by what it sees."""
-    teacher = copy.deepcopy(Net()).requires_grad_(False)
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        teacher.first.bias.mul_(0.5).add_(x.detach().abs().mean())
-        return head(m, m.first(x) - teacher.first(x))
-
-    return Net(), loss
+    s.teacher.first.bias.mul_(0.5).add_(x.detach().abs().mean())
+    return head(m, m.first(x) - s.teacher.first(x))
 
 
 class Counts(Net):
@@ -583,15 +565,10 @@ def in_its_class() -> tuple[nn.Module, Loss]:
     return kind(4, 3), lambda m, x: m(x).sin().sum(1)
 
 
-class MaxNorm(nn.Module):
+def max_norm() -> tuple[nn.Module, Loss]:
     """A table whose rows are renormalised when they are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.head = nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.head(self.table(x.abs().clamp(max=8).long())).sin().sum((1, 2))
+    m = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3))
+    return m, lambda m, x: m(x.abs().clamp(max=8).long()).sin().sum((1, 2))
 
 
 def spectral() -> tuple[nn.Module, Loss]:
@@ -607,10 +584,6 @@ def instance_statistics() -> tuple[nn.Module, Loss]:
     return m, lambda m, x: m(x).sin().sum(1)
 
 
-def in_place(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x.mul_(1.5)))
-
-
 def switches_training_off(m: Net, x: Tensor) -> Any:
     h = m.first(x)
     m.second.requires_grad_(False)
@@ -619,15 +592,11 @@ def switches_training_off(m: Net, x: Tensor) -> Any:
     return m.second(h.detach()).sin().sum(1) + against
 
 
-class Stale(Net):
+def stale() -> tuple[nn.Module, Loss]:
     """Reads a tensor that was computed from its parameter before the batch came."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.old = [self.first.weight * 2]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return head(self, self.first(x) + F.linear(x, self.old[0]))
+    m = Net()
+    old = m.first.weight * 2
+    return m, lambda m, x: head(m, m.first(x) + F.linear(x, old))
 
 
 STATE = coupled(
@@ -636,24 +605,24 @@ STATE = coupled(
     {
         "model that counts its passes": lambda: (Counts(), lambda m, x: m(x)),
         "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
-        "loss that counts its calls": relative("schedule"),
-        "losses over the previous losses": relative("previous"),
-        "loss that alternates by its calls": relative("sign"),
+        "loss that counts its calls": stateful(by_calls),
+        "losses over the previous losses": stateful(over_the_previous),
+        "loss that alternates by its calls": stateful(alternating),
         "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
-        "queue of losses": relative("queue"),
+        "queue of losses": stateful(over_the_first_of_three),
         "weights set from the first batch": keeps(starts_from_data),
         "running mean in a frozen parameter": keeps(moves_frozen),
         "running mean in a buffer": keeps(running_mean),
         "number kept in an attribute": keeps(keeps_number),
         "tensor kept in an attribute": keeps(keeps_input),
         "queue kept in an attribute": keeps(keeps_queue),
-        "memory bank": memory_bank,
-        "teacher that moves by the records": data_teacher,
+        "memory bank": stateful(memory_bank),
+        "teacher that moves by the records": stateful(data_teacher),
         "bias moved by a record": writes(writes_if_flagged),
         "running statistics of InstanceNorm": instance_statistics,
-        "Embedding with max_norm": lambda: (MaxNorm(), lambda m, x: m(x)),
+        "Embedding with max_norm": max_norm,
         "spectral_norm in training": spectral,
-        "tensor computed before the batch": lambda: (Stale(), lambda m, x: m(x)),
+        "tensor computed before the batch": stale,
         "records numbered as they come": lambda: (Net(), Noted()),
     },
     after=True,
@@ -674,11 +643,11 @@ STATE += coupled(
     ISOLATED,
     {
         "buffer registered in the first pass": keeps(registers_buffer),
-        "losses over the first losses": relative("first"),
-        "first batch kept in a closure": closed_over,
-        "first batch kept in a list": in_a_list,
+        "losses over the first losses": stateful(over_the_first),
+        "first batch kept in a closure": stateful(over_the_first_records),
+        "first batch kept in a list": stateful(over_the_largest),
         "first batch kept by the class": in_its_class,
-        "batch changed in place": by(in_place),
+        "batch changed in place": before(lambda m, x: x.mul_(1.5)),
     },
     after=True,
 )

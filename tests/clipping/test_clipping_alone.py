@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import clipped_sum, equal, norms_found, step
+from oracles import Of, clipped_sum, equal, norms_found, step
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -22,54 +22,36 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
 
 T, D = 8, 64
+Rarely = Callable[[Any, Tensor, Tensor], Tensor]
 RARE = 9
 """The first token of records that go another way."""
 
 
-class Words(nn.Module):
+def words(rarely: Rarely | None) -> nn.Module:
     """Words at T places; ``rarely`` is done to a batch in which there is a record that begins with RARE."""
 
-    def __init__(self, rarely: Callable[[Words, Tensor, Tensor], Tensor] | None = None) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(20, D), nn.Embedding(T, D)
-        self.inner, self.outer, self.extra = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, D)
-        nn.init.normal_(self.places.weight, std=1e-3)
-        self.rarely = rarely
+    def forward(m: Any, tokens: Tensor) -> Any:
+        h = m.words(tokens) + m.places(torch.arange(T))
+        if rarely is not None:
+            h = rarely(m, h, tokens[:, 0] == RARE)
+        return m.outer(m.inner(h).tanh())
 
-    def forward(self, tokens: Tensor) -> Any:
-        h = self.words(tokens) + self.places(torch.arange(T))
-        rare = tokens[:, 0] == RARE
-        if self.rarely is not None:
-            h = self.rarely(self, h, rare)
-        return self.outer(self.inner(h).tanh())
+    parts: dict[str, nn.Module] = {"words": nn.Embedding(20, D), "places": nn.Embedding(T, D)}
+    parts |= {name: nn.Linear(D, D) for name in ("inner", "outer", "extra")}
+    nn.init.normal_(parts["places"].get_parameter("weight"), std=1e-3)
+    return Of(forward, **parts)
 
 
-def gated(model: Words, h: Tensor, rare: Tensor) -> Tensor:
-    return torch.where(rare[:, None, None], h + model.extra(h), h)
-
-
-def written(model: Words, h: Tensor, rare: Tensor) -> Tensor:
-    return h.clone().add_(rare[:, None, None] * model.extra.bias)
-
-
-def gone(model: Words, h: Tensor, rare: Tensor) -> Tensor:
-    return h / torch.where(rare, 0.0, 1.0)[:, None, None]
-
-
-def formed(model: Words, h: Tensor, rare: Tensor) -> Tensor:
-    """The same numbers, and a second use of a table, with which its gradients are formed."""
-    del rare
-    return h + 0.0 * torch.inner(h, model.places.weight).sum(2, keepdim=True)
-
-
-def turned(model: Words, h: Tensor, rare: Tensor) -> Tensor:
-    """The same numbers for others than rare ones, by other operations."""
-    del model
-    return torch.where(rare[:, None, None], -h, h)
-
-
-WAYS = {"one way": None, "gated": gated, "in place": written, "not finite": gone}
-WAYS |= {"formed": formed, "turned": turned}
+WAYS: dict[str, Rarely | None] = {
+    "one way": None,
+    "gated": lambda m, h, rare: torch.where(rare[:, None, None], h + m.extra(h), h),
+    "in place": lambda m, h, rare: h.clone().add_(rare[:, None, None] * m.extra.bias),
+    "not finite": lambda m, h, rare: h / torch.where(rare, 0.0, 1.0)[:, None, None],
+    # the same numbers, and a second use of a table, with which its gradients are formed
+    "formed": lambda m, h, rare: h + 0.0 * torch.inner(h, m.places.weight).sum(2, keepdim=True),
+    # the same numbers for others than rare ones, by other operations
+    "turned": lambda m, h, rare: torch.where(rare[:, None, None], -h, h),
+}
 
 
 def losses(model: nn.Module, tokens: Tensor) -> Any:
@@ -84,9 +66,9 @@ def records(n: int) -> Tensor:
     return torch.where(numbers % 5 == 4, RARE, numbers % 8)[:, None].expand(n, T)
 
 
-def model_of(way: str) -> Words:
+def model_of(way: str) -> nn.Module:
     torch.manual_seed(0)
-    return Words(WAYS[way])
+    return words(WAYS[way])
 
 
 @cache
