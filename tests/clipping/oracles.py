@@ -146,7 +146,7 @@ def step(
     engine: GradientEngine,
     *batch: Tensor,
     mask: Tensor | None = None,
-    into: Sums | None = None,
+    into: Any = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Sums, RawStatistics]:
     """The clipped sums of a batch by an engine, by name, in the parameters' own types, and its statistics."""
