@@ -29,7 +29,7 @@ from couplings_of_values import (
     there,
     weighted,
 )
-from oracles import Loss, custom
+from oracles import Loss, Trained, custom
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -122,7 +122,7 @@ def gradient_penalty(m: Net, x: Tensor) -> Any:
     return head(m, m.first(x)) + torch.as_tensor(found[0]).norm()
 
 
-def parameter_hook() -> tuple[nn.Module, Loss]:
+def parameter_hook() -> Trained:
     m = Net()
     m.first.weight.register_hook(lambda g: g / g.norm())  # type: ignore[no-untyped-call]
     return m, lambda m, x: head(m, m.first(x))
@@ -188,7 +188,7 @@ BACKWARD += [
 ]
 
 
-def asked(question: Callable[[Tensor], Any]) -> Callable[[], tuple[nn.Module, Loss]]:
+def asked(question: Callable[[Tensor], Any]) -> Make:
     """All records take another branch if the question about the batch is answered by yes."""
 
     def loss(m: Net, x: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def until_small(m: Net, x: Tensor) -> Tensor:
     return head(m, h)
 
 
-def by_condition(m: Net, x: Tensor) -> Tensor:
+def by_condition(m: Net, x: Tensor) -> Any:
     return head(m, m.first(x)) * torch.cond(
         x.detach().amax() > 3, lambda a: -a.sum(1).sign(), lambda a: a.sum(1).sign(), (x.detach(),)
     )
@@ -403,7 +403,7 @@ class WithSideEffect(Net):
         return 1.0 if not isinstance(self.kept, Tensor | float) else self.kept
 
 
-def keeps(side_effect: Callable[[Any, Tensor], None]) -> Callable[[], tuple[nn.Module, Loss]]:
+def keeps(side_effect: Callable[[Any, Tensor], None]) -> Make:
     return lambda: (WithSideEffect(side_effect), lambda m, x: m(x))
 
 
@@ -450,7 +450,7 @@ def keeps_largest_if_flagged(m: WithSideEffect, x: Tensor) -> None:
         m.kept = -1.0
 
 
-def writes(change: Callable[[Net, Tensor], object]) -> Callable[[], tuple[nn.Module, Loss]]:
+def writes(change: Callable[[Net, Tensor], object]) -> Make:
     def loss(m: Net, x: Tensor) -> Tensor:
         with torch.no_grad():
             change(m, x)
@@ -471,7 +471,7 @@ def writes_data(m: Net, x: Tensor) -> None:
 def stateful(loss: Callable[[Net, Tensor, Any], Any]) -> Make:
     """A loss with places to keep what it likes."""
 
-    def make() -> tuple[nn.Module, Loss]:
+    def make() -> Trained:
         s = SimpleNamespace(calls=0, kept=None, bank=deque(maxlen=3), teacher=Net().requires_grad_(False))
         return Net(), lambda m, x: loss(m, x, s)
 
@@ -560,24 +560,24 @@ class InClass(nn.Linear):
         return super().forward(x - self.mean)
 
 
-def in_its_class() -> tuple[nn.Module, Loss]:
+def in_its_class() -> Trained:
     kind = type("InClassOfThisRun", (InClass,), {})
     return kind(4, 3), lambda m, x: m(x).sin().sum(1)
 
 
-def max_norm() -> tuple[nn.Module, Loss]:
+def max_norm() -> Trained:
     """A table whose rows are renormalised when they are read."""
     m = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3))
     return m, lambda m, x: m(x.abs().clamp(max=8).long()).sin().sum((1, 2))
 
 
-def spectral() -> tuple[nn.Module, Loss]:
+def spectral() -> Trained:
     m = Net()
     nn.utils.parametrizations.spectral_norm(m.first)
     return m, lambda m, x: head(m, m.first(x))
 
 
-def instance_statistics() -> tuple[nn.Module, Loss]:
+def instance_statistics() -> Trained:
     m = nn.Sequential(
         nn.InstanceNorm1d(2, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(8, 3)
     )
@@ -592,7 +592,7 @@ def switches_training_off(m: Net, x: Tensor) -> Any:
     return m.second(h.detach()).sin().sum(1) + against
 
 
-def stale() -> tuple[nn.Module, Loss]:
+def stale() -> Trained:
     """Reads a tensor that was computed from its parameter before the batch came."""
     m = Net()
     old = m.first.weight * 2

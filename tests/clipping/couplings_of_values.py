@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from coupling import ISOLATED, REFUSED, Batch, Coupling, dominate, vectors
-from oracles import Loss, Of
+from oracles import Loss, Maker, Of, Trained
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_map
 
 Between = Callable[["Net", Tensor], Tensor]
-Make = Callable[[], tuple[nn.Module, Loss]]
+Make = Callable[[], Trained]
 
 
 class Net(nn.Module):
@@ -57,9 +57,10 @@ def weighted(weight: Callable[[Tensor], Any]) -> Make:
     return by(lambda m, x: head(m, m.first(x)) * weight(x))
 
 
-def head(m: Net, h: Tensor) -> Any:
+def head(m: Net, h: Tensor) -> Tensor:
     """Losses whose gradients have either sign."""
-    return m.second(h.sin()).sin().flatten(1).sum(1)
+    found: Tensor = m.second(h.sin())
+    return found.sin().flatten(1).sum(1)
 
 
 def there(x: Tensor) -> Tensor:
@@ -80,10 +81,10 @@ def coupled(kind: str, expected: str, entries: dict[str, Make], **more: Any) -> 
     return [Coupling(name, kind, make, expected, **more) for name, make in entries.items()]
 
 
-def with_layer(layer: Callable[[], nn.Module], call: Callable[[nn.Module, Tensor], Tensor]) -> Make:
+def with_layer(layer: Maker, call: Callable[[nn.Module, Tensor], Tensor]) -> Make:
     """A model with one more module, whose first layer's output goes through ``call``."""
 
-    def make() -> tuple[nn.Module, Loss]:
+    def make() -> Trained:
         m = Net()
         m.extra = layer()
         return m, lambda m, x: head(m, call(m.extra, m.first(x)))
@@ -305,38 +306,38 @@ def of_positions(m: Net, h: Tensor) -> Any:
     return m.second(h.sin()).sin().sum((1, 2))
 
 
-def time_first(m: Net, x: Tensor) -> Tensor:
+def time_first(m: Net, x: Tensor) -> Any:
     h = m.first(x.transpose(0, 1).flatten(0, 1))
     return of_positions(m, h.view(x.shape[1], len(x), -1).transpose(0, 1))
 
 
-def tokens_by_size(m: Net, x: Tensor) -> Tensor:
+def tokens_by_size(m: Net, x: Tensor) -> Any:
     tokens = x.flatten(0, 1)
     order = tokens.detach().sum(1).argsort()
     out = tokens.new_zeros(len(tokens), 6).index_copy(0, order, m.first(tokens[order]))
     return of_positions(m, out.view(*x.shape[:2], -1))
 
 
-def sorted_in_python(m: Net, x: Tensor) -> Tensor:
+def sorted_in_python(m: Net, x: Tensor) -> Any:
     order = sorted(range(len(x)), key=lambda i: round(float(x[i, 0, 0])))
     h = m.first(torch.stack([x[i] for i in order]))
     return of_positions(m, torch.stack([h[order.index(i)] for i in range(len(x))]))
 
 
-def packed_positions(m: Net, x: Tensor) -> Tensor:
+def packed_positions(m: Net, x: Tensor) -> Any:
     kept = x[..., 0] < 3
     out = x.new_zeros(*x.shape[:2], 6)
     out[kept] = m.first(x[kept])
     return of_positions(m, out)
 
 
-def kept_reversed(m: Net, x: Tensor) -> Tensor:
+def kept_reversed(m: Net, x: Tensor) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.flip(0), lambda t: t):
         h = m.first(x)
     return of_positions(m, h)
 
 
-def adapted() -> tuple[nn.Module, Loss]:
+def adapted() -> Trained:
     """A low-rank adapter that starts at zero, on records in another order: no gradient shows it at first."""
 
     def forward(m: Any, x: Tensor) -> Any:
@@ -460,7 +461,7 @@ PLACE += [
 ]
 
 
-def frequencies() -> tuple[nn.Module, Loss]:
+def frequencies() -> Trained:
     """Gradients of a token divided by how often it is in the batch."""
     table = nn.Embedding(9, 4, scale_grad_by_freq=True)
     return nn.Sequential(table, nn.Linear(4, 3)), lambda m, x: m(x).sin().sum((1, 2))
@@ -524,7 +525,7 @@ def trimmed_by_branch(m: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     return alternate(torch.inner(x[:, :4], m.get_parameter("0.weight")))
 
 
-def packed() -> tuple[nn.Module, Loss]:
+def packed() -> Trained:
     """Sequences of several lengths, packed: products of as many rows as there are records of a length."""
 
     def forward(m: Any, x: Tensor) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from coupling import ISOLATED, Batch, vectors
-from couplings_of_values import Net, before, between, by, coupled, head, weighted
-from oracles import Loss, Of, called
+from couplings_of_values import Make, Net, before, between, by, coupled, head, weighted
+from oracles import Maker, Of, Trained, called
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,7 +32,7 @@ def padded_tokens(n: int) -> Batch:
     return (x * (torch.arange(6) < torch.randint(2, 7, (n, 1))),)
 
 
-def model(*layers: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss]]:
+def model(*layers: Maker) -> Make:
     return lambda: (nn.Sequential(*(layer() for layer in layers)), outputs)
 
 
@@ -42,7 +42,7 @@ def outputs(m: nn.Module, x: Tensor) -> Any:
     return found.flatten(1).sin().sum(1)
 
 
-def calls(call: Callable[[Any, Tensor], Any], *layers: Callable[[], nn.Module]) -> Any:
+def calls(call: Callable[[Any, Tensor], Any], *layers: Maker) -> Any:
     return lambda: (called(call, *layers)(), outputs)
 
 
@@ -74,10 +74,10 @@ def own_expert(m: Any, x: Tensor) -> Tensor:
     return torch.stack([layer(x) for layer in m[1:]], 1).mul(best[..., None]).sum(1)
 
 
-def noted(note: Callable[[Tensor], object]) -> Callable[[], tuple[nn.Module, Loss]]:
+def noted(note: Callable[[Tensor], object]) -> Make:
     """The loss keeps a list of its own."""
 
-    def make() -> tuple[nn.Module, Loss]:
+    def make() -> Trained:
         notes: list[object] = []
 
         def loss(m: Net, x: Tensor) -> Any:
@@ -96,7 +96,7 @@ def normalised_weights(m: Net, x: Tensor) -> Any:
     return head(m, m.first(x))
 
 
-def images(layer: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss]]:
+def images(layer: Maker) -> Make:
     return model(lambda: nn.Conv2d(2, 4, 3), layer, nn.ReLU, lambda: nn.Conv2d(4, 2, 2))
 
 

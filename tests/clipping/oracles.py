@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, ClippingRule, FlatClipping, PerLayerClipping
 from tacit.clipping.engine import GradientEngine, RawStatistics
@@ -27,6 +28,11 @@ one_or_two_views = pytest.mark.parametrize("views", [1, 2])
 Loss = Callable[..., Tensor]
 Batch = tuple[Tensor, ...]
 Sums = dict[str, Tensor]
+Shape = tuple[int, ...]
+Kind = type[GradientEngine]
+Maker = Callable[[], nn.Module]
+Trained = tuple[nn.Module, Loss]
+"""A model and its loss."""
 
 
 def each(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
@@ -53,7 +59,7 @@ class Of(nn.Module):
         return self.function(self, *batch)
 
 
-def called(function: Callable[[Any, Tensor], Any], *makers: Callable[[], nn.Module]) -> Callable[[], Of]:
+def called(function: Callable[[Any, Tensor], Any], *makers: Maker) -> Callable[[], Of]:
     """Make layers, and a function of those in a row and of the input."""
     return lambda: Of(lambda m, x: function(m.layers, x), layers=nn.ModuleList(make() for make in makers))
 
@@ -197,13 +203,13 @@ def is_refused(reason: str, engine: GradientEngine, *batch: Tensor) -> None:
 
 
 def moved_by(
-    make: Callable[[], nn.Module],
+    make: Maker,
     loss: Loss,
     batches: Sequence[Batch],
     i: int,
     C: float,
     *,
-    kind: type[GradientEngine] = FastEngine,
+    kind: Kind = FastEngine,
     changed: int = -1,
 ) -> float:
     """By how many C record i of the ``changed`` batch moves the sums of a run, from it to the last."""
@@ -228,6 +234,19 @@ def most_moved(engine: GradientEngine, *batch: Tensor, records: Sequence[int] | 
         rest = clipped_sum(engine, *(torch.cat([t[: i * K], t[(i + 1) * K :]]) for t in batch))
         apart.append(float((whole - rest).norm()) / C)
     return max(apart)
+
+
+class Watched(TorchDispatchMode):
+    """Tells a function of each operation, of what it was given and of what it found."""
+
+    def __init__(self, note: Callable[[Any, Any, Any], object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.note(func, args, found)
+        return found
 
 
 # --- sessions -----------------------------------------------------------------------------------------------

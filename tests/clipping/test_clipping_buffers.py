@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracles import Of, both, equals_a_loop, squares, step
+from oracles import Kind, Of, Sums, both, equals_a_loop, squares, step
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
@@ -27,7 +27,7 @@ class OnDemand(Mapping[str, Tensor]):
 
     def __init__(self, make: Callable[[str], Tensor], names: list[str]) -> None:
         self.make, self.names = make, names
-        self.made: dict[str, Tensor] = {}
+        self.made: Sums = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.made:
@@ -51,7 +51,7 @@ def add(engine: GradientEngine, buffers: Mapping[str, Tensor], x: Tensor) -> Non
 
 
 @both
-def test_buffers_are_made_when_they_are_needed(kind: type[GradientEngine]) -> None:
+def test_buffers_are_made_when_they_are_needed(kind: Kind) -> None:
     model, x = partly(), torch.randn(5, 4)
     engine = kind(model, squares, FlatClipping(1.0))
     at_once = {name: torch.ones_like(p) for name, p in engine.parameters.items()}
@@ -72,7 +72,7 @@ def test_buffers_of_unused_parameters_are_not_made() -> None:
 
 
 @both
-def test_buffers_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
+def test_buffers_that_do_not_fit_are_refused(kind: Kind) -> None:
     engine = kind(partly(), squares, FlatClipping(1.0))
     with pytest.raises(InvalidInput, match=r"no buffers for \['unused.bias', 'unused.weight'\]"):
         add(engine, OnDemand(lambda _: torch.zeros(3), ["used.weight", "used.bias"]), torch.randn(5, 4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,7 +14,19 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import Of, called, double, equal, equals_a_loop, loop, one_or_two_views, step, waves
+from oracles import (
+    Maker,
+    Of,
+    Shape,
+    called,
+    double,
+    equal,
+    equals_a_loop,
+    loop,
+    one_or_two_views,
+    step,
+    waves,
+)
 from torch import Tensor, nn
 
 from tacit import native
@@ -42,7 +54,7 @@ class Setting:
 
     channels: int
     outputs: int
-    size: tuple[int, ...]
+    size: Shape
     geometry: Geometry
 
     def tensors(self, rows: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -73,9 +85,11 @@ def square(
     channels: int, outputs: int, *size: int, kernel: int = 3, stride: int = 1, padding: int = 1
 ) -> Setting:
     """A kernel of 3, and the rest the same along each dimension."""
-    ones = (1,) * len(size)
-    geometry = Geometry(*(tuple(number * one for one in ones) for number in (3, stride, padding, 1)), 1)
-    return Setting(channels, outputs, size, geometry)
+
+    def along(number: int) -> Shape:
+        return (number,) * len(size)
+
+    return Setting(channels, outputs, size, Geometry(along(3), along(stride), along(padding), along(1), 1))
 
 
 FACTORS = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
@@ -358,7 +372,7 @@ def test_ghost_norms_without_their_allowance_are_not(kernels: None, monkeypatch:
     assert largest_contribution("ghost", 1e7) > 1.1
 
 
-def layer(shape: tuple[int, ...], budget: MemoryBudget, kernels: bool, rows: int = 256) -> str:
+def layer(shape: Shape, budget: MemoryBudget, kernels: bool, rows: int = 256) -> str:
     """The form for (C, P, size, kernel, stride, padding)."""
     C, P, size, kernel, stride, padding = shape
     x = torch.empty(rows, C, size, size, device="meta")
@@ -384,7 +398,7 @@ def layer(shape: tuple[int, ...], budget: MemoryBudget, kernels: bool, rows: int
     ],
     ids=str,
 )
-def test_the_rule(shape: tuple[int, ...], python: str, kernels: str, lean: str) -> None:
+def test_the_rule(shape: Shape, python: str, kernels: str, lean: str) -> None:
     assert layer(shape, FAST, kernels=False) == python
     assert layer(shape, FAST, kernels=True) == kernels
     assert layer(shape, LEAN, kernels=True) == lean
@@ -402,13 +416,13 @@ def formatted() -> nn.Module:
     return Of(lambda m, x: m.inside(x.contiguous(memory_format=torch.channels_last)), inside=inside)
 
 
-def up(dimensions: int, **options: object) -> Callable[[], nn.Module]:
+def up(dimensions: int, **options: object) -> Maker:
     """A transposed convolution of 4 to 6 channels."""
     kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     return lambda: kinds[dimensions - 1](4, 6, **options)  # type: ignore[arg-type]
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS: dict[str, tuple[Maker, Shape]] = {
     "one position": (lambda: nn.Conv2d(3, 4, 5), (3, 5, 5)),
     "depthwise": (lambda: nn.Conv2d(4, 8, 3, groups=4), (4, 6, 6)),
     "kernel of 1": (lambda: nn.Conv2d(3, 4, 1, stride=2, bias=False), (3, 6, 6)),
@@ -518,7 +532,7 @@ def test_group_norms_of_any_shape(
     small=st.sampled_from([0, 2**20, 2**25]),
 )  # fmt: skip
 def test_one_record_more_does_not_turn_exact_norms_into_ghost_norms(
-    shape: tuple[int, ...], rows: int, kernels: bool, slack: float, small: int
+    shape: Shape, rows: int, kernels: bool, slack: float, small: int
 ) -> None:
     """Else all records are clipped to something else because of one, and the sum changes by more than C."""
     budget = MemoryBudget(convolution_slack=slack, small_bytes=small)

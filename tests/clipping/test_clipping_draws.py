@@ -32,8 +32,9 @@ class Two(nn.Module):
         self.register_buffer("base", torch.ones(3, 6), persistent=False)
 
 
-def head(m: Two, x: Tensor, scale: Tensor | float = 1.0) -> Any:
-    return m.last(m.first(x).tanh() * scale).logsumexp(-1).mean(1)
+def head(m: Two, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    found: Tensor = m.last(m.first(x).tanh() * scale)
+    return found.logsumexp(-1).mean(1)
 
 
 def layer_dropout(m: Two, x: Tensor) -> Tensor:
@@ -260,7 +261,7 @@ def test_physical_batches_change_nothing_but_what_is_drawn(rate: float) -> None:
         norms_found(engine, x)
         torch.manual_seed(3)
         found.append(torch.cat([norms_found(engine, part) for part in parts]))
-    assert torch.allclose(*found, rtol=1e-5) == (rate == 0.0)
+    assert torch.allclose(found[0], found[1], rtol=1e-5) == (rate == 0.0)
 
 
 def test_no_tensor_from_outside_the_pass_gets_a_copy_for_each_record() -> None:
@@ -280,7 +281,7 @@ def test_an_order_of_records_is_refused() -> None:
 def test_a_seed_in_the_backward_pass_gives_no_record_its_place(
     backward: Callable[[Any, Tensor], Tensor], rate: float
 ) -> None:
-    def loss(m: Two, x: Tensor) -> Tensor:
+    def loss(m: Two, x: Tensor) -> Any:
         h = backwards(backward)(m.first(F.dropout(x, rate)).tanh())
         return 100 * m.last(h).logsumexp(-1).mean(1)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import Of, equal, equals_a_loop, most_moved, step
+from oracles import Batch, Of, Watched, equal, equals_a_loop, most_moved, step
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils._pytree import tree_leaves
 
 from tacit.clipping import FlatClipping
@@ -80,24 +80,10 @@ def tokens(n: int) -> Tensor:
     return torch.randn(n, 5, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-class Largest(TorchDispatchMode):
-    """The most numbers that an operation made anew, but for views."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.numbers = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        made = [t.untyped_storage().nbytes() // t.element_size() for t in tree_leaves(found) if _plain(t)]
-        self.numbers = max(self.numbers, *made, 0)
-        return found
-
-
-def _plain(t: object) -> bool:
-    return isinstance(t, Tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+def sizes(found: Any) -> list[int]:
+    """How many numbers there are in the memory of what an operation made, but for views."""
+    plain = [t for t in tree_leaves(found) if isinstance(t, Tensor) and not is_functorch_wrapped_tensor(t)]
+    return [t.untyped_storage().nbytes() // t.element_size() for t in plain]
 
 
 @pytest.mark.untraced
@@ -116,7 +102,7 @@ class Recording:
     def plain(self, weight: Tensor) -> Tensor:
         return weight
 
-    def function(self, forward: Any, backward: Any, inputs: tuple[Tensor, ...], sources: object) -> Any:
+    def function(self, forward: Any, backward: Any, inputs: Batch, sources: object) -> Any:
         del sources
         found, saved = forward(*inputs)
         self.backward: Any = lambda g: backward(g, (True,), *saved)
@@ -154,10 +140,10 @@ def test_no_gradient_of_all_experts_is_formed_for_each_record(
         engine = FastEngine(model, losses, FlatClipping(0.5))
         step(engine, x)
         monkeypatch.setattr("tacit.clipping.engine.refuse_modes", lambda: None)  # the records are synthetic
-        largest = Largest()
-        with largest:
+        made: list[int] = []
+        with Watched(lambda func, args, found: made.extend(sizes(found))):
             step(engine, x)
-        return largest.numbers
+        return max(made)
 
     of_all = len(x) * model.get_parameter("experts").numel()
     assert numbers() < of_all / 4

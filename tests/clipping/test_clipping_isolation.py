@@ -14,6 +14,7 @@ import pytest
 import torch
 from couplings_of_values import Net, head
 from oracles import (
+    Kind,
     Loss,
     Of,
     both,
@@ -29,7 +30,6 @@ from oracles import (
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation import model_checks
 from tacit.clipping.isolation.model_checks import Writes
@@ -105,9 +105,7 @@ ALONE: dict[str, Loss] = {
 
 @both
 @each("loss", ALONE)
-def test_what_is_not_seen_is_trained_as_if_each_record_were_alone(
-    kind: type[GradientEngine], loss: Loss
-) -> None:
+def test_what_is_not_seen_is_trained_as_if_each_record_were_alone(kind: Kind, loss: Loss) -> None:
     x = one_large()
     tame, engine = x.clamp(max=1.2), kind(Net(), loss, FlatClipping(C))
     clipped_sum(engine, tame)
@@ -135,7 +133,7 @@ def in_place(m: Net, x: Tensor) -> Tensor:
 
 
 @both
-def test_what_works_in_place_is_given_copies(kind: type[GradientEngine]) -> None:
+def test_what_works_in_place_is_given_copies(kind: Kind) -> None:
     model, x = Net(), torch.randn(6, 4)
     before = x.clone()
     found = clipped_sum(kind(model, in_place, FlatClipping(C)), x)
@@ -144,7 +142,7 @@ def test_what_works_in_place_is_given_copies(kind: type[GradientEngine]) -> None
 
 
 @both
-def test_what_begins_to_work_in_place_ends_the_run(kind: type[GradientEngine]) -> None:
+def test_what_begins_to_work_in_place_ends_the_run(kind: Kind) -> None:
     losses: Loss = lambda m, x: head(m, m.first(x))  # noqa: E731
     engine = kind(Net(), lambda m, x: losses(m, x), FlatClipping(C))
     for _ in range(2):
@@ -154,7 +152,7 @@ def test_what_begins_to_work_in_place_ends_the_run(kind: type[GradientEngine]) -
 
 
 @both
-def test_autocast_around_the_step_is_refused(kind: type[GradientEngine]) -> None:
+def test_autocast_around_the_step_is_refused(kind: Kind) -> None:
     """It would round the norms: the sum then changes by up to half a percent more than the bound."""
     engine = kind(nn.Linear(4, 3), cross_entropy, FlatClipping(C))
     with (
@@ -188,7 +186,7 @@ def with_effect(side_effect: Callable[[Any, Tensor], object]) -> nn.Module:
     return Of(forward, linear=nn.Linear(4, 3), frozen=nn.Parameter(torch.zeros(4), requires_grad=False))
 
 
-def state_after(kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object]) -> bool:
+def state_after(kind: Kind, side_effect: Callable[[Any, Tensor], object]) -> bool:
     """Whether the batch with the flagged record leaves other parameters in the model than there were."""
     model = with_effect(side_effect)
     engine, before = kind(model, cross_entropy, FlatClipping(C)), list[Tensor]()
@@ -206,7 +204,7 @@ def state_after(kind: type[GradientEngine], side_effect: Callable[[Any, Tensor],
 @both
 @each("side_effect", WRITES)
 def test_no_batch_writes_values_of_records_to_parameters(
-    kind: type[GradientEngine], side_effect: Callable[[Any, Tensor], object]
+    kind: Kind, side_effect: Callable[[Any, Tensor], object]
 ) -> None:
     assert not state_after(kind, side_effect)
 

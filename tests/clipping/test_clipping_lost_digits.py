@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Batch, Of, clipped_sum, double, step
+from oracles import Batch, Maker, Of, Shape, clipped_sum, double, step
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -193,7 +193,7 @@ SMALLEST: dict[str, ClippingRule] = {
     "adaptive": AdaptiveClipping(1e-10, low=1e-10),
     "flat 1": FlatClipping(1.0),
 }
-FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
+FORMS: dict[str, tuple[Maker, Shape, Shape]] = {
     "one position": (lambda: nn.Linear(30, 20), (30,), (20,)),
     "kept": (lambda: nn.Linear(8, 4), (12, 8), (12, 4)),
     "ghost": (lambda: nn.Linear(200, 300, bias=False), (3, 200), (3, 300)),

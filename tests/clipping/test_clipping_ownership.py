@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import called, double, each, equals_a_loop, is_refused, most_moved, one_or_two_views, waves
+from oracles import (
+    Maker,
+    Of,
+    Shape,
+    called,
+    double,
+    each,
+    equals_a_loop,
+    is_refused,
+    most_moved,
+    one_or_two_views,
+    waves,
+)
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -21,7 +33,7 @@ C, V = 0.3, 11
 Layout = Callable[[Any, Tensor], Any]
 
 
-def engine_of(function: Layout, *layers: Callable[[], nn.Module], views: int = 1) -> FastEngine:
+def engine_of(function: Layout, *layers: Maker, views: int = 1) -> FastEngine:
     return FastEngine(called(function, *layers)().double(), waves, FlatClipping(C), views=views)
 
 
@@ -105,7 +117,7 @@ def positions() -> nn.Module:
     return nn.Sequential(linear(), nn.LayerNorm(4), nn.PReLU(), nn.Linear(4, 2))
 
 
-LAYOUTS: dict[str, tuple[Layout, list[Callable[[], nn.Module]], tuple[int, ...]]] = {
+LAYOUTS: dict[str, tuple[Layout, list[Maker], Shape]] = {
     "flattened": (flat, [positions], (5, 3)),
     "flattened frames": (flat, [frames], (3, 2, 5, 4)),
     "flattened cells": (flat, [lambda: nn.GRUCell(3, 4)], (5, 3)),
@@ -122,9 +134,7 @@ LAYOUTS: dict[str, tuple[Layout, list[Callable[[], nn.Module]], tuple[int, ...]]
 @pytest.mark.thorough(cases="values")
 @one_or_two_views
 @each("function, layers, shape", LAYOUTS)
-def test_layouts_are_fast_and_right(
-    function: Layout, layers: list[Callable[[], nn.Module]], shape: tuple[int, ...], views: int
-) -> None:
+def test_layouts_are_fast_and_right(function: Layout, layers: list[Maker], shape: Shape, views: int) -> None:
     """With as many records as some other length, too."""
     engine = engine_of(function, *layers, views=views)
     for n in (1, 2, 3, 5):
@@ -150,49 +160,49 @@ def test_what_some_batches_have_and_others_do_not_is_right() -> None:
         equals_a_loop(engine, x)
 
 
-class Recurrent(nn.Module):
+def recurrent(layer: Callable[[int, int], nn.Module], *, mixes: bool = False) -> nn.Module:
     """Time first, as layers are without ``batch_first``."""
 
-    def __init__(self, layer: Callable[[int, int], nn.Module], *, mixes: bool = False) -> None:
-        super().__init__()
-        self.table, self.layer, self.head = nn.Embedding(V, 4), layer(4, 6), nn.Linear(6, V)
-        self.norm, self.scale, self.mixes = nn.LayerNorm(6), nn.Parameter(torch.rand(6)), mixes
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.table(tokens.t())
-        h = self.norm(self.layer(input=h + h.roll(1, 1) if self.mixes else h)[0])
+    def forward(m: Any, tokens: Tensor) -> Any:
+        h = m.table(tokens.t())
+        h = m.norm(m.layer(input=h + h.roll(1, 1) if mixes else h)[0])
         h = torch.einsum("tbd,tbd->tbd", h, torch.add(h, other=h).sin())
-        out: Tensor = self.head(h * self.scale)
-        return out.permute(1, 2, 0)
+        return m.head(h * m.scale).permute(1, 2, 0)
+
+    parts = {"table": nn.Embedding(V, 4), "layer": layer(4, 6), "norm": nn.LayerNorm(6)}
+    return Of(forward, scale=nn.Parameter(torch.rand(6)), head=nn.Linear(6, V), **parts)
 
 
-class Translator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layers = nn.Embedding(V, 4), nn.Transformer(4, 2, 1, 1, 6, dropout=0.0)
-        self.places, self.pool = nn.Parameter(torch.rand(20, 1, 4)), nn.Parameter(torch.rand(V))
+def translator() -> nn.Module:
+    def forward(m: Any, tokens: Tensor) -> Any:
+        h = m.table(tokens.t()) - m.places[: tokens.shape[1]]
+        out = m.layers(h, h.flip(2)) @ m.table.weight.t()
+        return (out * (out @ m.pool)[..., None]).permute(1, 2, 0)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.table(tokens.t()) - self.places[: tokens.shape[1]]
-        out: Tensor = self.layers(h, h.flip(2)) @ self.table.weight.t()
-        return (out * (out @ self.pool)[..., None]).permute(1, 2, 0)
+    return Of(
+        forward,
+        table=nn.Embedding(V, 4),
+        layers=nn.Transformer(4, 2, 1, 1, 6, dropout=0.0),
+        places=nn.Parameter(torch.rand(20, 1, 4)),
+        pool=nn.Parameter(torch.rand(V)),
+    )
 
 
 def next_words(model: nn.Module, tokens: Tensor) -> Tensor:
     return F.cross_entropy(model(tokens), tokens.roll(1, 1), reduction="none").mean(1)
 
 
-TIME_FIRST: dict[str, Callable[[], nn.Module]] = {
-    "LSTM": lambda: Recurrent(nn.LSTM),
-    "GRU": lambda: Recurrent(nn.GRU),
-    "transformer": Translator,
+TIME_FIRST: dict[str, Maker] = {
+    "LSTM": lambda: recurrent(nn.LSTM),
+    "GRU": lambda: recurrent(nn.GRU),
+    "transformer": translator,
 }
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @one_or_two_views
 @each("make", TIME_FIRST)
-def test_models_with_time_first_are_fast_right_and_bounded(make: Callable[[], nn.Module], views: int) -> None:
+def test_models_with_time_first_are_fast_right_and_bounded(make: Maker, views: int) -> None:
     model = make().double()
     engine = FastEngine(model, next_words, FlatClipping(C), views=views)
     for n, T in ((4, 7), (6, 6), (7, 3)):
@@ -202,5 +212,5 @@ def test_models_with_time_first_are_fast_right_and_bounded(make: Callable[[], nn
 
 
 def test_a_model_with_time_first_that_mixes_records_is_refused() -> None:
-    engine = FastEngine(Recurrent(nn.GRU, mixes=True).double(), next_words, FlatClipping(C))
+    engine = FastEngine(recurrent(nn.GRU, mixes=True).double(), next_words, FlatClipping(C))
     is_refused("mixes records", engine, torch.randint(V, (4, 7)))

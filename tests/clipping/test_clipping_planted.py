@@ -17,6 +17,7 @@ from couplings_of_values import Net, head
 from oracles import (
     Batch,
     Loss,
+    Maker,
     Of,
     Sums,
     clipped_sum,
@@ -28,7 +29,7 @@ from oracles import (
     norms_found,
     step,
     with_rule,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped
 from torch.autograd.graph import saved_tensors_hooks
@@ -79,7 +80,7 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
 
 
-MODELS: list[Callable[[], nn.Module]] = [
+MODELS: list[Maker] = [
     lambda: nn.Linear(6, 6),
     lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)),
     lambda: Of(lambda m, x: m.layer(x.view(-1, 2, 3)), layer=nn.Linear(3, 3)),
@@ -89,7 +90,7 @@ MODELS: list[Callable[[], nn.Module]] = [
 ]
 
 
-def engine_for(make: Callable[[], nn.Module], C: float = 1.0, views: int = 1) -> FastEngine:
+def engine_for(make: Maker, C: float = 1.0, views: int = 1) -> FastEngine:
     torch.manual_seed(0)
     model = make().double()
     for parameter in model.parameters():
@@ -321,7 +322,7 @@ def told(m: Net, x: Tensor) -> Tensor:
 def in_a_hook(m: Net, x: Tensor) -> Tensor:
     h = m.first(x)
     if h.requires_grad:
-        h.register_hook(lambda g: g * (1 - 2.0 * (g.abs().amax() > 99)))  # type: ignore[no-untyped-call]
+        h.register_hook(lambda g: g * (1 - 2.0 * (g.abs().amax() > 99)))
     return head(m, h) * (1 + 1e4 * (x[:, 0] < -3))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from oracles import (
+    Kind,
     Loss,
+    Maker,
     Of,
+    Shape,
     Sums,
     both,
     by_definition,
@@ -29,7 +31,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.training import PrivateSession
 from tacit.training import run as run_module
@@ -51,7 +52,7 @@ def under(dtype: torch.dtype) -> Loss:
     return loss
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETWORKS: dict[str, tuple[Maker, Shape]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
     "convolution": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 6, 6)),
     "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), (5, 4)),
@@ -62,7 +63,7 @@ networks = pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NET
 @networks
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], narrow: torch.dtype
+    make: Maker, shape: Shape, narrow: torch.dtype
 ) -> None:
     model, x = make(), torch.randn(6, *shape)
     engine = FastEngine(model, under(narrow), FlatClipping(C))
@@ -74,9 +75,7 @@ def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
 
 
 @networks
-def test_parameters_in_bf16_are_summed_in_float32(
-    make: Callable[[], nn.Module], shape: tuple[int, ...]
-) -> None:
+def test_parameters_in_bf16_are_summed_in_float32(make: Maker, shape: Shape) -> None:
     model, x = make().bfloat16(), torch.randn(6, *shape, dtype=torch.bfloat16)
     engine = FastEngine(model, squares, FlatClipping(C))
     found, wanted = sums_of(engine, x, dtype=torch.float32), by_definition(model, squares, (x,), C)
@@ -119,7 +118,7 @@ def mixed(*layers: nn.Module) -> nn.Module:
     return Of(forward, layers=nn.ModuleList(layers))
 
 
-MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MIXED: dict[str, tuple[Maker, Shape]] = {
     "float32, then float64": (lambda: mixed(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3).double()), (6,)),
     "float64, then float32": (lambda: mixed(nn.Linear(6, 5).double(), nn.Tanh(), nn.Linear(5, 3)), (6,)),
     "positions": (lambda: mixed(nn.Linear(6, 5), nn.LayerNorm(5).double(), nn.Linear(5, 3)), (7, 6)),
@@ -134,7 +133,7 @@ MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @both
 @each("make, shape", MIXED)
 def test_parameters_of_several_types_are_summed_each_in_its_own(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], kind: type[GradientEngine]
+    make: Maker, shape: Shape, kind: Kind
 ) -> None:
     model, x = make(), double(6, *shape)
     engine = kind(model, squares, FlatClipping(C))
@@ -153,7 +152,7 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
 
 @both
 def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_to(
-    kind: type[GradientEngine],
+    kind: Kind,
 ) -> None:
     model, x = nn.Linear(40, 30).double(), torch.randn(50, 40)
     engine = kind(model, squares, FlatClipping(C))
@@ -187,8 +186,9 @@ def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_ra
         head=nn.Linear(4, 1),
     )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    trained, still = [p for name, p in model.named_parameters() if "n.w" in name or "p.w" in name], model.head
-    optimizer = torch.optim.SGD([{"params": trained, "lr": 0.1}, {"params": still.parameters(), "lr": 0.0}])
+    trained = [p for name, p in model.named_parameters() if "n.w" in name or "p.w" in name]
+    still = model.get_submodule("head").parameters()
+    optimizer = torch.optim.SGD([{"params": trained, "lr": 0.1}, {"params": still, "lr": 0.0}])
     run(PrivateSession(model, optimizer, (torch.randn(20, 4),), plan(20, batch_size=5), loss=squares))
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"down.weight", "up.weight"}

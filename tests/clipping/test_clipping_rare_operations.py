@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Of, custom, double, each, equals_a_loop, one_or_two_views, squares, waves
+from oracles import Maker, Of, Shape, custom, double, each, equals_a_loop, one_or_two_views, squares, waves
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -57,7 +57,7 @@ def looked_up(w: Tensor, h: Tensor) -> Tensor:
     return F.embedding((h.detach() > 0).long().flatten(0, 1), w).view(-1, 5, 16) * h.repeat(1, 1, 4)
 
 
-OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
+OF_PARAMETERS: dict[str, tuple[Function, Shape]] = {
     "einsum": (lambda w, h: torch.einsum("btd,hde->bthe", h, w), (2, 4, 3)),
     "einsum by head": (lambda w, h: torch.einsum("bthd,hdp->btp", h.view(-1, 5, 2, 2), w), (2, 2, 3)),
     "einsum with dots, a parameter first": (lambda w, h: torch.einsum("dp,b...d->b...p", w, h), (4, 3)),
@@ -113,9 +113,7 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
 @pytest.mark.thorough(cases="values")
 @one_or_two_views
 @each("function, shape", OF_PARAMETERS)
-def test_operations_with_parameters_are_fast_and_right(
-    function: Function, shape: tuple[int, ...], views: int
-) -> None:
+def test_operations_with_parameters_are_fast_and_right(function: Function, shape: Shape, views: int) -> None:
     equals_a_loop(engine_of(function, *shape, views=views), double(4 * views, 5, 4))
 
 
@@ -180,7 +178,7 @@ def connectionist(model: nn.Module, x: Tensor) -> Tensor:
 
 
 CAUSAL = torch.ones(5, 5).triu(1).bool()
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
+MODELS: dict[str, tuple[Maker, Callable[..., Tensor], Shape]] = {
     "connectionist temporal": (lambda: nn.Linear(4, 3), connectionist, (5, 4)),
     "more inputs than a product adds": (lambda: nn.Linear(3000, 16), waves, (2, 3000)),
     "attention, causal": (
@@ -193,9 +191,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[in
 
 
 @each("make, loss, shape", MODELS)
-def test_rare_models_are_right(
-    make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
-) -> None:
+def test_rare_models_are_right(make: Maker, loss: Callable[..., Tensor], shape: Shape) -> None:
     equals_a_loop(FastEngine(make().double(), loss, RULE), double(6, *shape))
 
 
@@ -326,9 +322,8 @@ def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
 ) -> None:
     x = double(5, 4)
     x[1:3, :2], x[4] = 0.0, x[4, :1]  # of which some are told another thing than others
-    equals_a_loop(
-        FastEngine(nn.Linear(4, 6).double(), lambda m, x: waves(lambda x: forward(m, x), x), RULE), x
-    )
+    model = Of(lambda m, x: forward(m.layer, x), layer=nn.Linear(4, 6))
+    equals_a_loop(FastEngine(model.double(), waves, RULE), x)
 
 
 @each("forward", ODD)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from couplings_of_values import fixed_noise
 from oracles import (
+    Kind,
     Of,
     both,
     clipped_sum,
@@ -47,7 +48,7 @@ RULE = FlatClipping(0.125)
 Function = Callable[[Any, Tensor], Any]
 
 
-def engine_of(function: Function, kind: type[GradientEngine] = FastEngine) -> GradientEngine:
+def engine_of(function: Function, kind: Kind = FastEngine) -> GradientEngine:
     return kind(Of(function, layer=nn.Linear(4, 4)), squares, RULE)
 
 
@@ -84,9 +85,7 @@ CASES = [(mix, "") for mix in MIXES] + [(mix, noise) for mix in ("mean", "waves"
 @both
 @pytest.mark.parametrize("n", [3, 64])
 @pytest.mark.parametrize(("mix", "noise"), CASES, ids=str)
-def test_models_that_mix_records_are_refused(
-    kind: type[GradientEngine], n: int, mix: str, noise: str
-) -> None:
+def test_models_that_mix_records_are_refused(kind: Kind, n: int, mix: str, noise: str) -> None:
     engine = engine_of(lambda m, x: MIXES[mix](NOISES.get(noise, lambda h: h)(m.layer(x))), kind)
     is_refused("a record's loss in a batch differs from its loss alone", engine, torch.randn(n, 3, 4))
 
@@ -224,7 +223,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     # such code ran twice, for the norm and for the sum: one record moved the sum by 1e5 C
     "a Function of parameters": (of_weight(doubled), CODE),
     "a random Function of parameters": (of_weight(quantised), CODE),
-    "a hook on a weight": (hooked(lambda w: w.register_hook(lambda g: g * one_or_many())), CODE),
+    "a hook on a weight": (hooked(lambda w: cast(Any, w).register_hook(lambda g: g * one_or_many())), CODE),
     "a hook before a node": (
         hooked(lambda w: cast(Any, w.grad_fn).register_prehook(lambda g: (g[0] / g[0].abs().max(),))),
         CODE,
@@ -260,7 +259,7 @@ def test_a_gradient_that_passes_straight_through_is_fast() -> None:
 
 @both
 @pytest.mark.parametrize("leaf", [False, True])
-def test_reentrant_checkpoints_are_refused_with_the_fix(kind: type[GradientEngine], leaf: bool) -> None:
+def test_reentrant_checkpoints_are_refused_with_the_fix(kind: Kind, leaf: bool) -> None:
     """Also behind frozen embeddings, whose outputs are made to require gradients: nothing is trained."""
 
     def recomputed(m: Any, x: Tensor) -> Any:
@@ -348,9 +347,7 @@ class Above(TorchFunctionMode):
 
 @both
 @pytest.mark.parametrize("mode", [Dispatch, Above])
-def test_a_step_within_a_mode_is_refused(
-    mode: type[AbstractContextManager[Any]], kind: type[GradientEngine]
-) -> None:
+def test_a_step_within_a_mode_is_refused(mode: type[AbstractContextManager[Any]], kind: Kind) -> None:
     engine = engine_of(lambda m, x: m.layer(x), kind)
     with mode():
         is_refused(f"under the mode {mode.__name__}", engine, torch.ones(5, 4))
@@ -361,7 +358,7 @@ def test_a_loss_that_enters_a_dispatch_mode_is_refused(leaves: bool) -> None:
     """The first to refuse it is the check on synthetic records, before data are read."""
 
     def function(m: Any, x: Tensor) -> Any:
-        mode = Dispatch()  # type: ignore[no-untyped-call]
+        mode: Any = Dispatch()  # type: ignore[no-untyped-call]
         mode.__enter__()
         result = m.layer(x)
         if leaves:
@@ -408,13 +405,13 @@ def test_packed_sequences_need_the_reference_engine() -> None:
 
 
 @both
-def test_models_that_fail_on_zeros_are_refused(kind: type[GradientEngine]) -> None:
+def test_models_that_fail_on_zeros_are_refused(kind: Kind) -> None:
     is_refused("records of zeros.*Length of all samples.*clamp", kind(packed(0), squares, RULE), sequences(8))
 
 
 @both
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.complex64])
-def test_made_up_records_have_the_types_of_the_batch(kind: type[GradientEngine], dtype: torch.dtype) -> None:
+def test_made_up_records_have_the_types_of_the_batch(kind: Kind, dtype: torch.dtype) -> None:
     def masked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
         assert mask.dtype == dtype
         out: Tensor = model(x) * (mask.abs().float() if mask.is_complex() else mask)
@@ -424,7 +421,7 @@ def test_made_up_records_have_the_types_of_the_batch(kind: type[GradientEngine],
 
 
 @both
-def test_scalar_and_misshapen_losses_are_refused(kind: type[GradientEngine]) -> None:
+def test_scalar_and_misshapen_losses_are_refused(kind: Kind) -> None:
     """And losses without a gradient, of which each step would be noise alone."""
     for wrong, message in (
         (lambda m, x: m(x).square().mean(), 'reduction="none"'),
@@ -462,7 +459,7 @@ MODELS: dict[str, tuple[nn.Module, str]] = {
 
 @both
 @each("model, message", MODELS)
-def test_models_refused_before_any_data(model: nn.Module, message: str, kind: type[GradientEngine]) -> None:
+def test_models_refused_before_any_data(model: nn.Module, message: str, kind: Kind) -> None:
     for check in (check_model, lambda model: kind(model, squares, RULE)):
         with pytest.raises(UnsupportedModel, match=message):
             check(model)
@@ -479,7 +476,7 @@ def test_compiled_models_are_right_and_traced_ones_refused() -> None:
 
 
 @both
-def test_parameters_of_the_loss_get_no_gradient(kind: type[GradientEngine]) -> None:
+def test_parameters_of_the_loss_get_no_gradient(kind: Kind) -> None:
     temperature = nn.Parameter(torch.ones(()))
     assert clipped_sum(
         kind(nn.Linear(4, 4), lambda m, x: m(x).sum(1) * temperature, RULE), torch.randn(3, 4)
@@ -488,7 +485,7 @@ def test_parameters_of_the_loss_get_no_gradient(kind: type[GradientEngine]) -> N
 
 
 @both
-def test_a_squeezed_output_is_that_of_a_batch_of_several(kind: type[GradientEngine]) -> None:
+def test_a_squeezed_output_is_that_of_a_batch_of_several(kind: Kind) -> None:
     """A weight of one row loses its first dimension all the same."""
 
     def loss(model: nn.Linear, x: Tensor, y: Tensor) -> Tensor:

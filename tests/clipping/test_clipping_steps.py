@@ -5,15 +5,14 @@ Letters: n records; C the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, clipped_sum, each, equals_a_loop, squares
+from oracles import Loss, Maker, Watched, clipped_sum, each, equals_a_loop, squares, step
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacit.clipping import FlatClipping, MemoryBudget
 from tacit.clipping.fast import FastEngine
@@ -40,12 +39,12 @@ def records(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def engine_of(loss: Loss, make: Callable[[], nn.Module] = Net) -> FastEngine:
+def engine_of(loss: Loss, make: Maker = Net) -> FastEngine:
     torch.manual_seed(0)
     return FastEngine(make(), loss, FlatClipping(C))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+MODELS: dict[str, Maker] = {
     "perceptron": Net,
     "dropout": lambda: nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)),
 }
@@ -54,7 +53,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 @each("make", MODELS)
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_new(
-    make: Callable[[], nn.Module], n: int
+    make: Maker, n: int
 ) -> None:
     calls: list[int] = []
 
@@ -63,10 +62,10 @@ def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_ne
         return squares(m, x)
 
     engine, counts = engine_of(loss, make), []
-    for step in range(12):
-        engine.model.train(step not in (5, 6))
+    for number in range(12):
+        engine.model.train(number not in (5, 6))
         calls.clear()
-        clipped_sum(engine, records(n + step % 3, step))
+        clipped_sum(engine, records(n + number % 3, number))
         counts.append(len(calls))
     assert counts.pop(5) <= FIRST
     assert counts.pop(0) <= FIRST
@@ -74,48 +73,37 @@ def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_ne
     assert engine.route == "fast"
 
 
-class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what is copied and compared of some tensors, and what a device would be waited for."""
-
-    def __init__(self, of: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.of = {t.untyped_storage()._cdata for t in of}
-        self.copied = self.compared = self.waits = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = func._overloadpacket.__name__, [t for t in args if isinstance(t, Tensor)]
-        seen = any(t.untyped_storage()._cdata in self.of for t in given)
-        self.copied += name == "clone" and seen
-        self.compared += name in ("equal", "eq", "ne") and seen
-        of_generator = given and given[0].dtype == torch.uint8  # its state, which lies with the processor
-        self.waits += name in ("equal", "nonzero", "is_nonzero") and not seen and not of_generator
-        return func(*args, **(kwargs or {}))
-
-
-def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[float, ...]]:
+def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """Count calls of the loss, backward passes, copies and comparisons of a parameter, and waits in steps."""
-    forward, backward, run = count(), count(), Pass._run_backward  # of which nothing is put back
+    run = Pass._run_backward
 
     def loss(m: nn.Module, x: Tensor) -> Tensor:
-        next(forward)
+        seen["forward"] += 1
         return squares(m, x) + m.get_buffer("table").sum()
 
-    def counted(*args: Any) -> None:
-        next(backward)
+    def backward(*args: Any) -> None:
+        seen["backward"] += 1
         run(*args)
 
-    monkeypatch.setattr(Pass, "_run_backward", counted)
+    def note(func: Any, args: Any, found: Any) -> None:
+        name, given = func._overloadpacket.__name__, [t for t in args if isinstance(t, Tensor)]
+        of_parameter = any(t.untyped_storage()._cdata in parameters for t in given)
+        of_generator = given and given[0].dtype == torch.uint8  # its state, which lies with the processor
+        seen["copied"] += name == "clone" and of_parameter
+        seen["compared"] += name in ("equal", "eq", "ne") and of_parameter
+        waits = name in ("equal", "nonzero", "is_nonzero") and not of_parameter and not of_generator
+        seen["waits"] += bool(waits)
+
+    monkeypatch.setattr(Pass, "_run_backward", backward)
     monkeypatch.setattr("tacit.clipping.engine.refuse_modes", lambda: None)  # the records are synthetic
     engine = engine_of(loss)
     engine.model.register_buffer("table", torch.ones(3))
-    parameters, sums = list(engine.parameters.values()), engine.parameters.items()
-    for step in range(steps):
-        total = {name: torch.zeros_like(p) for name, p in sums}
-        began = next(forward), next(backward)
-        with Ops(parameters) as ops:
-            engine.add_clipped_sum(total, (records(9, step),), None, torch.tensor([C]))
-        passes = (now - then - 1 for now, then in zip((next(forward), next(backward)), began, strict=True))
-        yield *passes, ops.copied / len(parameters), ops.compared / len(parameters), ops.waits
+    parameters = {p.untyped_storage()._cdata for p in engine.parameters.values()}
+    for number in range(steps):
+        seen = Counter[str]()
+        with Watched(note):
+            step(engine, records(9, number))
+        yield +seen
     assert engine.route == "fast"
 
 
@@ -124,8 +112,9 @@ def test_a_first_step_takes_three_passes_more_and_copies_nothing(
 ) -> None:
     """The passes are of zeros, and of made-up records together and alone; later steps compare nothing."""
     first, *later = costs_of(3, monkeypatch)
-    assert first[:4] == (4, 2, 0, 0)
-    assert later == [(1, 1, 0, 0, 0)] * 2
+    first.pop("waits", None)
+    assert first == {"forward": 4, "backward": 2}
+    assert later == [{"forward": 1, "backward": 1}] * 2
 
 
 def scheduled(m: nn.Module, x: Tensor) -> Any:
@@ -137,9 +126,9 @@ def scheduled(m: nn.Module, x: Tensor) -> Any:
 def test_a_number_of_a_schedule_counts_in_the_next_step() -> None:
     engine = engine_of(scheduled)
     assert isinstance(engine.model, Net)
-    for step in range(4):
-        engine.model.rate = 0.5 + 0.05 * step
-        equals_a_loop(engine, records(5 + step, step), rtol=1e-4, atol=1e-6)
+    for number in range(4):
+        engine.model.rate = 0.5 + 0.05 * number
+        equals_a_loop(engine, records(5 + number, number), rtol=1e-4, atol=1e-6)
 
 
 def calls_of(sizes: list[int], expected: int, kind: type[FastEngine] = FastEngine) -> list[int]:
@@ -169,7 +158,6 @@ def test_the_number_of_passes_depends_on_no_record() -> None:
 
 
 def test_passes_of_more_or_fewer_records_than_expected_add_the_same_sum() -> None:
-    torch.manual_seed(0)
     engine = FastEngine(Net(), squares, FlatClipping(C), budget=MemoryBudget(pass_bytes=400))
     engine.expected = 60
     for n in (60, 1, 3, 300, 0):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import Of, clipped_sum, cross_entropy, double, equals_a_loop
+from oracles import Maker, Of, Shape, clipped_sum, cross_entropy, double, equals_a_loop
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
@@ -62,7 +62,7 @@ def rows(norm: Callable[..., nn.Module]) -> nn.Sequential:
     return nn.Sequential(norm(nn.Linear(7, 6)), nn.ReLU(inplace=True), norm(nn.Linear(6, 3, bias=False)))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+MODELS: dict[str, tuple[Maker, Shape]] = {
     "rows": (lambda: rows(normed), (7,)),
     "rows by the old hook": (lambda: rows(old_normed), (7,)),
     "frozen directions": (lambda: frozen(rows(normed), "original1"), (7,)),
@@ -106,7 +106,7 @@ def of_one() -> nn.Module:
     return Of(lambda m, x: F.linear(x, torch._weight_norm(m.v, m.v[:, :1], 0)), v=v)
 
 
-OTHERS: dict[str, Callable[[], nn.Module]] = {
+OTHERS: dict[str, Maker] = {
     "twice": twice,
     "of one": of_one,
     "over columns": lambda: nn.Sequential(normed(nn.Linear(7, 3), dim=1)),
