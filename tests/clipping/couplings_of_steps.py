@@ -29,11 +29,11 @@ from couplings_of_values import (
     there,
     weighted,
 )
-from oracles import Loss, Trained, custom
+from oracles import Change, Forward, Loss, Trained, custom
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-Hook = Callable[[Tensor], Tensor]
+Hook = Change
 
 
 def hooked(hook: Hook, above: int = 0) -> Make:
@@ -73,12 +73,12 @@ def by_own_generator(ctx: Any, g: Tensor) -> Tensor:
     return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
 
 
-def backwards(backward: Callable[[Any, Tensor], Any]) -> Any:
+def backwards(backward: Forward) -> Any:
     """The identity, with a backward pass of its own."""
     return custom("Backwards", lambda ctx, h: h.clone(), backward)
 
 
-def applied(backward: Callable[[Any, Tensor], Any]) -> Make:
+def applied(backward: Forward) -> Make:
     return between(lambda m, h: backwards(backward)(h))
 
 
@@ -333,7 +333,7 @@ CONTROL += coupled(
 )
 
 
-def of_weights(change: Callable[[Tensor], Tensor]) -> Make:
+def of_weights(change: Change) -> Make:
     return by(lambda m, x: F.linear(m.first(x).sin(), change(m.second.weight)).sin().sum(1))
 
 
@@ -665,7 +665,7 @@ def crowded(capacity: int) -> Loss:
     return loss
 
 
-def if_many(limit: int, change: Callable[[Tensor], Tensor]) -> Loss:
+def if_many(limit: int, change: Change) -> Loss:
     return lambda m, x: head(m, change(m.first(x)) if len(x) > limit else m.first(x))
 
 

@@ -375,7 +375,11 @@ ORDER += coupled(
 ORDER += coupled(
     "layout",
     REFUSED,
-    {"positions packed by a mask": by(packed_positions), "saved tensors in another order": by(kept_reversed)},
+    {
+        "records sorted in Python": by(sorted_in_python),
+        "positions packed by a mask": by(packed_positions),
+        "saved tensors in another order": by(kept_reversed),
+    },
     records=vectors(5, 4),
 )
 ORDER += [
@@ -582,12 +586,4 @@ NORM = [
     ),
 ]
 
-MORE_LAYOUT = coupled(
-    "layout",
-    REFUSED,
-    {
-        "records sorted in Python": by(sorted_in_python),
-    },
-)
-
-OF_VALUES = [*MORE_LAYOUT, *MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]
+OF_VALUES = [*MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]

@@ -31,8 +31,11 @@ Sums = dict[str, Tensor]
 Shape = tuple[int, ...]
 Kind = type[GradientEngine]
 Maker = Callable[[], nn.Module]
+# Of a module and its input.
+Forward = Callable[[Any, Tensor], Any]
+Change = Callable[[Tensor], Tensor]
+# A model and its loss.
 Trained = tuple[nn.Module, Loss]
-"""A model and its loss."""
 
 
 def each(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
@@ -59,7 +62,7 @@ class Of(nn.Module):
         return self.function(self, *batch)
 
 
-def called(function: Callable[[Any, Tensor], Any], *makers: Maker) -> Callable[[], Of]:
+def called(function: Forward, *makers: Maker) -> Callable[[], Of]:
     """Make layers, and a function of those in a row and of the input."""
     return lambda: Of(lambda m, x: function(m.layers, x), layers=nn.ModuleList(make() for make in makers))
 

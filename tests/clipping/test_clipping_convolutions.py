@@ -429,7 +429,6 @@ MODELS: dict[str, tuple[Maker, Shape]] = {
     "unread end": (lambda: nn.Conv1d(3, 4, 2, stride=3), (3, 10)),
     "circular, dilated": (lambda: nn.Conv1d(3, 4, 3, dilation=2, padding=2, padding_mode="circular"), (3, 8)),
     "reflect, 3-D": (lambda: nn.Conv3d(2, 3, 2, padding=1, padding_mode="reflect"), (2, 3, 4, 3)),
-    "replicate": (lambda: nn.Conv2d(2, 3, 3, padding=(2, 1), padding_mode="replicate"), (2, 5, 4)),
     "same, uneven ends": (lambda: nn.Conv2d(2, 3, (3, 4), padding="same", dilation=(1, 2)), (2, 5, 9)),
     "channels_last": (formatted, (3, 9, 9)),
     "transposed input": (called(lambda m, x: m[0](x.mT), lambda: nn.Conv2d(3, 4, 3, padding=1)), (3, 5, 4)),
@@ -439,10 +438,8 @@ MODELS: dict[str, tuple[Maker, Shape]] = {
     "up, much output padding": (up(1, kernel_size=3, dilation=4, output_padding=3, padding=1), (4, 6)),
     "up 3-D": (up(3, kernel_size=2, stride=2, padding=1), (4, 3, 2, 3)),
     "up, one position": (up(2, kernel_size=3), (4, 1, 1)),
-    "group norm": (lambda: nn.GroupNorm(2, 6), (6, 4, 3)),
     "group norm, no space": (lambda: nn.GroupNorm(2, 6), (6,)),
     "group norm, 3-D": (lambda: nn.Sequential(nn.Conv3d(2, 4, 2), nn.GroupNorm(4, 4)), (2, 3, 4, 5)),
-    "instance norm": (lambda: nn.InstanceNorm1d(4, affine=True), (4, 9)),
     "norm, deep": (
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.GroupNorm(4, 4), nn.Tanh(), nn.InstanceNorm2d(4, affine=True)

@@ -24,7 +24,7 @@ from coupling import (
     unguarded,
 )
 from couplings import COUPLINGS, ISOLATED_MODELS
-from oracles import Loss, clipped_sum
+from oracles import Loss, clipped_sum, each
 from torch import nn
 
 from tacit.clipping import FlatClipping
@@ -62,7 +62,7 @@ WORDS = {
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("entry", ALL, ids=named)
+@each("entry", ENTRIES)
 def test_no_record_moves_the_sum_by_more_than_the_bound(entry: Coupling) -> None:
     """Whatever is trained is trained as if each record were alone."""
     row = measure(entry, QUICK)
@@ -91,7 +91,7 @@ def test_no_record_moves_the_sum_of_the_reference_engine_by_more(entry: Coupling
 
 @pytest.mark.thorough(cases=12)
 @pytest.mark.untraced
-@pytest.mark.parametrize("entry", ALL, ids=named)
+@each("entry", ENTRIES)
 def test_other_record_sets_move_it_no_more(entry: Coupling) -> None:
     row = measure(entry, OTHERS)
     assert row.sensitivity <= 1 + TOLERANCE

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from couplings_of_steps import backwards, by_own_generator, seeded
-from oracles import Loss, each, equal, is_refused, norms_found
+from oracles import Change, Loss, each, equal, is_refused, norms_found
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -295,7 +295,7 @@ def test_random_numbers_from_elsewhere_are_refused(draw: Callable[[], float]) ->
 
 
 LSTM, ATTENTION = nn.LSTM(4, 3, 2, dropout=0.5), nn.MultiheadAttention(4, 2, dropout=0.5)
-DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+DRAWS: dict[str, Change] = {
     "sizes": lambda x: torch.randn(len(x), 4) + torch.rand(size=(len(x), 4)),
     "whole numbers": lambda x: torch.randint(0, 99, (len(x), 4)),
     "like": lambda x: torch.randn_like(x) + torch.rand_like(x),
@@ -312,6 +312,6 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @each("draw", DRAWS)
-def test_what_is_judged_draws_no_random_numbers(draw: Callable[[Tensor], Tensor]) -> None:
+def test_what_is_judged_draws_no_random_numbers(draw: Change) -> None:
     with WithoutDraws():
         assert torch.equal(draw(torch.ones(6, 4)), draw(torch.ones(6, 4)))

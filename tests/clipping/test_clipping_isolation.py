@@ -21,10 +21,8 @@ from oracles import (
     clipped_sum,
     cross_entropy,
     each,
-    equal,
     equals_a_loop,
     is_refused,
-    loop,
     moved_by,
 )
 from torch import Tensor, nn
@@ -134,11 +132,10 @@ def in_place(m: Net, x: Tensor) -> Tensor:
 
 @both
 def test_what_works_in_place_is_given_copies(kind: Kind) -> None:
-    model, x = Net(), torch.randn(6, 4)
+    x = torch.randn(6, 4)
     before = x.clone()
-    found = clipped_sum(kind(model, in_place, FlatClipping(C)), x)
+    equals_a_loop(kind(Net(), in_place, FlatClipping(C)), x, rtol=1e-4, atol=1e-5)
     assert torch.equal(x, before)
-    equal(found, torch.cat([t.flatten() for t in loop(model, in_place, (x,), C)[0].values()]), 1e-4, 1e-5)
 
 
 @both

@@ -16,6 +16,7 @@ from oracles import (
     Loss,
     Maker,
     Of,
+    Shape,
     Sums,
     both,
     by_definition,
@@ -25,6 +26,7 @@ from oracles import (
     each,
     equal,
     equals_a_loop,
+    is_refused,
     most_moved,
     one_or_two_views,
     step,
@@ -63,12 +65,10 @@ class Case:
     """A model and its inputs."""
 
     make: Maker
-    inputs: Callable[[], Batch]
+    of: Shape | Callable[[], Batch]
 
-
-def images(*shape: int) -> Callable[[], Batch]:
-    """Random rows of a shape."""
-    return lambda: (double(ROWS, *shape),)
+    def inputs(self) -> Batch:
+        return (double(ROWS, *self.of),) if isinstance(self.of, tuple) else self.of()
 
 
 def tied() -> nn.Module:
@@ -248,157 +248,147 @@ def frozen(model: nn.Module, name: str) -> nn.Module:
 
 def padded(mode: Literal["reflect", "replicate", "circular"]) -> Case:
     """A convolution with a padding mode."""
-    return Case(
-        lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode), nn.Tanh()), images(2, 5, 6)
-    )
+    return Case(lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode), nn.Tanh()), (2, 5, 6))
 
 
 CASES = {
-    "linear": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3, bias=False)), images(5)),
-    "linear T": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), images(7, 5)),
-    "linear ghost": Case(
-        lambda: nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 50)), images(2, 40)
-    ),
-    "linear 4-D": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), images(2, 3, 5)),
+    "linear": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3, bias=False)), (5,)),
+    "linear T": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), (7, 5)),
+    "linear ghost": Case(lambda: nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 50)), (2, 40)),
+    "linear 4-D": Case(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (2, 3, 5)),
     "conv1d": Case(
         lambda: nn.Sequential(
             nn.Conv1d(2, 4, 3, stride=2, padding=1), nn.Tanh(), nn.Conv1d(4, 6, 2, groups=2)
         ),
-        images(2, 9),
+        (2, 9),
     ),
     "conv2d": Case(
         lambda: nn.Sequential(
             nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.Conv2d(3, 4, 2, dilation=2)
         ),
-        images(2, 9, 8),
+        (2, 9, 8),
     ),
     "conv2d large": Case(
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 3, bias=False)),
-        images(2, 18, 17),
+        (2, 18, 17),
     ),
     "conv2d groups": Case(
         lambda: nn.Sequential(
             nn.Conv2d(4, 6, 3, groups=2, padding=(1, 0)), nn.Tanh(), nn.Conv2d(6, 6, 2, groups=6)
         ),
-        images(4, 5, 6),
+        (4, 5, 6),
     ),
-    "conv2d same": Case(lambda: nn.Conv2d(2, 3, (3, 4), padding="same", dilation=(1, 2)), images(2, 6, 7)),
-    "conv2d valid": Case(lambda: nn.Conv2d(2, 3, 3, padding="valid"), images(2, 6, 7)),
+    "conv2d same": Case(lambda: nn.Conv2d(2, 3, (3, 4), padding="same", dilation=(1, 2)), (2, 6, 7)),
+    "conv2d valid": Case(lambda: nn.Conv2d(2, 3, 3, padding="valid"), (2, 6, 7)),
     "conv3d": Case(
         lambda: nn.Sequential(nn.Conv3d(2, 3, 2, stride=(1, 2, 1), padding=1), nn.Tanh(), nn.Conv3d(3, 2, 2)),
-        images(2, 4, 5, 4),
+        (2, 4, 5, 4),
     ),
     "conv2d reflect": padded("reflect"),
     "conv2d circular": padded("circular"),
     "conv2d replicate": padded("replicate"),
     "embedding": Case(lambda: nn.Embedding(7, 3, padding_idx=-2), ids(6, 7)),
     "embedding 1-D": Case(lambda: nn.Embedding(7, 3), lambda: (torch.randint(0, 7, (ROWS,)),)),
-    "shift alone": Case(lambda: frozen(nn.LayerNorm(4), "weight"), images(3, 4)),
-    "scale alone": Case(lambda: frozen(nn.LayerNorm(4), "bias"), images(3, 4)),
-    "bias alone": Case(lambda: frozen(nn.Linear(4, 3), "weight"), images(3, 4)),
-    "conv bias alone": Case(lambda: frozen(nn.Conv1d(2, 3, 2), "weight"), images(2, 4)),
+    "shift alone": Case(lambda: frozen(nn.LayerNorm(4), "weight"), (3, 4)),
+    "scale alone": Case(lambda: frozen(nn.LayerNorm(4), "bias"), (3, 4)),
+    "bias alone": Case(lambda: frozen(nn.Linear(4, 3), "weight"), (3, 4)),
+    "conv bias alone": Case(lambda: frozen(nn.Conv1d(2, 3, 2), "weight"), (2, 4)),
     "layer norm": Case(
-        lambda: nn.Sequential(nn.LayerNorm((3, 4)), nn.Tanh(), nn.LayerNorm(4, bias=False)), images(3, 4)
+        lambda: nn.Sequential(nn.LayerNorm((3, 4)), nn.Tanh(), nn.LayerNorm(4, bias=False)), (3, 4)
     ),
-    "rms norm": Case(lambda: nn.RMSNorm(4), images(3, 4)),
+    "rms norm": Case(lambda: nn.RMSNorm(4), (3, 4)),
     "group norm": Case(
-        lambda: nn.Sequential(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(inplace=True)), images(2, 5, 5)
+        lambda: nn.Sequential(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(inplace=True)), (2, 5, 5)
     ),
-    "instance norm": Case(lambda: nn.InstanceNorm2d(3, affine=True), images(3, 4, 4)),
-    "batch norm eval": Case(lambda: nn.BatchNorm1d(4).eval(), images(4)),
-    "rnn": Case(lambda: nn.RNN(3, 4, num_layers=2, batch_first=True), images(5, 3)),
-    "rnn relu": Case(lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False, batch_first=True), images(5, 3)),
-    "lstm": Case(lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True), images(5, 3)),
-    "gru": Case(lambda: nn.GRU(3, 4, bidirectional=True, batch_first=True), images(5, 3)),
-    "rnn cell": Case(scan(lambda: nn.RNNCell(3, 4)), images(4, 3)),
-    "rnn relu cell": Case(scan(lambda: nn.RNNCell(3, 4, bias=False, nonlinearity="relu")), images(4, 3)),
-    "lstm cell": Case(scan(lambda: nn.LSTMCell(3, 4)), images(4, 3)),
-    "gru cell": Case(scan(lambda: nn.GRUCell(3, 4)), images(4, 3)),
-    "attention": Case(attention, images(5, 4)),
-    "attention weights": Case(lambda: attention(need=True), images(5, 4)),
-    "attention keys": Case(lambda: attention(other=True), images(5, 4)),
-    "attention kdim": Case(lambda: attention(3), images(5, 4)),
-    "encoder layer": Case(
-        lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True), images(5, 4)
-    ),
+    "instance norm": Case(lambda: nn.InstanceNorm2d(3, affine=True), (3, 4, 4)),
+    "batch norm eval": Case(lambda: nn.BatchNorm1d(4).eval(), (4,)),
+    "rnn": Case(lambda: nn.RNN(3, 4, num_layers=2, batch_first=True), (5, 3)),
+    "rnn relu": Case(lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False, batch_first=True), (5, 3)),
+    "lstm": Case(lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True), (5, 3)),
+    "gru": Case(lambda: nn.GRU(3, 4, bidirectional=True, batch_first=True), (5, 3)),
+    "rnn cell": Case(scan(lambda: nn.RNNCell(3, 4)), (4, 3)),
+    "rnn relu cell": Case(scan(lambda: nn.RNNCell(3, 4, bias=False, nonlinearity="relu")), (4, 3)),
+    "lstm cell": Case(scan(lambda: nn.LSTMCell(3, 4)), (4, 3)),
+    "gru cell": Case(scan(lambda: nn.GRUCell(3, 4)), (4, 3)),
+    "attention": Case(attention, (5, 4)),
+    "attention weights": Case(lambda: attention(need=True), (5, 4)),
+    "attention keys": Case(lambda: attention(other=True), (5, 4)),
+    "attention kdim": Case(lambda: attention(3), (5, 4)),
+    "encoder layer": Case(lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True), (5, 4)),
     "decoder layer": Case(
         lambda: nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
-        lambda: (images(5, 4)()[0], images(3, 4)()[0]),
+        lambda: (double(ROWS, 5, 4), double(ROWS, 3, 4)),
     ),
     "gpt": Case(lambda: block(True), ids(6, 11)),
     "gpt places": Case(lambda: block(False), ids(5, 11)),
     "tied": Case(tied, ids(5, 9)),
-    "reused linear": Case(called(again, lambda: nn.Linear(4, 4)), images(4)),
-    "reused conv": Case(called(again, lambda: nn.Conv2d(2, 2, 3, padding=1)), images(2, 4, 4)),
-    "reused norm": Case(called(again, lambda: nn.LayerNorm(4)), images(3, 4)),
+    "reused linear": Case(called(again, lambda: nn.Linear(4, 4)), (4,)),
+    "reused conv": Case(called(again, lambda: nn.Conv2d(2, 2, 3, padding=1)), (2, 4, 4)),
+    "reused norm": Case(called(again, lambda: nn.LayerNorm(4)), (3, 4)),
     "autoencoder": Case(
-        called(lambda m, x: F.linear(m[0](x).tanh(), m[0].weight.t()) - x, lambda: nn.Linear(5, 3)), images(5)
+        called(lambda m, x: F.linear(m[0](x).tanh(), m[0].weight.t()) - x, lambda: nn.Linear(5, 3)), (5,)
     ),
-    "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), images(4)),
-    "two derived": Case(derived, images(4)),
-    "bare": Case(bare, images(3, 4)),
+    "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
+    "two derived": Case(derived, (4,)),
+    "bare": Case(bare, (3, 4)),
     "penalty": Case(
-        called(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), images(5)
+        called(lambda m, x: m[0](x) + 0.1 * m[0].weight.square().sum(), lambda: nn.Linear(5, 4)), (5,)
     ),
-    "frozen": Case(bypass, images(5)),
+    "frozen": Case(bypass, (5,)),
     "learned state": Case(
         lambda: Of(
             lambda m, x: m.layer(x, m.start.repeat(1, len(x), 1))[0],
             layer=nn.GRU(3, 4, batch_first=True),
             start=drawn(1, 1, 4),
         ),
-        images(5, 3),
+        (5, 3),
     ),
     "learned cell state": Case(
         lambda: Of(
             lambda m, x: m.layer(x, m.start.repeat(len(x), 1)), layer=nn.GRUCell(3, 4), start=drawn(1, 4)
         ),
-        images(3),
+        (3,),
     ),
-    "learned mask": Case(learned_mask, images(5, 4)),
+    "learned mask": Case(learned_mask, (5, 4)),
     "gated": Case(
         called(
             lambda m, x: F.linear(x, m[0].weight * m[1](x.new_ones(1, 2)).squeeze()),
             lambda: nn.Linear(4, 3, bias=False),
             lambda: nn.Linear(2, 1),
         ),
-        images(4),
+        (4,),
     ),
     "time-first lstm": Case(
-        called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(3, 4)), images(5, 3)
+        called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(3, 4)), (5, 3)
     ),
-    "sorted": Case(
-        called(in_order(lambda m, x, o: m(x[o])[o.argsort()]), lambda: nn.Linear(4, 3)), images(4)
-    ),
+    "sorted": Case(called(in_order(lambda m, x, o: m(x[o])[o.argsort()]), lambda: nn.Linear(4, 3)), (4,)),
     "sorted select": Case(
         called(
             in_order(lambda m, x, o: m(x.index_select(0, o)).index_select(dim=0, index=o.argsort())),
             lambda: nn.Linear(4, 3),
         ),
-        images(4),
+        (4,),
     ),
-    "flipped": Case(
-        called(in_order(lambda m, x, o: m(x.flip(0)).flip(0)), lambda: nn.Linear(4, 3)), images(4)
-    ),
+    "flipped": Case(called(in_order(lambda m, x, o: m(x.flip(0)).flip(0)), lambda: nn.Linear(4, 3)), (4,)),
     "picked": Case(
-        called(in_order(lambda m, x, o: m(x)[torch.arange(len(x)), :]), lambda: nn.Linear(4, 3)), images(4)
+        called(in_order(lambda m, x, o: m(x)[torch.arange(len(x)), :]), lambda: nn.Linear(4, 3)), (4,)
     ),
-    "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (images(4)()[0], images(3)()[0])),
-    "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), images(2, 4, 4)),
+    "bilinear": Case(lambda: nn.Bilinear(4, 3, 2), lambda: (double(ROWS, 4), double(ROWS, 3))),
+    "transposed": Case(lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), (2, 4, 4)),
     "time first": Case(
-        called(lambda m, x: m[0](x.transpose(0, 1)).transpose(0, 1), lambda: nn.Linear(3, 4)), images(5, 3)
+        called(lambda m, x: m[0](x.transpose(0, 1)).transpose(0, 1), lambda: nn.Linear(3, 4)), (5, 3)
     ),
     "flattened": Case(
         called(lambda m, x: m[0](x.flatten(0, 1)).view(*x.shape[:2], 4), lambda: nn.Linear(3, 4)),
-        images(5, 3),
+        (5, 3),
     ),
-    "heads": Case(heads, images(6, 4)),
+    "heads": Case(heads, (6, 4)),
     "weight standardisation": Case(
         lambda: nn.Sequential(Standardised(2, 4, 3), nn.Tanh(), Standardised(4, 4, 3, stride=2, groups=2)),
-        images(2, 8, 8),
+        (2, 8, 8),
     ),
-    "subclass with a forward pass": Case(lambda: Patched(4, 3), images(4)),
-    "patched forward pass": Case(patched_forward, images(4)),
+    "subclass with a forward pass": Case(lambda: Patched(4, 3), (4,)),
+    "patched forward pass": Case(patched_forward, (4,)),
     "adapter": Case(
         called(
             lambda m, x: m[0](x) + m[2](m[1](x)),
@@ -406,10 +396,10 @@ CASES = {
             lambda: nn.Linear(6, 2, bias=False),
             lambda: nn.Linear(2, 6, bias=False),
         ),
-        images(4, 6),
+        (4, 6),
     ),
     "dropout of nothing": Case(
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.ReLU(inplace=True)), images(4)
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.ReLU(inplace=True)), (4,)
     ),
 }
 
@@ -651,3 +641,192 @@ def test_a_branch_that_was_used_before_leaves_nothing(kind: Kind) -> None:
         assert 0.5 < most_moved(engine, x) <= 1 + 1e-4
         sums = sums_of(engine, x)
         assert [name for name in sums if sums[name].any()] == [f"branch{which}.weight", f"branch{which}.bias"]
+
+
+# --- rows, positions and tables in any order ----------------------------------------------------------------
+
+C, V = 0.3, 11
+Layout = Callable[[Any, Tensor], Any]
+
+
+def engine_of(function: Layout, *layers: Maker, views: int = 1) -> FastEngine:
+    return FastEngine(called(function, *layers)().double(), waves, FlatClipping(C), views=views)
+
+
+def flat(layers: Any, x: Tensor) -> Any:
+    h = x.flatten(0, 1)
+    for layer in layers:
+        h = layer(h)
+    return h.view(*x.shape[:2], *h.shape[1:])
+
+
+def time_first(layers: Any, x: Tensor) -> Any:
+    h = layers[0](x.transpose(0, 1).flatten(0, 1))
+    return h.view(x.shape[1], len(x), -1).transpose(0, 1)
+
+
+def by_size(layers: Any, x: Tensor) -> Any:
+    order = x.sum((1, 2)).argsort()
+    return layers[0](x[order])[order.argsort()]
+
+
+def tokens_by_size(layers: Any, x: Tensor) -> Any:
+    tokens = x.flatten(0, 1)
+    order = tokens.sum(1).argsort()
+    out = tokens.new_zeros(len(tokens), 4).index_copy(0, order, layers[0](tokens[order]))
+    return out.view(*x.shape[:2], -1)
+
+
+def scaled_back(layers: Any, x: Tensor) -> Any:
+    """Gradients divided by what was computed of the whole batch; the losses are those of each record."""
+    h = layers[0](x)
+    values = h.detach()
+    return torch.add(values, (h - values) / values.norm())
+
+
+def hooked(layers: Any, x: Tensor) -> Any:
+    h = layers[0](x)
+    if h.requires_grad:
+        norm = h.detach().norm()
+        h.register_hook(lambda g: g * (norm + g.mean()).sin())
+    return h.sin()
+
+
+def tabled(layers: Any, x: Tensor) -> Any:
+    """Reads tables that are made in the forward pass, by constants and by what records say."""
+    places = torch.linspace(-1.0, 1.0, 24, dtype=x.dtype).view(8, 3)
+    near = places[(x[:, 0, :1] > 0).long() + torch.arange(4)]  # (B, 4, 3)
+    return layers[0](x[:, :4] + near) + layers[0](places[:4])
+
+
+def adapted(layers: Any, x: Tensor) -> Any:
+    """A low-rank adapter that no gradient reaches at first, on rows in another order."""
+    return layers[1](layers[0](x.flip(0)).flip(0)) + x.sum((1, 2))[:, None, None]
+
+
+GONE = 9.0
+"""Marks positions that are left out: not 0, so that records of zeros have all."""
+
+
+def packed(layers: Any, x: Tensor) -> Any:
+    kept = x[..., 0] != GONE
+    out = x.new_zeros(*x.shape[:2], 4)
+    out[kept] = layers[0](x[kept])
+    return out
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 4)
+
+
+def zeroed() -> nn.Module:
+    layer = nn.Linear(4, 4, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def frames() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 1, 2))
+
+
+def positions() -> nn.Module:
+    return nn.Sequential(linear(), nn.LayerNorm(4), nn.PReLU(), nn.Linear(4, 2))
+
+
+LAYOUTS: dict[str, tuple[Layout, list[Maker], Shape]] = {
+    "flattened": (flat, [positions], (5, 3)),
+    "flattened frames": (flat, [frames], (3, 2, 5, 4)),
+    "flattened cells": (flat, [lambda: nn.GRUCell(3, 4)], (5, 3)),
+    "time first": (time_first, [linear], (5, 3)),
+    "rows by size": (by_size, [linear], (5, 3)),
+    "tokens by size": (tokens_by_size, [linear], (5, 3)),
+    "scaled backwards": (scaled_back, [linear], (5, 3)),
+    "a hook of the batch": (hooked, [linear], (5, 3)),
+    "tables": (tabled, [linear], (5, 3)),
+    "an adapter that begins at zero": (adapted, [linear, zeroed], (5, 3)),
+}
+
+
+@pytest.mark.thorough(cases="values")
+@one_or_two_views
+@each("function, layers, shape", LAYOUTS)
+def test_layouts_are_fast_and_right(function: Layout, layers: list[Maker], shape: Shape, views: int) -> None:
+    """With as many records as some other length, too."""
+    engine = engine_of(function, *layers, views=views)
+    for n in (1, 2, 3, 5):
+        equals_a_loop(engine, double(n * views, *shape))
+        for p in engine.model.parameters():
+            nn.init.normal_(p)
+
+
+def test_packed_positions_are_refused() -> None:
+    is_refused("boolean mask depends", engine_of(packed, linear), double(4, 5, 3))
+
+
+def gated(layers: Any, x: Tensor) -> Any:
+    """The second layer reaches the loss of records that are large alone."""
+    return layers[0](x) + (x[:, 0, 0] > 50)[:, None, None] * layers[1](x.flip(0)).flip(0)
+
+
+def test_what_some_batches_have_and_others_do_not_is_right() -> None:
+    engine = engine_of(gated, linear, linear)
+    for large in (0, 0, 4, 1, 0, 1):
+        x = double(4, 5, 3).clamp(-1, 1)
+        x[4 - large :, 0, 0] = 60.0
+        equals_a_loop(engine, x)
+
+
+def recurrent(layer: Callable[[int, int], nn.Module], *, mixes: bool = False) -> nn.Module:
+    """Time first, as layers are without ``batch_first``."""
+
+    def forward(m: Any, tokens: Tensor) -> Any:
+        h = m.table(tokens.t())
+        h = m.norm(m.layer(input=h + h.roll(1, 1) if mixes else h)[0])
+        h = torch.einsum("tbd,tbd->tbd", h, torch.add(h, other=h).sin())
+        return m.head(h * m.scale).permute(1, 2, 0)
+
+    parts = {"table": nn.Embedding(V, 4), "layer": layer(4, 6), "norm": nn.LayerNorm(6)}
+    return Of(forward, scale=nn.Parameter(torch.rand(6)), head=nn.Linear(6, V), **parts)
+
+
+def translator() -> nn.Module:
+    def forward(m: Any, tokens: Tensor) -> Any:
+        h = m.table(tokens.t()) - m.places[: tokens.shape[1]]
+        out = m.layers(h, h.flip(2)) @ m.table.weight.t()
+        return (out * (out @ m.pool)[..., None]).permute(1, 2, 0)
+
+    return Of(
+        forward,
+        table=nn.Embedding(V, 4),
+        layers=nn.Transformer(4, 2, 1, 1, 6, dropout=0.0),
+        places=nn.Parameter(torch.rand(20, 1, 4)),
+        pool=nn.Parameter(torch.rand(V)),
+    )
+
+
+def next_words(model: nn.Module, tokens: Tensor) -> Tensor:
+    return F.cross_entropy(model(tokens), tokens.roll(1, 1), reduction="none").mean(1)
+
+
+TIME_FIRST: dict[str, Maker] = {
+    "LSTM": lambda: recurrent(nn.LSTM),
+    "GRU": lambda: recurrent(nn.GRU),
+    "transformer": translator,
+}
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@one_or_two_views
+@each("make", TIME_FIRST)
+def test_models_with_time_first_are_fast_right_and_bounded(make: Maker, views: int) -> None:
+    model = make().double()
+    engine = FastEngine(model, next_words, FlatClipping(C), views=views)
+    for n, T in ((4, 7), (6, 6), (7, 3)):
+        tokens = torch.randint(V, (n * views, T))
+        equals_a_loop(engine, tokens)
+        assert most_moved(engine, tokens, records=[0]) <= 1 + 1e-9
+
+
+def test_a_model_with_time_first_that_mixes_records_is_refused() -> None:
+    engine = FastEngine(recurrent(nn.GRU, mixes=True).double(), next_words, FlatClipping(C))
+    is_refused("mixes records", engine, torch.randint(V, (4, 7)))

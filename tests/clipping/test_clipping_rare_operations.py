@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import Maker, Of, Shape, custom, double, each, equals_a_loop, one_or_two_views, squares, waves
+from oracles import (
+    Change,
+    Forward,
+    Maker,
+    Of,
+    Shape,
+    custom,
+    double,
+    each,
+    equals_a_loop,
+    one_or_two_views,
+    squares,
+    waves,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -118,7 +131,7 @@ def test_operations_with_parameters_are_fast_and_right(function: Function, shape
 
 
 ONE_OF_EACH = torch.tensor([2, 0, 1, 3])
-OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
+OF_RECORDS: dict[str, Change] = {
     "sums": lambda h: h.std(1) + h.amax(1) + h.logsumexp(1) + h.norm(dim=1) + h.prod(1),
     "along positions": lambda h: h.cumsum(1) + h.cumprod(1) + h.cummax(1).values + h.sort(1).values,
     "the middle": lambda h: h.median(1).values + h.kthvalue(2, 1).values + h.topk(2, 1)[0].sum(1),
@@ -158,7 +171,7 @@ OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @each("function", OF_RECORDS)
-def test_operations_within_records_are_fast_and_right(function: Callable[[Tensor], Tensor]) -> None:
+def test_operations_within_records_are_fast_and_right(function: Change) -> None:
     equals_a_loop(engine_of(lambda w, h: function(h) * w, 1), double(5, 5, 4))
 
 
@@ -228,7 +241,7 @@ def images(h: Tensor, dimensions: int) -> Tensor:
 
 
 PLACES = torch.tensor([[0, 2]])
-FORWARDS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+FORWARDS: dict[str, Forward] = {
     "scatter a number": lambda m, x: scattered(m(x), 1),
     "scatter a number by name": lambda m, x: scattered(m(x), value=2.0),
     "scatter at places in common": lambda m, x: m(x).sin().scatter_(1, PLACES.expand(len(x), 2), 3.0),
@@ -296,7 +309,7 @@ def added(m: Any, x: Tensor) -> Tensor:
 OTHER = nn.Linear(3, 3).double()
 
 
-ODD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+ODD: dict[str, Forward] = {
     "generators": lambda m, x: torch.cat([*map(m.out, (row[None] for row in x))]),
     "in place": lambda m, x: m.out(x).add_(1).mul_(2),
     "the batch in place": lambda m, x: m.out(x.mul_(2)),
@@ -318,7 +331,7 @@ ODD: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 @each("forward", FORWARDS)
 def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
-    forward: Callable[[Any, Tensor], Tensor],
+    forward: Forward,
 ) -> None:
     x = double(5, 4)
     x[1:3, :2], x[4] = 0.0, x[4, :1]  # of which some are told another thing than others
@@ -327,5 +340,5 @@ def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
 
 
 @each("forward", ODD)
-def test_odd_models_equal_a_loop(forward: Callable[[Any, Tensor], Tensor]) -> None:
+def test_odd_models_equal_a_loop(forward: Forward) -> None:
     equals_a_loop(FastEngine(Of(forward, out=nn.Linear(6, 3)).double(), squares, RULE), double(5, 6))

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from couplings_of_values import fixed_noise
 from oracles import (
+    Change,
     Kind,
     Of,
     both,
@@ -43,6 +44,7 @@ from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.model_checks import check_losses, check_model
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, UnsupportedModel
+from tacit.models.private_ready import make_private_ready, replacements
 
 RULE = FlatClipping(0.125)
 Function = Callable[[Any, Tensor], Any]
@@ -55,7 +57,7 @@ def engine_of(function: Function, kind: Kind = FastEngine) -> GradientEngine:
 # --- records that are mixed ---------------------------------------------------------------------------------
 
 WAVES = (torch.arange(64.0)[:, None, None] * torch.tensor([1.0, 0.5, 0.1, 0.01])).sin()
-MIXES: dict[str, Callable[[Tensor], Tensor]] = {
+MIXES: dict[str, Change] = {
     "centred on the batch": lambda h: h - h.mean(0),
     "first row": lambda h: h + h[:1],
     "pairs": lambda h: h * h.detach()[(torch.arange(len(h)) ^ 1).clamp(max=len(h) - 1)],
@@ -65,7 +67,7 @@ MIXES: dict[str, Callable[[Tensor], Tensor]] = {
     "thirds": lambda h: h * (1 + torch.arange(len(h)) % 3)[:, None, None],
     "waves": lambda h: h + WAVES[: len(h)],
 }
-NOISES: dict[str, Callable[[Tensor], Tensor]] = {
+NOISES: dict[str, Change] = {
     "randn_like": lambda h: h + torch.randn_like(h),
     "numbers": lambda h: h + torch.rand(len(h), 1, 1),
     "integers": lambda h: h * torch.randint(1, 12, (len(h), 1, 1)),
@@ -86,7 +88,7 @@ CASES = [(mix, "") for mix in MIXES] + [(mix, noise) for mix in ("mean", "waves"
 @pytest.mark.parametrize("n", [3, 64])
 @pytest.mark.parametrize(("mix", "noise"), CASES, ids=str)
 def test_models_that_mix_records_are_refused(kind: Kind, n: int, mix: str, noise: str) -> None:
-    engine = engine_of(lambda m, x: MIXES[mix](NOISES.get(noise, lambda h: h)(m.layer(x))), kind)
+    engine = engine_of(lambda m, x: MIXES[mix](NOISES[noise](m.layer(x)) if noise else m.layer(x)), kind)
     is_refused("a record's loss in a batch differs from its loss alone", engine, torch.randn(n, 3, 4))
 
 
@@ -127,7 +129,7 @@ def bags(m: Any, x: Tensor) -> Tensor:
     )
 
 
-def by_row(function: Callable[[Tensor], Tensor]) -> Function:
+def by_row(function: Change) -> Function:
     return lambda m, x: torch.stack([function(m.layer(row)) for row in x])
 
 
@@ -498,3 +500,63 @@ def test_a_squeezed_output_is_that_of_a_batch_of_several(kind: Kind) -> None:
     found, _ = step(kind(model, loss, RULE), *batch)
     plain = True  # for the loop, which squeezes a single record to no dimension at all
     equal(found, loop(model, loss, batch, RULE)[0])
+
+
+# --- what make_private_ready replaces -----------------------------------------------------------------------
+
+
+def network() -> nn.Sequential:
+    shared = nn.BatchNorm2d(8)
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 8, 3), shared, nn.ReLU()),
+        nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
+        shared,
+        nn.Flatten(),
+        nn.LazyLinear(5),
+        nn.SyncBatchNorm(5),
+        nn.BatchNorm1d(5, affine=False),
+    )
+
+
+def test_batch_norm_becomes_group_norm_and_the_original_stays() -> None:
+    model = network()
+    model[4] = nn.Linear(8 * 16, 5)
+    nn.init.normal_(model.get_parameter("2.weight"))
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    layers = list(model.modules())
+    with pytest.raises(UnsupportedModel, match=r"0\.1.*BatchNorm2d.*make_private_ready"):
+        check_model(model)
+    ready = make_private_ready(model)
+    check_model(ready)
+    assert ready is not model
+    assert list(model.modules()) == layers
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert isinstance(ready, nn.Sequential)
+    assert isinstance(ready[2], nn.GroupNorm)
+    assert ready[2].num_groups == 2
+    assert ready[2] is ready.get_submodule("0.1")  # a shared layer stays shared
+    assert torch.equal(ready[2].weight, model.get_parameter("2.weight"))
+    assert not any(p is q for p in model.parameters() for q in ready.parameters())
+    assert not list(ready.buffers())
+    assert ready(torch.randn(2, 3, 6, 6)).shape == (2, 5)
+
+
+def test_a_lone_layer_and_flags() -> None:
+    model = nn.BatchNorm2d(6).eval().requires_grad_(False)
+    ready = make_private_ready(model)
+    assert isinstance(ready, nn.GroupNorm)
+    assert not ready.training
+    assert not any(p.requires_grad for p in ready.parameters())
+
+
+def test_a_model_without_such_layers_is_copied() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.InstanceNorm1d(3))
+    model.register_module("none", None)
+    ready = make_private_ready(model)
+    assert repr(ready) == repr(copy.deepcopy(model))
+    assert ready is not model
+    assert list(replacements(model)) == []
+
+
+def test_replacements_are_named() -> None:
+    assert list(replacements(network()))[:2] == [("0.1", "GroupNorm"), ("1", "InstanceNorm2d")]

@@ -162,6 +162,9 @@ SOUND: Settings = SIZES | {
     "conv_stride": (4, 2),
 }
 SOUND |= {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+PATCHES: Settings = SIZES | {"image_size": S, "patch_size": 8, "intermediate_size": 24}
+BOTH: Settings = {f"{half}_{name}": number for half in ("encoder", "decoder") for name, number in
+    (("layers", 2), ("attention_heads", 2), ("ffn_dim", 24))}  # fmt: skip
 GROUPED: Settings = {"experts_implementation": "grouped_mm"}
 BATCHED: Settings = {"experts_implementation": "batched_mm"}
 EAGER: Settings = {"experts_implementation": "eager"}
@@ -206,20 +209,18 @@ ZOO: dict[str, Entry] = {
     "T5": of("T5ForConditionalGeneration", translated, **T5),
     "BART": of(
         "BartForConditionalGeneration", translated,
-        d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=12, decoder_start_token_id=1,
+        d_model=D, **BOTH, max_position_embeddings=12, decoder_start_token_id=1,
         encoder_layerdrop=0.3, decoder_layerdrop=0.3, **COMMON,
     ),
     "Whisper": of(
         "WhisperForConditionalGeneration", spoken,
         lambda n: (torch.randn(n, 8, 12), torch.randint(2, V, (n, T))),
-        d_model=D, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=24, decoder_ffn_dim=24, max_source_positions=6, max_target_positions=8,
+        d_model=D, **BOTH, max_source_positions=6, max_target_positions=8,
         num_mel_bins=8, decoder_start_token_id=1, **COMMON,
     ),
     "ViT": of(
         "ViTForImageClassification", seen, images,
-        image_size=S, patch_size=8, intermediate_size=24, num_labels=3, **SIZES,
+        num_labels=3, **PATCHES,
     ),
     "Swin": of(
         "SwinForImageClassification", seen, images,
@@ -249,7 +250,7 @@ ZOO: dict[str, Entry] = {
     ),
     "CLIP vision": of(
         "CLIPVisionModel", looked_at, images,
-        image_size=S, patch_size=8, intermediate_size=24, projection_dim=8, **SIZES,
+        projection_dim=8, **PATCHES,
     ),
 }  # fmt: skip
 
@@ -395,12 +396,11 @@ MORE: dict[str, Entry] = {
         drop_path_rate=0.2, **SIZES,
     ),
     "BEiT": of(
-        "BeitModel", features, images, image_size=S, patch_size=8, intermediate_size=24,
-        use_relative_position_bias=True, **SIZES,
+        "BeitModel", features, images, use_relative_position_bias=True, **PATCHES,
     ),
     "VideoMAE": of(
         "VideoMAEForVideoClassification", seen, vectors(4, 3, S, S),
-        patch_size=8, num_frames=4, intermediate_size=24, **VISION, **SIZES,
+        num_frames=4, num_labels=3, **PATCHES,
     ),
     "Swin 2": of(
         "Swinv2ForImageClassification", seen, images,
