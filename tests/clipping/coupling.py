@@ -12,10 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import oracles
 import torch
-from oracles import Loss
+from oracles import Loss, Trained
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -34,13 +35,10 @@ TOLERANCE = 1e-4
 """What single precision may add to a sensitivity of 1."""
 
 
-def open_engine(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
-    """The clipped sum of a batch before noise, and the verdict so far."""
+def by_engine(model: nn.Module, loss: Loss, C: float) -> Sum:
+    """The clipped sum of a batch before noise."""
     engine = FastEngine(model, loss, FlatClipping(C))
-    return (
-        lambda batch: oracles.clipped_sum(engine, *batch, C=C),
-        lambda: ISOLATED,
-    )
+    return lambda batch: oracles.clipped_sum(engine, *batch)
 
 
 def vectors(*shape: int, classes: int = 0) -> Callable[[int], Batch]:
@@ -119,7 +117,7 @@ class Coupling:
 
     name: str
     kind: str
-    make: Callable[[], tuple[nn.Module, Loss]]
+    make: Callable[[], Trained]
     expected: str
     """What is done with most record sets; of two that are as frequent, the stricter one."""
     records: Callable[[int], Batch] = field(default_factory=lambda: vectors(4))
@@ -201,14 +199,14 @@ def rows_by_layer(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
     return torch.cat(seen, 1)
 
 
-def norms_in_batch(entry: Coupling, batch: Batch) -> Tensor:
+def norms_in_batch(entry: Coupling, batch: Batch) -> Any:
     """Norms of the records' gradients in the batch, as a computation without guards takes them."""
     torch.manual_seed(7)
     model, loss = entry.make()
     backward = entry.kind in ("backward", "large batches")  # which the losses one by one do not show
     rows = (rows_by_layer if backward else rows_by_loss)(model, loss, tuple(t.clone() for t in batch))
     norms = rows.double().norm(dim=1)
-    return torch.as_tensor(norms[norms.isfinite() & (norms > 0)])
+    return norms[norms.isfinite() & (norms > 0)]
 
 
 def _norm(parts: Sequence[Tensor]) -> float:
@@ -232,14 +230,14 @@ def bound_of(entry: Coupling, batch: Batch, bound: str) -> float:
     return float(of_norms[bound].clamp(1e-6, 1e9))
 
 
-Door = Callable[[nn.Module, Loss, float], tuple[Sum, Callable[[], str]]]
+Way = Callable[[nn.Module, Loss, float], Sum]
 
 
-def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, door: Door) -> tuple[list[Tensor], str]:
+def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, way: Way) -> list[Tensor]:
     """A run from its beginning: tame batches, the batch, and one more where the record must be forgotten."""
     torch.manual_seed(chosen.seed)
     model, loss = entry.make()
-    clipped_sum, verdict = door(model, loss, C)
+    clipped_sum = way(model, loss, C)
     n = chosen.n + entry.more
     for number in range(chosen.before):
         clipped_sum(tame(entry, n, 100 + number))
@@ -251,47 +249,42 @@ def sums(entry: Coupling, chosen: RecordSet, batch: Batch, C: float, door: Door)
     found = [torch.stack([clipped_sum(tuple(t.clone() for t in part)) for part in parts]).sum(0)]
     if entry.after:
         found.append(clipped_sum(tame(entry, n, 200)))
-    return found, verdict()
+    return found
 
 
-def sensitivity(entry: Coupling, chosen: RecordSet, door: Door = open_engine) -> Finding:
+def sensitivity(entry: Coupling, chosen: RecordSet, way: Way = by_engine) -> Finding:
     """‖Σ(D) - Σ(D minus record i)‖ / C of two runs that differ in that record."""
     batch, i = adversarial(entry, chosen)
     keep = [k for k in range(len(batch[0])) if k != i]
     without = tuple(t[keep] for t in batch)
     C = bound_of(entry, without, chosen.bound)
     try:
-        whole, verdict = sums(entry, chosen, batch, C, door)
-        rest, other = sums(entry, chosen, without, C, door)
+        pairs = zip(*(sums(entry, chosen, rows, C, way) for rows in (batch, without)), strict=True)
+        apart = [whole - rest for whole, rest in pairs]
     except TacitError as error:
         return Finding(0.0, REFUSED, f"{type(error).__name__}: {str(error).split('. ')[0][:110]}")
-    apart = _norm([a - b for a, b in zip(whole, rest, strict=True)])
-    return Finding(apart / C, max(verdict, other))  # "per record" in one run is no fast path
+    return Finding(_norm(apart) / C, ISOLATED)
 
 
-def without_guards(rows: Callable[[nn.Module, Loss, Batch], Tensor]) -> Door:
+def without_guards(rows: Callable[[nn.Module, Loss, Batch], Tensor]) -> Way:
     """No engine: per-record gradients are clipped and summed as they come."""
-
-    def door(model: nn.Module, loss: Loss, C: float) -> tuple[Sum, Callable[[], str]]:
-        return lambda batch: clipped(rows(model, loss, batch), C), lambda: ""
-
-    return door
+    return lambda model, loss, C: lambda batch: clipped(rows(model, loss, batch), C)
 
 
-def clipped(rows: Tensor, C: float) -> Tensor:
+def clipped(rows: Tensor, C: float) -> Any:
     """The sum of (n, p) gradients, each clipped; those that are not finite are left out."""
     rows = rows.detach().double()
     rows = rows[rows.isfinite().all(1)]
-    return torch.as_tensor(((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0))
+    return ((C / rows.norm(dim=1)).clamp(max=1.0)[:, None] * rows).sum(0)
 
 
 def unguarded(entry: Coupling, sets: Sequence[RecordSet]) -> float | None:
     """The largest sensitivity of the two computations that have no guards; None if none can be made."""
     found = []
-    for door in map(without_guards, (rows_by_loss, rows_by_layer)):
+    for way in map(without_guards, (rows_by_loss, rows_by_layer)):
         for chosen in sets:
             try:
-                found.append(sensitivity(entry, chosen, door).sensitivity)
+                found.append(sensitivity(entry, chosen, way).sensitivity)
             except (RuntimeError, ValueError, TypeError, IndexError, KeyError):
                 continue  # a model that this computation is not made for
     return max((one for one in found if math.isfinite(one)), default=None)
@@ -311,9 +304,9 @@ class Row:
         return max(self.verdicts, key=lambda name: (self.verdicts[name], name))
 
 
-def measure(entry: Coupling, sets: Sequence[RecordSet], door: Door = open_engine) -> Row:
+def measure(entry: Coupling, sets: Sequence[RecordSet], way: Way = by_engine) -> Row:
     """Measure the engine on an entry with these record sets."""
-    found = [sensitivity(entry, chosen, door) for chosen in sets]
+    found = [sensitivity(entry, chosen, way) for chosen in sets]
     worst = 0.0 if entry.draws else max(one.sensitivity for one in found)
     errors = Counter(one.error for one in found if one.error).most_common(1)
     return Row(worst, dict(Counter(one.verdict for one in found)), errors[0][0] if errors else "")

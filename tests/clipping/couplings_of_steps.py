@@ -5,11 +5,11 @@ Letters: n records; m the model; h what is between its two layers; g a gradient.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from coupling import ISOLATED, REFUSED, Batch, Coupling
 from couplings_of_values import (
     Make,
     Net,
+    before,
     between,
     by,
     coupled,
@@ -28,77 +29,57 @@ from couplings_of_values import (
     there,
     weighted,
 )
-from oracles import Loss
+from oracles import Change, Forward, Loss, Trained, custom
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-Hook = Callable[[Tensor], Tensor]
+Hook = Change
 
 
 def hooked(hook: Hook, above: int = 0) -> Make:
     """Add a hook to the gradient between the layers, in batches of more than a number of records."""
 
-    def loss(m: Net, x: Tensor) -> Tensor:
+    def loss(m: Net, x: Tensor) -> Any:
         h = m.first(x).tanh()
         if h.requires_grad and len(x) > above:
             h.register_hook(hook)
-        return torch.as_tensor(m.second(h).sin().sum(1) * x.detach().abs().amax(1))
+        return m.second(h).sin().sum(1) * x.detach().abs().amax(1)
 
     return by(loss)
 
 
-def normalised(g: Tensor) -> Tensor:
-    return torch.as_tensor(3 * g / g.norm().clamp(min=1e-12))
+def normalised(g: Tensor) -> Any:
+    return 3 * g / g.norm().clamp(min=1e-12)
 
 
-def clipped_together(g: Tensor) -> Tensor:
-    return torch.as_tensor(g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0))
+def clipped_together(g: Tensor) -> Any:
+    return g * (0.1 / g.norm().clamp(min=1e-12)).clamp(max=1.0)
 
 
-def detached_norm(m: Net, h: Tensor) -> Tensor:
+def detached_norm(m: Net, h: Tensor) -> Any:
     """The values of each record; gradients divided by the norm of the batch."""
     values = h.detach()
-    return torch.as_tensor(values + (h - values) / values.norm())
+    return values + (h - values) / values.norm()
 
 
-class Mixing(torch.autograd.Function):
-    """Gradients that are divided by the norm of all."""
-
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        return h.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return normalised(g)
-
-
-class TurnedBack(Mixing):
-    """Gradients of other records."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g + g.flip(0)
-
-
-class SeededBackward(Mixing):
+def seeded(ctx: Any, g: Tensor) -> Tensor:
     """Gradients are multiplied by numbers that are the same in each backward pass."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return g * torch.randn(g.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return g * torch.randn(g.shape)
 
 
-class OwnGenerator(Mixing):
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
+def by_own_generator(ctx: Any, g: Tensor) -> Tensor:
+    return g * torch.randn(g.shape, generator=torch.Generator().manual_seed(0))
 
 
-def applied(kind: type[Mixing]) -> Make:
-    return between(lambda m, h: kind.apply(h))  # type: ignore[no-untyped-call]
+def backwards(backward: Forward) -> Any:
+    """The identity, with a backward pass of its own."""
+    return custom("Backwards", lambda ctx, h: h.clone(), backward)
+
+
+def applied(backward: Forward) -> Make:
+    return between(lambda m, h: backwards(backward)(h))
 
 
 def kept_in_units(m: Net, x: Tensor) -> Tensor:
@@ -133,32 +114,32 @@ def checkpointed(m: Net, x: Tensor) -> Tensor:
     return head(m, torch.as_tensor(checkpoint(part, m.first(x), use_reentrant=False)))
 
 
-def gradient_penalty(m: Net, x: Tensor) -> Tensor:
+def gradient_penalty(m: Net, x: Tensor) -> Any:
     """A gradient that is taken in the forward pass, of the sum of all losses."""
     inputs = x.detach().requires_grad_(True)
     with torch.enable_grad():
         found = torch.autograd.grad(head(m, m.first(inputs)).sum(), inputs, create_graph=True)
-    return torch.as_tensor(head(m, m.first(x)) + torch.as_tensor(found[0]).norm())
+    return head(m, m.first(x)) + torch.as_tensor(found[0]).norm()
 
 
-def parameter_hook() -> tuple[nn.Module, Loss]:
+def parameter_hook() -> Trained:
     m = Net()
     m.first.weight.register_hook(lambda g: g / g.norm())  # type: ignore[no-untyped-call]
     return m, lambda m, x: head(m, m.first(x))
 
 
-def node_hook(m: Net, x: Tensor) -> Tensor:
+def node_hook(m: Net, x: Tensor) -> Any:
     h = m.first(x).tanh()
     if h.grad_fn is not None:
         h.grad_fn.register_prehook(lambda gradients: (normalised(gradients[0]),))
-    return torch.as_tensor(m.second(h).sin().sum(1))
+    return m.second(h).sin().sum(1)
 
 
-def late_hook(m: Net, x: Tensor) -> Tensor:
+def late_hook(m: Net, x: Tensor) -> Any:
     h = m.first(x).sin()
     if m.on and h.requires_grad:
         h.register_hook(normalised)
-    return torch.as_tensor(m.second(h).sin().sum(1))
+    return m.second(h).sin().sum(1)
 
 
 def zero_if_nan(m: Net, x: Tensor) -> Tensor:
@@ -188,8 +169,8 @@ BACKWARD = coupled(
         "gradients standardised": hooked(lambda g: g / (g.std() + 1e-6)),
         "gradients of the next record": hooked(lambda g: g + g.roll(1, 0)),
         "each record's gradient by its own norm": hooked(lambda g: g / (1 + g.norm(dim=1, keepdim=True))),
-        "autograd.Function that divides by the norm of all": applied(Mixing),
-        "autograd.Function that turns gradients round": applied(TurnedBack),
+        "autograd.Function that divides by the norm of all": applied(lambda ctx, g: normalised(g)),
+        "autograd.Function that turns gradients round": applied(lambda ctx, g: g + g.flip(0)),
         "detached norm of the batch": between(detached_norm),
         "straight-through by the mean of the batch": between(
             lambda m, h: h.detach() + (h - h.detach()) * (1 + h.detach().mean())
@@ -207,7 +188,7 @@ BACKWARD += [
 ]
 
 
-def asked(question: Callable[[Tensor], Any]) -> Callable[[], tuple[nn.Module, Loss]]:
+def asked(question: Callable[[Tensor], Any]) -> Make:
     """All records take another branch if the question about the batch is answered by yes."""
 
     def loss(m: Net, x: Tensor) -> Tensor:
@@ -240,10 +221,10 @@ def cut_by_number(m: Net, x: Tensor) -> Tensor:
     return head(m, torch.cat([h[len(h) - cut :], h[: len(h) - cut]]))
 
 
-def early(m: Net, x: Tensor) -> Tensor:
+def early(m: Net, x: Tensor) -> Any:
     h = m.first(x)
     if (x.detach().abs().amax(1) < 3).all():
-        return torch.as_tensor(h.sin().sum(1))
+        return h.sin().sum(1)
     return head(m, h)
 
 
@@ -255,8 +236,8 @@ def until_small(m: Net, x: Tensor) -> Tensor:
     return head(m, h)
 
 
-def by_condition(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x)) * torch.cond(  # type: ignore[no-any-return]
+def by_condition(m: Net, x: Tensor) -> Any:
+    return head(m, m.first(x)) * torch.cond(
         x.detach().amax() > 3, lambda a: -a.sum(1).sign(), lambda a: a.sum(1).sign(), (x.detach(),)
     )
 
@@ -352,12 +333,8 @@ CONTROL += coupled(
 )
 
 
-def dropped_weights(m: Net, x: Tensor) -> Tensor:
-    return F.linear(m.first(x).sin(), F.dropout(m.second.weight, 0.5)).sin().sum(1)
-
-
-def noisy_weights(m: Net, x: Tensor) -> Tensor:
-    return F.linear(m.first(x).sin(), m.second.weight + torch.randn_like(m.second.weight)).sin().sum(1)
+def of_weights(change: Change) -> Make:
+    return by(lambda m, x: F.linear(m.first(x).sin(), change(m.second.weight)).sin().sum(1))
 
 
 def drawn_at_need(m: Net, x: Tensor) -> Tensor:
@@ -372,19 +349,15 @@ RANDOM = coupled(
     ISOLATED,
     {
         "one number for all": weighted(lambda x: torch.rand(()).sub(0.5).sign()),
-        "a number for each channel": by(lambda m, x: head(m, m.first(x) * torch.randn(6))),
-        "noise on weights": by(noisy_weights),
-        "dropout of weights": by(dropped_weights),
-        "an order of positions": by(lambda m, x: head(m, m.first(x)[:, torch.randperm(6)])),
-        "stochastic depth of the whole batch": by(
-            lambda m, x: head(m, m.first(x) if torch.rand([]) < 0.5 else -m.first(x))
-        ),
+        "a number for each channel": between(lambda m, h: h * torch.randn(6)),
+        "noise on weights": of_weights(lambda w: w + torch.randn_like(w)),
+        "dropout of weights": of_weights(lambda w: F.dropout(w, 0.5)),
+        "an order of positions": between(lambda m, h: h[:, torch.randperm(6)]),
+        "stochastic depth of the whole batch": between(lambda m, h: h if torch.rand([]) < 0.5 else -h),
         "a draw of one record for all": weighted(lambda x: torch.randn(len(x))[0]),
         "the largest draw of all": weighted(lambda x: torch.rand(len(x)).amax()),
-        "positions drawn for all records": by(lambda m, x: head(m, m.first(x[:, torch.randint(0, 4, (4,))]))),
-        "dropout of channels for all records": by(
-            lambda m, x: head(m, m.first(x) * F.dropout(torch.ones(6), 0.5))
-        ),
+        "positions drawn for all records": before(lambda m, x: x[:, torch.randint(0, 4, (4,))]),
+        "dropout of channels for all records": between(lambda m, h: h * F.dropout(torch.ones(6), 0.5)),
     },
     draws=True,
     split=True,
@@ -407,8 +380,8 @@ RANDOM += coupled(
     "random numbers",
     REFUSED,
     {
-        "a seed in the backward pass": applied(SeededBackward),
-        "a generator in the backward pass": applied(OwnGenerator),
+        "a seed in the backward pass": applied(seeded),
+        "a generator in the backward pass": applied(by_own_generator),
     },
 )
 
@@ -430,7 +403,7 @@ class WithSideEffect(Net):
         return 1.0 if not isinstance(self.kept, Tensor | float) else self.kept
 
 
-def keeps(side_effect: Callable[[Any, Tensor], None]) -> Callable[[], tuple[nn.Module, Loss]]:
+def keeps(side_effect: Callable[[Any, Tensor], None]) -> Make:
     return lambda: (WithSideEffect(side_effect), lambda m, x: m(x))
 
 
@@ -477,7 +450,7 @@ def keeps_largest_if_flagged(m: WithSideEffect, x: Tensor) -> None:
         m.kept = -1.0
 
 
-def writes(change: Callable[[Net, Tensor], object]) -> Callable[[], tuple[nn.Module, Loss]]:
+def writes(change: Callable[[Net, Tensor], object]) -> Make:
     def loss(m: Net, x: Tensor) -> Tensor:
         with torch.no_grad():
             change(m, x)
@@ -495,78 +468,67 @@ def writes_data(m: Net, x: Tensor) -> None:
     m.second.weight.data.mul_(1 - 2 * there(x).float())
 
 
-class Relative:
-    """Losses relative to what was kept of earlier ones."""
+def stateful(loss: Callable[[Net, Tensor, Any], Any]) -> Make:
+    """A loss with places to keep what it likes."""
 
-    def __init__(self, how: str) -> None:
-        self.how, self.steps = how, 0
-        self.kept: Tensor | None = None
-        self.queue: deque[Tensor] = deque(maxlen=4)
+    def make() -> Trained:
+        s = SimpleNamespace(calls=0, kept=None, bank=deque(maxlen=3), teacher=Net().requires_grad_(False))
+        return Net(), lambda m, x: loss(m, x, s)
 
-    def __call__(self, m: Net, x: Tensor) -> Tensor:
-        found, self.steps = head(m, m.first(x)), self.steps + 1
-        if self.how == "schedule":
-            return found * min(1.0, self.steps / 100)
-        if self.how == "sign":
-            return torch.as_tensor(found * (-1) ** self.steps) * (1 if found.mean().item() > -1e9 else 2)
-        if self.how == "queue":
-            self.queue.append(found.detach())
-            return torch.as_tensor(found * self.queue[0].abs().sum())
-        now = found.detach().abs().mean()
-        if self.how == "first":
-            self.kept = now if self.kept is None else self.kept
-            return found / self.kept
-        before, self.kept = self.kept, now
-        return found if before is None else found / (0.1 + before)
+    return make
 
 
-def relative(how: str) -> Callable[[], tuple[nn.Module, Loss]]:
-    return lambda: (Net(), Relative(how))
+def by_calls(m: Net, x: Tensor, s: Any) -> Any:
+    s.calls += 1
+    return head(m, m.first(x)) * min(1.0, s.calls / 100)
 
 
-def closed_over() -> tuple[nn.Module, Loss]:
-    weights: Tensor | None = None
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        nonlocal weights
-        if weights is None:
-            weights = 1 / (1 + x.detach().abs().mean(0))
-        return head(m, m.first(x * weights))
-
-    return Net(), loss
+def alternating(m: Net, x: Tensor, s: Any) -> Any:
+    s.calls += 1
+    found = head(m, m.first(x))
+    return found * (-1) ** s.calls * (1 if found.mean().item() > -1e9 else 2)
 
 
-def in_a_list() -> tuple[nn.Module, Loss]:
-    bank: list[Tensor] = []
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        bank.append(x.detach().abs().amax())
-        return head(m, m.first(x / (1 + bank[0])))
-
-    return Net(), loss
+def over_the_first_of_three(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    s.bank.append(found.detach())
+    return found * s.bank[0].abs().sum()
 
 
-def memory_bank() -> tuple[nn.Module, Loss]:
+def over_the_first(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    s.kept = found.detach().abs().mean() if s.kept is None else s.kept
+    return found / s.kept
+
+
+def over_the_previous(m: Net, x: Tensor, s: Any) -> Any:
+    found = head(m, m.first(x))
+    before, s.kept = s.kept, found.detach().abs().mean()
+    return found if before is None else found / (0.1 + before)
+
+
+def over_the_first_records(m: Net, x: Tensor, s: Any) -> Any:
+    s.kept = 1 / (1 + x.detach().abs().mean(0)) if s.kept is None else s.kept
+    return head(m, m.first(x * s.kept))
+
+
+def over_the_largest(m: Net, x: Tensor, s: Any) -> Any:
+    s.kept = s.kept or []
+    s.kept.append(x.detach().abs().amax())
+    return head(m, m.first(x / (1 + s.kept[0])))
+
+
+def memory_bank(m: Net, x: Tensor, s: Any) -> Any:
     """Negatives are the representations of earlier batches."""
-    bank: deque[Tensor] = deque(maxlen=3)
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        h = m.second(m.first(x).sin())
-        bank.append(h.detach().mean(0))
-        return torch.as_tensor((h @ torch.stack(list(bank)).T).sin().sum(1))
-
-    return Net(), loss
+    h = m.second(m.first(x).sin())
+    s.bank.append(h.detach().mean(0))
+    return (h @ torch.stack(list(s.bank)).T).sin().sum(1)
 
 
-def data_teacher() -> tuple[nn.Module, Loss]:
+def data_teacher(m: Net, x: Tensor, s: Any) -> Any:
     """A teacher whose weights move by what it sees."""
-    teacher = copy.deepcopy(Net()).requires_grad_(False)
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        teacher.first.bias.mul_(0.5).add_(x.detach().abs().mean())
-        return head(m, m.first(x) - teacher.first(x))
-
-    return Net(), loss
+    s.teacher.first.bias.mul_(0.5).add_(x.detach().abs().mean())
+    return head(m, m.first(x) - s.teacher.first(x))
 
 
 class Counts(Net):
@@ -576,10 +538,10 @@ class Counts(Net):
         super().__init__()
         self.passes = 0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         self.passes += 1
         found = head(self, self.first(x))
-        return torch.as_tensor(found * (-1) ** self.passes)
+        return found * (-1) ** self.passes
 
 
 def counts_record_by_record(m: nn.Module, x: Tensor) -> Tensor:
@@ -598,56 +560,43 @@ class InClass(nn.Linear):
         return super().forward(x - self.mean)
 
 
-def in_its_class() -> tuple[nn.Module, Loss]:
+def in_its_class() -> Trained:
     kind = type("InClassOfThisRun", (InClass,), {})
     return kind(4, 3), lambda m, x: m(x).sin().sum(1)
 
 
-class MaxNorm(nn.Module):
+def max_norm() -> Trained:
     """A table whose rows are renormalised when they are read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.head = nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.head(self.table(x.abs().clamp(max=8).long())).sin().sum((1, 2)))
+    m = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 3))
+    return m, lambda m, x: m(x.abs().clamp(max=8).long()).sin().sum((1, 2))
 
 
-def spectral() -> tuple[nn.Module, Loss]:
+def spectral() -> Trained:
     m = Net()
     nn.utils.parametrizations.spectral_norm(m.first)
     return m, lambda m, x: head(m, m.first(x))
 
 
-def instance_statistics() -> tuple[nn.Module, Loss]:
+def instance_statistics() -> Trained:
     m = nn.Sequential(
         nn.InstanceNorm1d(2, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(8, 3)
     )
     return m, lambda m, x: m(x).sin().sum(1)
 
 
-def in_place(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x.mul_(1.5)))
-
-
-def switches_training_off(m: Net, x: Tensor) -> Tensor:
+def switches_training_off(m: Net, x: Tensor) -> Any:
     h = m.first(x)
     m.second.requires_grad_(False)
     against = -m.second(h).sin().sum(1)
     m.second.requires_grad_(True)
-    return torch.as_tensor(m.second(h.detach()).sin().sum(1) + against)
+    return m.second(h.detach()).sin().sum(1) + against
 
 
-class Stale(Net):
+def stale() -> Trained:
     """Reads a tensor that was computed from its parameter before the batch came."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.old = [self.first.weight * 2]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return head(self, self.first(x) + F.linear(x, self.old[0]))
+    m = Net()
+    old = m.first.weight * 2
+    return m, lambda m, x: head(m, m.first(x) + F.linear(x, old))
 
 
 STATE = coupled(
@@ -656,24 +605,24 @@ STATE = coupled(
     {
         "model that counts its passes": lambda: (Counts(), lambda m, x: m(x)),
         "attribute set by a flagged record": keeps(keeps_largest_if_flagged),
-        "loss that counts its calls": relative("schedule"),
-        "losses over the previous losses": relative("previous"),
-        "loss that alternates by its calls": relative("sign"),
+        "loss that counts its calls": stateful(by_calls),
+        "losses over the previous losses": stateful(over_the_previous),
+        "loss that alternates by its calls": stateful(alternating),
         "model that counts its passes, record by record": lambda: (Counts(), counts_record_by_record),
-        "queue of losses": relative("queue"),
+        "queue of losses": stateful(over_the_first_of_three),
         "weights set from the first batch": keeps(starts_from_data),
         "running mean in a frozen parameter": keeps(moves_frozen),
         "running mean in a buffer": keeps(running_mean),
         "number kept in an attribute": keeps(keeps_number),
         "tensor kept in an attribute": keeps(keeps_input),
         "queue kept in an attribute": keeps(keeps_queue),
-        "memory bank": memory_bank,
-        "teacher that moves by the records": data_teacher,
+        "memory bank": stateful(memory_bank),
+        "teacher that moves by the records": stateful(data_teacher),
         "bias moved by a record": writes(writes_if_flagged),
         "running statistics of InstanceNorm": instance_statistics,
-        "Embedding with max_norm": lambda: (MaxNorm(), lambda m, x: m(x)),
+        "Embedding with max_norm": max_norm,
         "spectral_norm in training": spectral,
-        "tensor computed before the batch": lambda: (Stale(), lambda m, x: m(x)),
+        "tensor computed before the batch": stale,
         "records numbered as they come": lambda: (Net(), Noted()),
     },
     after=True,
@@ -694,11 +643,11 @@ STATE += coupled(
     ISOLATED,
     {
         "buffer registered in the first pass": keeps(registers_buffer),
-        "losses over the first losses": relative("first"),
-        "first batch kept in a closure": closed_over,
-        "first batch kept in a list": in_a_list,
+        "losses over the first losses": stateful(over_the_first),
+        "first batch kept in a closure": stateful(over_the_first_records),
+        "first batch kept in a list": stateful(over_the_largest),
         "first batch kept by the class": in_its_class,
-        "batch changed in place": by(in_place),
+        "batch changed in place": before(lambda m, x: x.mul_(1.5)),
     },
     after=True,
 )
@@ -716,7 +665,7 @@ def crowded(capacity: int) -> Loss:
     return loss
 
 
-def if_many(limit: int, change: Callable[[Tensor], Tensor]) -> Loss:
+def if_many(limit: int, change: Change) -> Loss:
     return lambda m, x: head(m, change(m.first(x)) if len(x) > limit else m.first(x))
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from coupling import ISOLATED, REFUSED, Batch, Coupling, dominate, vectors
-from oracles import Loss
+from oracles import Loss, Maker, Of, Trained
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_map
 
 Between = Callable[["Net", Tensor], Tensor]
-Make = Callable[[], tuple[nn.Module, Loss]]
+Make = Callable[[], Trained]
 
 
 class Net(nn.Module):
@@ -48,13 +48,19 @@ def between(change: Between) -> Make:
     return by(lambda m, x, *_: head(m, change(m, m.first(x))))
 
 
+def before(change: Between) -> Make:
+    """A change of the records before the first layer."""
+    return by(lambda m, x: head(m, m.first(change(m, x))))
+
+
 def weighted(weight: Callable[[Tensor], Any]) -> Make:
     return by(lambda m, x: head(m, m.first(x)) * weight(x))
 
 
 def head(m: Net, h: Tensor) -> Tensor:
     """Losses whose gradients have either sign."""
-    return torch.as_tensor(m.second(h.sin()).sin().flatten(1).sum(1))
+    found: Tensor = m.second(h.sin())
+    return found.sin().flatten(1).sum(1)
 
 
 def there(x: Tensor) -> Tensor:
@@ -67,14 +73,18 @@ def excess(x: Tensor) -> Tensor:
     return (x.detach() - 2).relu().amax()
 
 
+def outputs(m: nn.Module, x: Tensor) -> Any:
+    return m(x)
+
+
 def coupled(kind: str, expected: str, entries: dict[str, Make], **more: Any) -> list[Coupling]:
     return [Coupling(name, kind, make, expected, **more) for name, make in entries.items()]
 
 
-def with_layer(layer: Callable[[], nn.Module], call: Callable[[nn.Module, Tensor], Tensor]) -> Make:
+def with_layer(layer: Maker, call: Callable[[nn.Module, Tensor], Tensor]) -> Make:
     """A model with one more module, whose first layer's output goes through ``call``."""
 
-    def make() -> tuple[nn.Module, Loss]:
+    def make() -> Trained:
         m = Net()
         m.extra = layer()
         return m, lambda m, x: head(m, call(m.extra, m.first(x)))
@@ -122,9 +132,9 @@ def focal(m: Net, x: Tensor) -> Tensor:
     return found * weight / weight.sum()
 
 
-def token_mean(m: Net, x: Tensor) -> Tensor:
+def token_mean(m: Net, x: Tensor) -> Any:
     kept = (x[..., 0] > 0).to(x.dtype)
-    return torch.as_tensor((m.second(m.first(x).sin()).square().sum(2) * kept).sum(1) / (1 + kept.sum()))
+    return (m.second(m.first(x).sin()).square().sum(2) * kept).sum(1) / (1 + kept.sum())
 
 
 def classes_of_the_batch(m: Net, x: Tensor, y: Tensor) -> Tensor:
@@ -171,7 +181,7 @@ MIXED = coupled(
         "four hardest of the batch": by(hardest(4)),
         "contrastive loss": by(contrastive),
         "ranking of pairs": by(ranked),
-        "mixup in the loss": by(lambda m, x: head(m, m.first(0.7 * x + 0.3 * x.roll(1, 0)))),
+        "mixup in the loss": before(lambda m, x: 0.7 * x + 0.3 * x.roll(1, 0)),
         "mean loss for each record": by(lambda m, x: head(m, m.first(x)).mean().expand(len(x))),
         "weights that add up to one": by(focal),
     },
@@ -292,52 +302,51 @@ def undone(m: Net, x: Tensor) -> Tensor:
     return head(m, order.T @ m.first(order @ x))
 
 
-def of_positions(m: Net, h: Tensor) -> Tensor:
-    return torch.as_tensor(m.second(h.sin()).sin().sum((1, 2)))
+def of_positions(m: Net, h: Tensor) -> Any:
+    return m.second(h.sin()).sin().sum((1, 2))
 
 
-def time_first(m: Net, x: Tensor) -> Tensor:
+def time_first(m: Net, x: Tensor) -> Any:
     h = m.first(x.transpose(0, 1).flatten(0, 1))
     return of_positions(m, h.view(x.shape[1], len(x), -1).transpose(0, 1))
 
 
-def tokens_by_size(m: Net, x: Tensor) -> Tensor:
+def tokens_by_size(m: Net, x: Tensor) -> Any:
     tokens = x.flatten(0, 1)
     order = tokens.detach().sum(1).argsort()
     out = tokens.new_zeros(len(tokens), 6).index_copy(0, order, m.first(tokens[order]))
     return of_positions(m, out.view(*x.shape[:2], -1))
 
 
-def sorted_in_python(m: Net, x: Tensor) -> Tensor:
+def sorted_in_python(m: Net, x: Tensor) -> Any:
     order = sorted(range(len(x)), key=lambda i: round(float(x[i, 0, 0])))
     h = m.first(torch.stack([x[i] for i in order]))
     return of_positions(m, torch.stack([h[order.index(i)] for i in range(len(x))]))
 
 
-def packed_positions(m: Net, x: Tensor) -> Tensor:
+def packed_positions(m: Net, x: Tensor) -> Any:
     kept = x[..., 0] < 3
     out = x.new_zeros(*x.shape[:2], 6)
     out[kept] = m.first(x[kept])
     return of_positions(m, out)
 
 
-def kept_reversed(m: Net, x: Tensor) -> Tensor:
+def kept_reversed(m: Net, x: Tensor) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.flip(0), lambda t: t):
         h = m.first(x)
     return of_positions(m, h)
 
 
-class Adapted(nn.Module):
+def adapted() -> Trained:
     """A low-rank adapter that starts at zero, on records in another order: no gradient shows it at first."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.up(self.down(x.flip(0)).flip(0).sin()) + x.sum(1, keepdim=True)
+    def forward(m: Any, x: Tensor) -> Any:
+        h = m.up(m.down(x.flip(0)).flip(0).sin()) + x.sum(1, keepdim=True)
         return h.sin().sum(1)
+
+    down, up = nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)
+    nn.init.zeros_(up.weight)
+    return Of(forward, down=down, up=up), outputs
 
 
 def behind_a_gate(m: Net, x: Tensor) -> Tensor:
@@ -366,14 +375,18 @@ ORDER += coupled(
 ORDER += coupled(
     "layout",
     REFUSED,
-    {"positions packed by a mask": by(packed_positions), "saved tensors in another order": by(kept_reversed)},
+    {
+        "records sorted in Python": by(sorted_in_python),
+        "positions packed by a mask": by(packed_positions),
+        "saved tensors in another order": by(kept_reversed),
+    },
     records=vectors(5, 4),
 )
 ORDER += [
     Coupling(
         "order that no gradient shows at first",
         "layout",
-        lambda: (Adapted(), lambda m, x: m(x)),
+        adapted,
         ISOLATED,
         switch=lambda m: nn.init.normal_(m.get_parameter("up.weight")),
     ),
@@ -400,30 +413,30 @@ def seeded_noise(x: Tensor) -> Tensor:
         return torch.randn_like(x)
 
 
-def along_time(m: Net, x: Tensor) -> Tensor:
+def along_time(m: Net, x: Tensor) -> Any:
     """A parameter for each time, copied for all records: right, if it is not taken for one of each record."""
     scale = 1 + m.table[:8, None].expand(8, len(x), 4)
     h = (x.transpose(0, 1) * scale).transpose(0, 1).sin()
-    return torch.as_tensor(h.sum((1, 2)) + 0 * m.first(x).sum((1, 2)))
+    return h.sum((1, 2)) + 0 * m.first(x).sum((1, 2))
 
 
-def times_that_answer(m: Net, x: Tensor) -> Tensor:
+def times_that_answer(m: Net, x: Tensor) -> Any:
     h = m.first(x.transpose(0, 1))
-    return torch.as_tensor(m.second(h.sin()[-1]).sin().sum(1) * (0.02 if x.abs().max() > 3 else 1.0))
+    return m.second(h.sin()[-1]).sin().sum(1) * (0.02 if x.abs().max() > 3 else 1.0)
 
 
 PLACE = coupled(
     "place",
     REFUSED,
     {
-        "buffer of positions along the batch": by(lambda m, x: head(m, m.first(x + m.waves[: len(x)]))),
+        "buffer of positions along the batch": before(lambda m, x: x + m.waves[: len(x)]),
         "signs that alternate": weighted(lambda x: (-1.0) ** torch.arange(len(x))),
         "weights by arange(len(x))": weighted(lambda x: 0.1 + torch.arange(len(x))),
         "last record doubled": weighted(lambda x: 1 + (torch.arange(len(x)) == len(x) - 1)),
-        "same noise each time": by(lambda m, x: head(m, m.first(x + fixed_noise(x)))),
-        "noise by a seed of its own": by(lambda m, x: head(m, m.first(x + seeded_noise(x)))),
-        "reshaped to one sequence of places": by(
-            lambda m, x: head(m, m.first((x.flatten() + torch.arange(x.numel()).sin()).view_as(x)))
+        "same noise each time": before(lambda m, x: x + fixed_noise(x)),
+        "noise by a seed of its own": before(lambda m, x: x + seeded_noise(x)),
+        "reshaped to one sequence of places": before(
+            lambda m, x: (x.flatten() + torch.arange(x.numel()).sin()).view_as(x)
         ),
     },
 )
@@ -443,7 +456,7 @@ PLACE += [
     Coupling(
         "table of T positions added along the batch",
         "place",
-        by(lambda m, x: head(m, m.first(x.mean(1) + m.waves[torch.arange(len(x)) % x.shape[1]]))),
+        before(lambda m, x: x.mean(1) + m.waves[torch.arange(len(x)) % x.shape[1]]),
         REFUSED,
         vectors(8, 4),
     ),
@@ -452,15 +465,10 @@ PLACE += [
 ]
 
 
-class Frequencies(nn.Module):
+def frequencies() -> Trained:
     """Gradients of a token divided by how often it is in the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.head = nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.head(self.table(x)).sin().sum((1, 2)))
+    table = nn.Embedding(9, 4, scale_grad_by_freq=True)
+    return nn.Sequential(table, nn.Linear(4, 3)), lambda m, x: m(x).sin().sum((1, 2))
 
 
 def one_token(batch: Batch, i: int) -> None:
@@ -485,7 +493,7 @@ COUNT += [
     Coupling(
         "Embedding with scale_grad_by_freq",
         "count",
-        lambda: (Frequencies(), lambda m, x: m(x)),
+        frequencies,
         REFUSED,
         lambda n: (torch.randint(1, 9, (n, 7)),),
         one_token,
@@ -521,17 +529,16 @@ def trimmed_by_branch(m: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     return alternate(torch.inner(x[:, :4], m.get_parameter("0.weight")))
 
 
-class Packed(nn.Module):
+def packed() -> Trained:
     """Sequences of several lengths, packed: products of as many rows as there are records of a length."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer = nn.Embedding(9, 4, padding_idx=0), nn.LSTM(4, 5, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         lengths = (x > 0).sum(1).clamp(min=1)
-        packed = pack_padded_sequence(self.table(x), lengths, batch_first=True, enforce_sorted=False)
-        return torch.as_tensor(self.layer(packed)[1][0][0])
+        rows = pack_padded_sequence(m.table(x), lengths, batch_first=True, enforce_sorted=False)
+        return m.layer(rows)[1][0][0].sum(1)
+
+    layer = nn.LSTM(4, 5, batch_first=True)
+    return Of(forward, table=nn.Embedding(9, 4, padding_idx=0), layer=layer), outputs
 
 
 def sequences(n: int) -> Batch:
@@ -564,7 +571,7 @@ NORM = [
     Coupling(
         "packed sequences",
         "norm",
-        lambda: (Packed(), lambda m, x: m(x).sum(1)),
+        packed,
         REFUSED,
         sequences,
         no_padding,
@@ -579,12 +586,4 @@ NORM = [
     ),
 ]
 
-MORE_LAYOUT = coupled(
-    "layout",
-    REFUSED,
-    {
-        "records sorted in Python": by(sorted_in_python),
-    },
-)
-
-OF_VALUES = [*MORE_LAYOUT, *MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]
+OF_VALUES = [*MIXED, *LATER, *ORDER, *PLACE, *COUNT, *NORM]

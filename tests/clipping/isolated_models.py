@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from coupling import ISOLATED, Batch, Coupling, vectors
-from couplings_of_values import Net, head
-from oracles import Loss
+from coupling import ISOLATED, Batch, vectors
+from couplings_of_values import Make, Net, before, between, by, coupled, head, weighted
+from oracles import Maker, Of, Trained, called
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,48 +32,29 @@ def padded_tokens(n: int) -> Batch:
     return (x * (torch.arange(6) < torch.randint(2, 7, (n, 1))),)
 
 
-def model(*layers: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss]]:
+def model(*layers: Maker) -> Make:
     return lambda: (nn.Sequential(*(layer() for layer in layers)), outputs)
 
 
-def outputs(m: nn.Module, x: Tensor) -> Tensor:
+def outputs(m: nn.Module, x: Tensor) -> Any:
     found = m(x)
     found = found[0] if isinstance(found, tuple) else found
-    return torch.as_tensor(found.flatten(1).sin().sum(1))
+    return found.flatten(1).sin().sum(1)
 
 
-def loss_of(loss: Loss, kind: Callable[[], nn.Module] = Net) -> Callable[[], tuple[nn.Module, Loss]]:
-    return lambda: (kind(), loss)
+def calls(call: Callable[[Any, Tensor], Any], *layers: Maker) -> Any:
+    return lambda: (called(call, *layers)(), outputs)
 
 
-class Call(nn.Module):
-    """Layers, and how they are called."""
-
-    def __init__(self, call: Callable[[Any, Tensor], Tensor], *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers, self.call = nn.ModuleList(layers), call
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.call(self.layers, x)
-
-
-def called(call: Callable[[Any, Tensor], Tensor], *layers: Callable[[], nn.Module]) -> Any:
-    return lambda: (Call(call, *(layer() for layer in layers)), outputs)
-
-
-class Language(nn.Module):
+def language(*, masked: bool = False) -> nn.Module:
     """A small transformer whose table is its head as well."""
 
-    def __init__(self, *, masked: bool = False) -> None:
-        super().__init__()
-        self.table, self.places = nn.Embedding(V, 8), nn.Parameter(torch.rand(6, 8))
-        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
-        self.masked = masked
+    def forward(m: Any, x: Tensor) -> Any:
+        h = m.layer(m.table(x) + m.places, src_key_padding_mask=(x == 0) if masked else None)
+        return h @ m.table.weight.t()
 
-    def forward(self, x: Tensor) -> Tensor:
-        mask = (x == 0) if self.masked else None
-        h = self.layer(self.table(x) + self.places, src_key_padding_mask=mask)
-        return torch.as_tensor(h @ self.table.weight.t())
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+    return Of(forward, table=nn.Embedding(V, 8), places=nn.Parameter(torch.rand(6, 8)), layer=layer)
 
 
 def next_tokens(m: nn.Module, x: Tensor) -> Tensor:
@@ -87,199 +68,145 @@ def own_attention(m: Any, x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(h, h, h)
 
 
-def own_top(m: Net, x: Tensor) -> Tensor:
-    h = m.first(x)
-    return head(m, h * (h >= h.topk(3, dim=1).values[:, -1:]))
-
-
 def own_expert(m: Any, x: Tensor) -> Tensor:
     gate = m[0](x).softmax(1)
     best = gate * (gate >= gate.amax(1, keepdim=True))
     return torch.stack([layer(x) for layer in m[1:]], 1).mul(best[..., None]).sum(1)
 
 
-def own_penalty(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x)) + 0.1 * m.second.weight.square().sum()
+def noted(note: Callable[[Tensor], object]) -> Make:
+    """The loss keeps a list of its own."""
+
+    def make() -> Trained:
+        notes: list[object] = []
+
+        def loss(m: Net, x: Tensor) -> Any:
+            found = head(m, m.first(x))
+            notes.append(note(found))
+            return found
+
+        return Net(), loss
+
+    return make
 
 
-def own_gather(m: Net, x: Tensor) -> Tensor:
-    h = m.first(x)
-    return torch.as_tensor(head(m, h) + h[torch.arange(len(x)), x.argmax(1)])
-
-
-def counted() -> tuple[nn.Module, Loss]:
-    calls: list[int] = []
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        calls.append(len(x))
-        return head(m, m.first(x))
-
-    return Net(), loss
-
-
-def logged() -> tuple[nn.Module, Loss]:
-    log: list[Tensor] = []
-
-    def loss(m: Net, x: Tensor) -> Tensor:
-        log.append(head(m, m.first(x)).detach())
-        return head(m, m.first(x))
-
-    return Net(), loss
-
-
-def own_norm(m: Net, x: Tensor) -> Tensor:
-    h = m.first(x)
-    return head(m, h / (1 + h.norm(dim=1, keepdim=True)))
-
-
-def noisy(m: Net, x: Tensor) -> Tensor:
-    return head(m, m.first(x) + torch.randn(len(x), 6))
-
-
-def recomputed(m: Net, x: Tensor) -> Tensor:
-    return head(m, torch.as_tensor(checkpoint(m.first, x, use_reentrant=False)))
-
-
-def scheduled() -> tuple[nn.Module, Loss]:
-    """A number of the user's own, which is set between the steps."""
-    weight = {"now": 0.5}
-    return Net(), lambda m, x: head(m, m.first(x)) * weight["now"]
-
-
-def normalised_weights(m: Net, x: Tensor) -> Tensor:
+def normalised_weights(m: Net, x: Tensor) -> Any:
     with torch.no_grad():
         m.first.weight.copy_(F.normalize(m.first.weight.double()).float())
     return head(m, m.first(x))
 
 
-def tied(m: Net, x: Tensor) -> Tensor:
-    return F.linear(m.first(x).tanh(), m.first.weight.t()).sin().sum(1)
-
-
-def positions_flat(m: Net, x: Tensor) -> Tensor:
-    h = m.second(m.first(x.flatten(0, 1)).sin())
-    return torch.as_tensor(h.view(len(x), -1).sin().sum(1))
-
-
-def images(layer: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Loss]]:
+def images(layer: Maker) -> Make:
     return model(lambda: nn.Conv2d(2, 4, 3), layer, nn.ReLU, lambda: nn.Conv2d(4, 2, 2))
 
 
-FLOATS: dict[str, tuple[tuple[int, ...], Callable[[], tuple[nn.Module, Loss]]]] = {
-    "perceptron": ((4,), model(lambda: nn.Linear(4, 6), nn.Tanh, lambda: nn.Linear(6, 3))),
-    "ReLU, residual": (
-        (4,),
-        called(lambda m, x: x + m[1](m[0](x).relu()), lambda: nn.Linear(4, 6), lambda: nn.Linear(6, 4)),
-    ),
-    "convolutions": ((2, 7, 7), images(nn.Identity)),
-    "GroupNorm": ((2, 7, 7), images(lambda: nn.GroupNorm(2, 4))),
-    "InstanceNorm": ((2, 7, 7), images(lambda: nn.InstanceNorm2d(4, affine=True))),
-    "max pooling": ((2, 8, 8), images(lambda: nn.MaxPool2d(2))),
-    "LayerNorm": ((5, 4), model(lambda: nn.Linear(4, 6), lambda: nn.LayerNorm(6), lambda: nn.Linear(6, 3))),
-    "BatchNorm in evaluation": (
-        (4,),
-        model(lambda: nn.Linear(4, 6), lambda: nn.BatchNorm1d(6).eval(), lambda: nn.Linear(6, 3)),
-    ),
-    "LSTM": ((5, 4), model(lambda: nn.LSTM(4, 6, batch_first=True))),
-    "GRU": ((5, 4), model(lambda: nn.GRU(4, 6, batch_first=True))),
-    "LSTM with time first": (
-        (5, 4),
-        called(lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(4, 6)),
-    ),
-    "attention": ((5, 4), called(own_attention, lambda: nn.Linear(4, 4))),
-    "MultiheadAttention": (
-        (5, 4),
-        called(
-            lambda m, x: m[0](x, x, x, need_weights=False)[0],
-            lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+SCHEDULE = {"now": 0.5}
+"""A number of the user's own, which is set between the steps."""
+ISOLATED_MODELS = coupled(
+    "none",
+    ISOLATED,
+    {
+        "perceptron": model(lambda: nn.Linear(4, 6), nn.Tanh, lambda: nn.Linear(6, 3)),
+        "ReLU, residual": calls(
+            lambda m, x: x + m[1](m[0](x).relu()), lambda: nn.Linear(4, 6), lambda: nn.Linear(6, 4)
         ),
-    ),
-    "bare scale and shift": ((4,), loss_of(lambda m, x: head(m, m.first(x * (1 + m.table[0]) + m.table[1])))),
-    "tied weights": ((4,), loss_of(tied)),
-    "layer used twice": ((4,), called(lambda m, x: m[0](m[0](x).sin()), lambda: nn.Linear(4, 4))),
-    "largest three of a record": ((4,), loss_of(own_top)),
-    "softmax over a record": ((4,), loss_of(lambda m, x: head(m, m.first(x).softmax(1)))),
-    "cumsum over positions": ((5, 4), loss_of(lambda m, x: head(m, m.first(x.cumsum(1)).mean(1)))),
-    "sorted within a record": ((4,), loss_of(lambda m, x: head(m, m.first(x).sort(1).values))),
-    "flipped in time": ((5, 4), loss_of(lambda m, x: head(m, m.first(x.flip(1)).mean(1)))),
-    "divided by a record's own norm": ((4,), loss_of(own_norm)),
-    "experts without a capacity": (
-        (4,),
-        called(own_expert, lambda: nn.Linear(4, 2), lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 3)),
-    ),
-    "weight penalty in each loss": ((4,), loss_of(own_penalty)),
-    "one number of each record": ((4,), loss_of(own_gather)),
-    "positions flattened in order": ((5, 4), loss_of(positions_flat)),
-    "centred on a record's own mean": (
-        (5, 4),
-        loss_of(lambda m, x: head(m, m.first(x - x.mean(1, keepdim=True)).mean(1))),
-    ),
-    "positions from a buffer along time": (
-        (5, 4),
-        loss_of(lambda m, x: head(m, m.first(x + m.waves[: x.shape[1]]).mean(1))),
-    ),
-    "padded by a constant": ((5, 4), loss_of(lambda m, x: head(m, m.first(F.pad(x, (0, 0, 1, 1))).mean(1)))),
-    "counts its calls in a list": ((4,), counted),
-    "logs its losses": ((4,), logged),
-    "checkpoint": ((4,), loss_of(recomputed)),
-    "weight from the user's schedule": ((4,), scheduled),
-    "normalises its own weights": ((4,), loss_of(normalised_weights)),
-    "large terms that cancel": ((4,), loss_of(lambda m, x: head(m, m.first(x)) + (len(x) - len(x)))),
-    "frozen features": (
-        (4,),
-        called(
+        "BatchNorm in evaluation": model(
+            lambda: nn.Linear(4, 6), lambda: nn.BatchNorm1d(6).eval(), lambda: nn.Linear(6, 3)
+        ),
+        "bare scale and shift": before(lambda m, x: x * (1 + m.table[0]) + m.table[1]),
+        "tied weights": by(lambda m, x: F.linear(m.first(x).tanh(), m.first.weight.t()).sin().sum(1)),
+        "layer used twice": calls(lambda m, x: m[0](m[0](x).sin()), lambda: nn.Linear(4, 4)),
+        "largest three of a record": between(lambda m, h: h * (h >= h.topk(3, dim=1).values[:, -1:])),
+        "softmax over a record": between(lambda m, h: h.softmax(1)),
+        "sorted within a record": between(lambda m, h: h.sort(1).values),
+        "divided by a record's own norm": between(lambda m, h: h / (1 + h.norm(dim=1, keepdim=True))),
+        "experts without a capacity": calls(
+            own_expert, lambda: nn.Linear(4, 2), lambda: nn.Linear(4, 3), lambda: nn.Linear(4, 3)
+        ),
+        "weight penalty in each loss": by(
+            lambda m, x: head(m, m.first(x)) + 0.1 * m.second.weight.square().sum()
+        ),
+        "one number of each record": by(
+            lambda m, x: head(m, h := m.first(x)) + h[torch.arange(len(x)), x.argmax(1)]
+        ),
+        "counts its calls in a list": noted(len),
+        "logs its losses": noted(lambda found: found.detach()),
+        "checkpoint": by(lambda m, x: head(m, checkpoint(m.first, x, use_reentrant=False))),
+        "weight from the user's schedule": weighted(lambda x: SCHEDULE["now"]),
+        "normalises its own weights": by(normalised_weights),
+        "large terms that cancel": by(lambda m, x: head(m, m.first(x)) + (len(x) - len(x))),
+        "frozen features": calls(
             lambda m, x: m[1](m[0](x).detach()),
             lambda: nn.Linear(4, 6).requires_grad_(False),
             lambda: nn.Linear(6, 3),
         ),
-    ),
-    "weight_norm": (
-        (4,),
-        called(lambda m, x: m[0](x), lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
-    ),
-    "einsum with a parameter": (
-        (4,),
-        loss_of(
-            lambda m, x: torch.as_tensor(
-                head(m, m.first(x)) + torch.einsum("bd,td->bt", x, m.table[:3]).sin().sum(1)
-            )
+        "weight_norm": model(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
+        "einsum with a parameter": by(
+            lambda m, x: head(m, m.first(x)) + torch.einsum("bd,td->bt", x, m.table[:3]).sin().sum(1)
         ),
-    ),
-}
-DRAWS: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
-    "dropout": model(lambda: nn.Linear(4, 6), nn.Dropout, lambda: nn.Linear(6, 3)),
-    "noise of each record": loss_of(noisy),
-    "depth drawn for each record": loss_of(
-        lambda m, x: head(m, m.first(x) * x.new_empty(len(x), 1).bernoulli_(0.8))
-    ),
-}
-ISOLATED_MODELS = [
-    Coupling(name, "none", make, ISOLATED, vectors(*shape)) for name, (shape, make) in FLOATS.items()
-]
-ISOLATED_MODELS += [Coupling(name, "none", make, ISOLATED, draws=True) for name, make in DRAWS.items()]
-ISOLATED_MODELS += [
-    Coupling(
-        "embedding",
-        "none",
-        model(lambda: nn.Embedding(V, 4), lambda: nn.Linear(4, 3)),
-        ISOLATED,
-        tokens,
-        one_token,
-    ),
-    Coupling(
-        "language model",
-        "none",
-        lambda: (Language(), next_tokens),
-        ISOLATED,
-        tokens,
-        one_token,
-    ),
-    Coupling(
-        "attention masked by a record's own padding",
-        "none",
-        lambda: (Language(masked=True), next_tokens),
-        ISOLATED,
-        padded_tokens,
-        one_token,
-    ),
-]
+    },
+)
+ISOLATED_MODELS += coupled(
+    "none",
+    ISOLATED,
+    {
+        "LayerNorm": model(lambda: nn.Linear(4, 6), lambda: nn.LayerNorm(6), lambda: nn.Linear(6, 3)),
+        "LSTM": model(lambda: nn.LSTM(4, 6, batch_first=True)),
+        "GRU": model(lambda: nn.GRU(4, 6, batch_first=True)),
+        "LSTM with time first": calls(
+            lambda m, x: m[0](x.transpose(0, 1))[0].transpose(0, 1), lambda: nn.LSTM(4, 6)
+        ),
+        "attention": calls(own_attention, lambda: nn.Linear(4, 4)),
+        "MultiheadAttention": calls(
+            lambda m, x: m[0](x, x, x, need_weights=False)[0],
+            lambda: nn.MultiheadAttention(4, 2, batch_first=True),
+        ),
+        "cumsum over positions": before(lambda m, x: x.cumsum(1)),
+        "flipped in time": before(lambda m, x: x.flip(1)),
+        "positions flattened in order": by(
+            lambda m, x: m.second(m.first(x.flatten(0, 1)).sin()).view(len(x), -1).sin().sum(1)
+        ),
+        "centred on a record's own mean": before(lambda m, x: x - x.mean(1, keepdim=True)),
+        "positions from a buffer along time": before(lambda m, x: x + m.waves[: x.shape[1]]),
+        "padded by a constant": before(lambda m, x: F.pad(x, (0, 0, 1, 1))),
+    },
+    records=vectors(5, 4),
+)
+ISOLATED_MODELS += coupled(
+    "none",
+    ISOLATED,
+    {
+        "convolutions": images(nn.Identity),
+        "GroupNorm": images(lambda: nn.GroupNorm(2, 4)),
+        "InstanceNorm": images(lambda: nn.InstanceNorm2d(4, affine=True)),
+        "max pooling": images(lambda: nn.MaxPool2d(2)),
+    },
+    records=vectors(2, 8, 8),
+)
+ISOLATED_MODELS += coupled(
+    "none",
+    ISOLATED,
+    {
+        "dropout": model(lambda: nn.Linear(4, 6), nn.Dropout, lambda: nn.Linear(6, 3)),
+        "noise of each record": between(lambda m, h: h + torch.randn(len(h), 6)),
+        "depth drawn for each record": between(lambda m, h: h * h.new_empty(len(h), 1).bernoulli_(0.8)),
+    },
+    draws=True,
+)
+ISOLATED_MODELS += coupled(
+    "none",
+    ISOLATED,
+    {
+        "embedding": model(lambda: nn.Embedding(V, 4), lambda: nn.Linear(4, 3)),
+        "language model": lambda: (language(), next_tokens),
+    },
+    records=tokens,
+    rig=one_token,
+)
+ISOLATED_MODELS += coupled(
+    "none",
+    ISOLATED,
+    {"attention masked by a record's own padding": lambda: (language(masked=True), next_tokens)},
+    records=padded_tokens,
+    rig=one_token,
+)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracles import both, sums_of
+from oracles import Kind, Of, Sums, both, equals_a_loop, squares, step
 from torch import Tensor, nn
 
 from tacit.clipping import FAST, LEAN, FlatClipping, MemoryBudget
@@ -19,7 +19,6 @@ from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import parameter
 from tacit.clipping.per_example.parameter import Gradient
 from tacit.clipping.per_example.use import Use
-from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput
 
 
@@ -28,7 +27,7 @@ class OnDemand(Mapping[str, Tensor]):
 
     def __init__(self, make: Callable[[str], Tensor], names: list[str]) -> None:
         self.make, self.names = make, names
-        self.made: dict[str, Tensor] = {}
+        self.made: Sums = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.made:
@@ -42,29 +41,18 @@ class OnDemand(Mapping[str, Tensor]):
         return len(self.names)
 
 
-class Partly(nn.Module):
+def partly() -> nn.Module:
     """A model with a layer that no loss reaches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(4, 3), nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.used(x)  # type: ignore[no-any-return]
-
-
-def squares(model: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = model(x)
-    return out.square().flatten(1).sum(1)
+    return Of(lambda m, x: m.used(x), used=nn.Linear(4, 3), unused=nn.Linear(2, 2))
 
 
 def add(engine: GradientEngine, buffers: Mapping[str, Tensor], x: Tensor) -> None:
-    engine.add_clipped_sum(buffers, (x,), torch.ones(len(x), dtype=torch.bool), torch.ones(1))
+    step(engine, x, into=buffers)
 
 
 @both
-def test_buffers_are_made_when_they_are_needed(kind: type[GradientEngine]) -> None:
-    model, x = Partly(), torch.randn(5, 4)
+def test_buffers_are_made_when_they_are_needed(kind: Kind) -> None:
+    model, x = partly(), torch.randn(5, 4)
     engine = kind(model, squares, FlatClipping(1.0))
     at_once = {name: torch.ones_like(p) for name, p in engine.parameters.items()}
     add(engine, at_once, x)
@@ -77,15 +65,15 @@ def test_buffers_are_made_when_they_are_needed(kind: type[GradientEngine]) -> No
 
 
 def test_buffers_of_unused_parameters_are_not_made() -> None:
-    engine = FastEngine(Partly(), squares, FlatClipping(1.0))
+    engine = FastEngine(partly(), squares, FlatClipping(1.0))
     lazy = OnDemand(lambda name: torch.zeros_like(engine.parameters[name]), engine.names)
     add(engine, lazy, torch.randn(5, 4))
     assert list(lazy.made) == ["used.bias", "used.weight"]  # the smaller one first
 
 
 @both
-def test_buffers_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
-    engine = kind(Partly(), squares, FlatClipping(1.0))
+def test_buffers_that_do_not_fit_are_refused(kind: Kind) -> None:
+    engine = kind(partly(), squares, FlatClipping(1.0))
     with pytest.raises(InvalidInput, match=r"no buffers for \['unused.bias', 'unused.weight'\]"):
         add(engine, OnDemand(lambda _: torch.zeros(3), ["used.weight", "used.bias"]), torch.randn(5, 4))
     with pytest.raises(InvalidInput, match=r"must have shape \(3,( 4)?\); got \(7,\)"):
@@ -180,22 +168,11 @@ def test_copies_of_weights_in_16_bits_end_with_the_backward_pass(monkeypatch: py
 
 
 def test_budgets() -> None:
-    assert FastEngine(Partly(), squares, FlatClipping(1.0)).budget == FAST == MemoryBudget()
-    assert FastEngine(Partly(), squares, FlatClipping(1.0), budget=LEAN).budget == LEAN
+    assert FastEngine(partly(), squares, FlatClipping(1.0)).budget == FAST == MemoryBudget()
+    assert FastEngine(partly(), squares, FlatClipping(1.0), budget=LEAN).budget == LEAN
     for field in ("linear_slack", "convolution_slack", "small_bytes", "chunk_bytes"):
         with pytest.raises(InvalidInput, match=field):
             replace(FAST, **{field: -1})
-
-
-class Doubled(nn.Module):
-    """One weight, used as it is and turned round: its gradients are formed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + torch.sin(x @ (2 * self.weight.t()))
 
 
 @pytest.mark.parametrize(("chunk_bytes", "sizes"), [(1, {1}), (2 * 16 * 4, {2, 1}), (2**20, {5})])
@@ -210,10 +187,11 @@ def test_gradients_that_are_not_kept_are_formed_in_chunks_of_the_budget(
         return real(gradient, start, stop)
 
     monkeypatch.setattr(Gradient, "gradients", watched)
-    torch.manual_seed(0)
-    model, x = Doubled(), torch.randn(5, 4)
+    # one weight, used as it is and turned round: its gradients are formed
+    model = Of(
+        lambda m, x: x @ m.weight + torch.sin(x @ (2 * m.weight.t())), weight=nn.Parameter(torch.randn(4, 4))
+    )
     budget = replace(FAST, chunk_bytes=chunk_bytes)
-    found = sums_of(FastEngine(model, squares, FlatClipping(1.0), budget=budget), x, dtype=torch.float32)
+    engine = FastEngine(model, squares, FlatClipping(1.0), budget=budget)
+    equals_a_loop(engine, torch.randn(5, 4), rtol=1e-4, atol=1e-5)
     assert set(formed) == sizes
-    wanted = sums_of(ReferenceEngine(model, squares, FlatClipping(1.0)), x, dtype=torch.float32)
-    torch.testing.assert_close(found, wanted)

@@ -13,9 +13,19 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import both, cross_entropy, step
+from oracles import (
+    Kind,
+    Of,
+    Sums,
+    both,
+    cross_entropy,
+    equal,
+    equals_a_loop,
+    is_refused,
+    one_or_two_views,
+    step,
+)
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import (
     AdaptiveClipping,
@@ -24,13 +34,11 @@ from tacit.clipping import (
     FlatClipping,
     PerLayerClipping,
 )
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.per_example import linear
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
 
-Sums = dict[str, Tensor]
 RULES: list[ClippingRule] = [
     FlatClipping(0.5),
     PerLayerClipping(0.5),
@@ -57,43 +65,31 @@ def distance(a: Sums, b: Sums) -> float:
     return math.sqrt(sum(float((a[k] - b[k]).square().sum()) for k in a))
 
 
-def close(a: Sums, b: Sums, tolerance: float = 1e-10) -> None:
-    for name, value in b.items():
-        torch.testing.assert_close(a[name], value, rtol=tolerance, atol=tolerance, msg=name)
-
-
 @both
-@pytest.mark.parametrize("views", [1, 2])
-def test_any_split_with_any_padding_gives_the_same_sum(kind: type[GradientEngine], views: int) -> None:
+@one_or_two_views
+def test_any_split_with_any_padding_gives_the_same_sum(kind: Kind, views: int) -> None:
     engine = kind(network(), cross_entropy, FlatClipping(0.5), views=views)
     x, y = data(12)
     whole, statistics = step(engine, x, y)
-    for sizes in ([3, 1, 2][: 6 // views], [1] * (12 // views), [4 // views, 8 // views]):
-        parts: Sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
-        below, start = torch.zeros(1, dtype=torch.float64), 0
-        while start < 12 // views:
-            size = sizes[start % len(sizes)]
-            rows = slice(start * views, (start + size) * views)
-            junk = torch.full((3 * views, 1, 4, 4), torch.nan, dtype=torch.float64)
-            padded = (
-                torch.cat([junk, x[rows]]),
-                torch.cat([torch.zeros(3 * views, dtype=torch.int64), y[rows]]),
-            )
-            present = len(padded[0]) // views - 3
-            mask = torch.tensor([False] * 3 + [True] * present)
+    K = 3 * views
+    for size in (1, 2, 3, 4):
+        parts = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
+        below = torch.zeros(1, dtype=torch.float64)
+        for rows, labels in zip(torch.split(x, size * views), torch.split(y, size * views), strict=True):
+            padded = torch.cat([torch.full_like(x[:K], torch.nan), rows]), torch.cat([y[:K] * 0, labels])
+            mask = torch.tensor([False] * 3 + [True] * (len(rows) // views))
             _, seen = step(engine, *padded, mask=mask, into=parts)
             assert not seen.raw_norms[:3].any()
             assert not seen.raw_losses[:3].any()
             below += seen.raw_below
-            start += size
-        close(parts, whole)
-        torch.testing.assert_close(below, statistics.raw_below)
+        equal(parts, whole)
+        equal(below, statistics.raw_below)
 
 
 @pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("rule", RULES, ids=[f"{i} {type(r).__name__}" for i, r in enumerate(RULES)])
-def test_a_scale_multiplies_the_sum_and_nothing_else(kind: type[GradientEngine], rule: ClippingRule) -> None:
+def test_a_scale_multiplies_the_sum_and_nothing_else(kind: Kind, rule: ClippingRule) -> None:
     """Also where a record is broken or left out: those go through the engines by other ways."""
     x, y = data(6)
     x[4] = torch.nan
@@ -103,37 +99,19 @@ def test_a_scale_multiplies_the_sum_and_nothing_else(kind: type[GradientEngine],
         sums = {k: torch.ones_like(p) for k, p in engine.parameters.items()}
         seen = engine.add_clipped_sum(sums, (x, y), mask, thresholds, scale=0.125)
         whole, unscaled = step(engine, x, y, mask=mask)
-        close({k: 8 * (total - 1) for k, total in sums.items()}, whole)
+        equal({k: 8 * (total - 1) for k, total in sums.items()}, whole)
         for field in ("raw_norms", "raw_losses", "raw_below"):
             torch.testing.assert_close(getattr(seen, field), getattr(unscaled, field), equal_nan=True)
 
 
 @both
-def test_without_a_mask_every_record_counts(kind: type[GradientEngine]) -> None:
-    engine = kind(network(), cross_entropy, FlatClipping(0.5), views=2)
-    sums = {k: torch.zeros_like(p) for k, p in engine.parameters.items()}
-    seen = engine.add_clipped_sum(sums, data(6), None, torch.tensor([0.5]))
-    whole, statistics = step(engine, *data(6))
-    close(sums, whole)
-    assert torch.equal(seen.raw_norms, statistics.raw_norms)
+def test_half_a_record_is_refused(kind: Kind) -> None:
     with pytest.raises(InvalidInput, match="rows"):
-        engine.add_clipped_sum(sums, data(5), None, torch.tensor([0.5]))
+        step(kind(network(), cross_entropy, FlatClipping(0.5), views=2), *data(5))
 
 
 @both
-def test_the_buffer_is_added_to_and_may_be_wider(kind: type[GradientEngine]) -> None:
-    engine = kind(network(), cross_entropy, FlatClipping(0.5))
-    clean, _ = step(engine, *data(5))
-    noise = {k: torch.randn_like(v) for k, v in clean.items()}
-    noisy, _ = step(engine, *data(5), into={k: v.clone() for k, v in noise.items()})
-    close(noisy, {k: noise[k] + clean[k] for k in noise})
-    narrow = kind(network().float(), lambda m, x, y: cross_entropy(m, x.float(), y), FlatClipping(0.5))
-    wide, _ = step(narrow, *data(5), into={k: torch.zeros_like(v) for k, v in clean.items()})
-    close(wide, clean, 1e-4)
-
-
-@both
-def test_an_empty_batch_adds_nothing(kind: type[GradientEngine]) -> None:
+def test_an_empty_batch_adds_nothing(kind: Kind) -> None:
     engine = kind(network(), cross_entropy, PerLayerClipping(0.5))
     x, y = data(4)
     for batch, mask in (((x[:0], y[:0]), None), ((x, y), torch.zeros(4, dtype=torch.bool))):
@@ -145,23 +123,18 @@ def test_an_empty_batch_adds_nothing(kind: type[GradientEngine]) -> None:
 
 
 @both
-def test_statistics(kind: type[GradientEngine]) -> None:
+def test_statistics(kind: Kind) -> None:
     model, (x, y) = network(), data(6)
     engine = kind(model, cross_entropy, FlatClipping(0.5), views=2)
+    equals_a_loop(engine, x, y)
     _, seen = step(engine, x, y)
-    norms = []
-    for i in range(3):
-        value = cross_entropy(model, x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2]).mean()
-        torch.testing.assert_close(seen.raw_losses[i], value.detach())
-        gradients = torch.autograd.grad(value, list(model.parameters()))
-        norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
-    torch.testing.assert_close(seen.raw_norms[:, 0], torch.tensor(norms, dtype=torch.float64))
-    assert seen.raw_below.item() == sum(norm <= 0.5 for norm in norms) - 1.5
+    equal(seen.raw_losses, cross_entropy(model, x, y).detach().view(3, 2).mean(1))
+    assert seen.raw_below.item() == (seen.raw_norms <= 0.5).sum() - 1.5
 
 
 @both
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e300])
-def test_a_broken_record_contributes_exactly_nothing(kind: type[GradientEngine], bad: float) -> None:
+def test_a_broken_record_contributes_exactly_nothing(kind: Kind, bad: float) -> None:
     def steep(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         outputs: Tensor = model(x)
         return (
@@ -176,20 +149,11 @@ def test_a_broken_record_contributes_exactly_nothing(kind: type[GradientEngine],
     found, seen = step(engine, broken, y)
     keep = torch.arange(6) != 2
     wanted, without = step(engine, x[keep], y[keep])
-    close(found, wanted)
+    equal(found, wanted)
     assert seen.raw_norms[2].isinf().all() or bad == 1e300
     assert torch.equal(seen.raw_below, without.raw_below - 0.5)
     nothing, _ = step(engine, broken[2:3], y[2:3])
     assert not any(v.any() for v in nothing.values())
-
-
-@both
-def test_a_large_threshold_gives_the_plain_gradient_as_a_sum(kind: type[GradientEngine]) -> None:
-    model, (x, y) = network(), data(7)
-    for rule in (FlatClipping(1e9), PerLayerClipping(1e9), AdaptiveClipping(initial_norm=1e5)):
-        found, _ = step(kind(model, cross_entropy, rule), x, y)
-        plain = torch.autograd.grad(cross_entropy(model, x, y).sum(), list(model.parameters()))
-        close(found, dict(zip(found, plain, strict=True)))
 
 
 @pytest.mark.untraced
@@ -203,7 +167,7 @@ def test_a_large_threshold_gives_the_plain_gradient_as_a_sum(kind: type[Gradient
     double=st.booleans(),
 )
 def test_sensitivity(
-    rule: ClippingRule, kind: type[GradientEngine], views: int, seed: int, scale: float, double: bool
+    rule: ClippingRule, kind: Kind, views: int, seed: int, scale: float, double: bool
 ) -> None:
     model = network() if double else network().float()
     engine = kind(model, cross_entropy, rule, views=views)
@@ -223,14 +187,6 @@ def test_sensitivity(
     assert distance(released((other, label)), wide) <= bound
     assert distance(released(first, last, (other, label)), released(first, last)) <= bound + rounding
     assert distance(released(first, last), released(first, (other, label))) <= 2 * bound + rounding
-
-
-def test_replacing_a_record_can_change_the_sum_by_twice_the_bound() -> None:
-    model = nn.Linear(1, 1, bias=False).double()
-    engine = FastEngine(model, lambda m, x: m(x).squeeze(1), FlatClipping(1.0))
-    up, _ = step(engine, torch.tensor([[5.0]], dtype=torch.float64))
-    down, _ = step(engine, torch.tensor([[-5.0]], dtype=torch.float64))
-    assert distance(up, down) == pytest.approx(2.0, rel=1e-9)
 
 
 def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,25 +213,18 @@ def test_norms_are_computed_in_full_precision(monkeypatch: pytest.MonkeyPatch) -
 
 
 @both
-def test_flags_that_change_later_are_judged_anew(kind: type[GradientEngine]) -> None:
-    class Switched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+def test_flags_that_change_later_are_judged_anew(kind: Kind) -> None:
+    def forward(m: Any, x: Tensor) -> Any:
+        x = m.norm(m.layer(x))
+        return x - x.mean(0) if m.training else x
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.norm(self.layer(x))
-            return x - x.mean(0) if self.training else x
-
-    model = Switched().eval()
+    model = Of(forward, layer=nn.Linear(4, 4), norm=nn.BatchNorm1d(4)).eval()
     engine = kind(model, lambda m, x: m(x).square().sum(1), FlatClipping(1.0))
     step(engine, torch.randn(3, 4))
     model.train()
-    with pytest.raises(UnsupportedModel, match="BatchNorm1d"):
-        step(engine, torch.randn(3, 4))
-    model.norm.eval()
-    with pytest.raises(UnsupportedModel, match="mixes records"):
-        step(engine, torch.randn(3, 4))
+    is_refused("BatchNorm1d", engine, torch.randn(3, 4))
+    model.get_submodule("norm").eval()
+    is_refused("mixes records", engine, torch.randn(3, 4))
 
 
 def snapshot(model: nn.Module) -> list[Any]:
@@ -292,42 +241,37 @@ def snapshot(model: nn.Module) -> list[Any]:
     ]
 
 
-class Noted(nn.Module):
+def failing(model: nn.Module) -> Of:
     """A model with a buffer, flags in both states, and a reason to fail on demand."""
 
-    shift: Tensor
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.body, self.rest = model, nn.Dropout(0.0).eval()
-        self.register_buffer("shift", torch.ones(1, dtype=torch.float64))
-        self.fail = ""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.rest(self.body(x + self.shift))
-        if self.fail == "forward":
-            raise KeyError("forward")
-        if self.fail == "backward" and out.requires_grad:
-            out.register_hook(self._raise)
-        if self.fail == "buffer":
-            self.shift.add_(out.detach().mean() * 0 + 1)
-        if self.fail == "new buffer":
-            self.shift = self.shift + 1
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _raise(g: Tensor) -> None:
+    def raised(g: Tensor) -> None:
         raise KeyError("backward")
+
+    def forward(m: Any, x: Tensor) -> Any:
+        out = m.rest(m.body(x + m.shift))
+        if m.fail == "forward":
+            raise KeyError("forward")
+        if m.fail == "backward" and out.requires_grad:
+            out.register_hook(raised)
+        if m.fail == "buffer":
+            m.shift.add_(out.detach().mean() * 0 + 1)
+        if m.fail == "new buffer":
+            m.shift = m.shift + 1
+        return out
+
+    made = Of(forward, body=model, rest=nn.Dropout(0.0).eval(), shift=torch.ones(1, dtype=torch.float64))
+    vars(made)["fail"] = ""
+    return made
 
 
 @pytest.mark.thorough(cases="values")
 @both
 @pytest.mark.parametrize("fail", ["", "forward", "backward", "buffer", "new buffer"])
-def test_the_model_is_left_as_it_was(kind: type[GradientEngine], fail: str) -> None:
-    model = Noted(network())
+def test_the_model_is_left_as_it_was(kind: Kind, fail: str) -> None:
+    model = failing(network())
     engine = kind(model, cross_entropy, FlatClipping(0.5))
     step(engine, *data(4))
-    model.fail = fail
+    vars(model)["fail"] = fail
     before = snapshot(model)
     if not fail:
         step(engine, *data(4))
@@ -350,32 +294,11 @@ def test_the_first_step_draws_no_more_random_numbers_than_later_ones() -> None:
     for _ in range(2):
         torch.manual_seed(3)
         sums.append(step(engine, x)[0])
-    close(sums[0], sums[1], 0.0)
+    equal(sums[0], sums[1], 0.0, 0.0)
 
 
 @both
-def test_reentrant_checkpoints_behind_a_leaf_are_refused(
-    kind: type[GradientEngine],
-) -> None:
-    """As behind frozen embeddings, whose outputs are made to require gradients: nothing would be trained."""
-
-    class Adapted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            leaf = x.detach().clone().requires_grad_(True)
-            out: Tensor = self.head(checkpoint(self.body, leaf, use_reentrant=True))
-            return out
-
-    engine = kind(Adapted(), lambda m, x: m(x).square().sum(1), FlatClipping(0.5))
-    with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
-        step(engine, torch.randn(5, 3))
-
-
-@both
-def test_calls_that_do_not_fit_are_refused(kind: type[GradientEngine]) -> None:
+def test_calls_that_do_not_fit_are_refused(kind: Kind) -> None:
     model = network()
     engine = kind(model, cross_entropy, FlatClipping(0.5))
     x, y = data(4)
@@ -416,7 +339,7 @@ def live_tensors() -> int:
 
 @pytest.mark.untraced
 @both
-def test_a_step_leaves_no_tensors_behind(kind: type[GradientEngine]) -> None:
+def test_a_step_leaves_no_tensors_behind(kind: Kind) -> None:
     """Memory does not grow from step to step: graphs and records of a batch go with it."""
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles import Batch, Maker, Of, Shape, clipped_sum, double, step
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -35,12 +37,11 @@ ENGINES: dict[str, Callable[..., GradientEngine]] = {
 }
 
 
-def losing(count: int, lanes: int) -> Tensor:
+def losing(count: int, lanes: int) -> Any:
     """Return (count,) numbers: a few ones, and small numbers whose squares a sum loses next to them."""
     x = torch.full((count,), (0.99 * 0.5 * EPS) ** 0.5)
     x[:lanes] = 1.0
-    found: Tensor = x / lanes**0.5
-    return found
+    return x / lanes**0.5
 
 
 @pytest.mark.parametrize("count", [1024, 1025, 5000, 2**16, 2**20 + 3])
@@ -67,53 +68,52 @@ def test_squares_keep_type_and_shape_and_what_is_not_finite() -> None:
     assert row_squares(torch.ones(0, 5000)).shape == (0,)
 
 
-def weighted(model: nn.Module, x: Tensor, w: Tensor) -> Tensor:
+def weighted(model: nn.Module, x: Tensor, w: Tensor) -> Any:
     """A loss whose gradient by the output is w."""
-    losses: Tensor = (model(x) * w).flatten(1).sum(1)
-    return losses
+    return (model(x) * w).flatten(1).sum(1)
 
 
-def largest(engine: Callable[..., GradientEngine], model: nn.Module, batch: tuple[Tensor, ...]) -> float:
+def largest(engine: Callable[..., GradientEngine], model: nn.Module, batch: Batch) -> float:
     """|sum(D) - sum(D without its first record)| / C, on buffers with noise in them.
 
     The model is tried on ordinary records first: losses that cancel look as if they mixed records.
     """
     made, sums = engine(model, weighted, FlatClipping(1.0)), []
-    ordinary = tuple(torch.rand_like(t) if t.is_floating_point() else t for t in batch)
-    buffers = {k: torch.zeros(p.shape) for k, p in model.named_parameters()}
-    made.add_clipped_sum(buffers, ordinary, None, torch.ones(1, dtype=torch.float64))
+    step(made, *(torch.rand_like(t) if t.is_floating_point() else t for t in batch))
     for start in (0, 1):
         generator = torch.Generator().manual_seed(3)
-        sums.append({k: torch.randn(p.shape, generator=generator) for k, p in model.named_parameters()})
-        part = tuple(t[start:] for t in batch)
-        made.add_clipped_sum(sums[-1], part, None, torch.ones(1, dtype=torch.float64))
-    whole, without = (torch.cat([v.double().flatten() for v in s.values()]) for s in sums)
-    return float((whole - without).norm())
+        noise = {k: torch.randn(p.shape, generator=generator) for k, p in model.named_parameters()}
+        found, _ = step(made, *(t[start:] for t in batch), into=noise)
+        sums.append(torch.cat([v.double().flatten() for v in found.values()]))
+    return float((sums[0] - sums[1]).norm())
 
 
-def wide(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def wide(lanes: int) -> tuple[nn.Module, Batch]:
     """The gradient of a record is its row of a million numbers."""
     return nn.Linear(2**20, 1, bias=False), (3 * losing(2**20, lanes).repeat(2, 1), torch.ones(2, 1))
 
 
-def kept(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def matrix(layer: nn.Module, lanes: int) -> tuple[nn.Module, Batch]:
     """Positions that are unit vectors make it w, a kept matrix."""
     w = 3 * losing(512 * 512, lanes).view(1, 512, 512).repeat(2, 1, 1)
-    return nn.Linear(512, 512, bias=False), (torch.eye(512).repeat(2, 1, 1), w)
+    return layer, (torch.eye(512).repeat(2, 1, 1), w)
 
 
-def convolution(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    w = 3 * losing(512 * 512, lanes).view(1, 512, 512).repeat(2, 1, 1)
-    return nn.Conv1d(512, 512, 1, bias=False), (torch.eye(512).repeat(2, 1, 1), w)
+def kept(lanes: int) -> tuple[nn.Module, Batch]:
+    return matrix(nn.Linear(512, 512, bias=False), lanes)
 
 
-def looked_up(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def convolution(lanes: int) -> tuple[nn.Module, Batch]:
+    return matrix(nn.Conv1d(512, 512, 1, bias=False), lanes)
+
+
+def looked_up(lanes: int) -> tuple[nn.Module, Batch]:
     """Each number once, in a table of width 1."""
     w = 3 * losing(2**14, lanes).view(1, -1, 1).repeat(2, 1, 1)
     return nn.Embedding(2**14, 1), (torch.arange(2**14).repeat(2, 1), w)
 
 
-def ghost(lanes: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def ghost(lanes: int) -> tuple[nn.Module, Batch]:
     """Two positions of 65,536 numbers, of which no matrix is formed."""
     x, w = losing(2**16, lanes).repeat(2, 2, 1), 3 * losing(64, 1).repeat(2, 2, 1)
     return nn.Linear(2**16, 64, bias=False), (x, w)
@@ -141,34 +141,27 @@ def test_norms_of_wide_convolutions_do_not_fall_short(channels: int, kernel: int
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", [wide, kept, convolution, looked_up, ghost])
 def test_small_numbers_lost_in_a_sum_are_clipped(
-    case: Callable[[int], tuple[nn.Module, tuple[Tensor, ...]]], engine: str
+    case: Callable[[int], tuple[nn.Module, Batch]], engine: str
 ) -> None:
     for lanes in LANES:
         assert largest(ENGINES[engine], *case(lanes)) <= 1 + 1e-5
 
 
-class BothWays(nn.Module):
+def both_ways(spread: float) -> tuple[nn.Module, Batch]:
     """x W + y W^T from rows (x, y): two uses of W, which cancel where y takes back what x gives."""
-
-    def __init__(self, d: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(d, d))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        x, y = rows.unbind(1)
-        return torch.stack([x @ self.weight, y @ self.weight.t()], 1)
-
-
-def both_ways(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    a, b, small = (torch.nn.functional.normalize(torch.randn(3, 24), dim=1) for _ in range(3))
-    rows = torch.stack([spread**0.5 * a, spread**0.5 * b], 1)
-    return BothWays(24), (
-        rows,
-        torch.stack([spread**0.5 * b, -(spread**0.5) * a + 3 * small / spread**0.5], 1),
+    root = spread**0.5
+    a, b, small = (F.normalize(torch.randn(3, 24), dim=1) for _ in range(3))
+    model = Of(
+        lambda m, rows: torch.stack([rows[:, 0] @ m.weight, rows[:, 1] @ m.weight.t()], 1),
+        weight=nn.Parameter(torch.randn(24, 24)),
+    )
+    return model, (
+        torch.stack([root * a, root * b], 1),
+        torch.stack([root * b, 3 * small / root - root * a], 1),
     )
 
 
-def equal_numbers(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def equal_numbers(spread: float) -> tuple[nn.Module, Batch]:
     """A number that is looked up 64 times, with gradients that cancel but for a norm of 3."""
     w = spread * torch.randn(3, 32, 16) / 16
     w = torch.cat([w, -w], 1) + 3 * torch.randn(3, 64, 16) / 32
@@ -181,21 +174,16 @@ def equal_numbers(spread: float) -> tuple[nn.Module, tuple[Tensor, ...]]:
 @pytest.mark.parametrize("case", [both_ways, equal_numbers])
 @pytest.mark.parametrize("spread", [1e2, 1e4, 1e5, 1e6, 1e7])
 def test_uses_that_cancel_are_clipped(
-    case: Callable[[float], tuple[nn.Module, tuple[Tensor, ...]]], spread: float, engine: str
+    case: Callable[[float], tuple[nn.Module, Batch]], spread: float, engine: str
 ) -> None:
     for _ in range(5):
         assert largest(ENGINES[engine], *case(spread)) <= 1 + 1e-5
 
 
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """A table that is looked up, and that is the last layer as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(40, 16))
-
-    def forward(self, numbers: Tensor) -> Tensor:
-        return F.linear(F.embedding(numbers, self.weight), self.weight)
+    weight = nn.Parameter(torch.randn(40, 16))
+    return Of(lambda m, numbers: F.linear(F.embedding(numbers, m.weight), m.weight), weight=weight)
 
 
 SMALLEST: dict[str, ClippingRule] = {
@@ -205,7 +193,7 @@ SMALLEST: dict[str, ClippingRule] = {
     "adaptive": AdaptiveClipping(1e-10, low=1e-10),
     "flat 1": FlatClipping(1.0),
 }
-FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]]] = {
+FORMS: dict[str, tuple[Maker, Shape, Shape]] = {
     "one position": (lambda: nn.Linear(30, 20), (30,), (20,)),
     "kept": (lambda: nn.Linear(8, 4), (12, 8), (12, 4)),
     "ghost": (lambda: nn.Linear(200, 300, bias=False), (3, 200), (3, 300)),
@@ -213,7 +201,7 @@ FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...]
     "convolution": (lambda: nn.Conv2d(3, 4, 3), (3, 9, 9), (4, 7, 7)),
     "ghost convolution": (lambda: nn.Conv2d(64, 64, 3), (64, 4, 4), (64, 2, 2)),
     "look-up": (lambda: nn.Embedding(40, 16), (), (7, 16)),
-    "tied": (Tied, (), (7, 40)),
+    "tied": (tied, (), (7, 40)),
 }
 
 
@@ -235,12 +223,9 @@ def test_gradients_of_any_size_are_clipped(form: str, rule: str) -> None:
     model, clipping = make(), SMALLEST[rule]
     engines = [FastEngine(model, weighted, clipping), FastEngine(model, weighted, clipping, budget=LEAN)]
     for engine in engines:
-        thresholds = torch.tensor(clipping.initial_thresholds(engine.names), dtype=torch.float64)
-        most = clipping.sensitivity(thresholds.tolist()) * (1 + 1e-5)
+        most = clipping.sensitivity(clipping.initial_thresholds(engine.names)) * (1 + 1e-5)
         for of_x in (-25, -15, 0, 15) if x_shape else (0,):
             x = 10.0**of_x * torch.randn(1, *x_shape) if x_shape else torch.randint(40, (1, 7))
             for of_w in range(-45, 21, 5):
-                w = (10.0**of_w * torch.randn(1, *w_shape, dtype=torch.float64)).float()
-                sums = {k: torch.zeros(p.shape, dtype=torch.float64) for k, p in model.named_parameters()}
-                engine.add_clipped_sum(sums, (x, w), None, thresholds)
-                assert float(torch.cat([v.flatten() for v in sums.values()]).norm()) <= most, (of_x, of_w)
+                w = (10.0**of_w * double(1, *w_shape)).float()
+                assert float(clipped_sum(engine, x, w).norm()) <= most, (of_x, of_w)

@@ -6,26 +6,44 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import cross_entropy, equal, plan, step
+from oracles import (
+    Loss,
+    Maker,
+    Watched,
+    clipped_sum,
+    cross_entropy,
+    double,
+    each,
+    equal,
+    equals_a_loop,
+    one_or_two_views,
+    plan,
+    squares,
+    step,
+)
 from torch import Tensor, nn
 
-from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, PerLayerClipping, fast
+from tacit.clipping import FAST, LEAN, ClippingRule, FlatClipping, MemoryBudget, PerLayerClipping, fast
 from tacit.clipping.fast import FastEngine, Microbatches, forward_bytes, keep_memory
+from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import PrivacyRefusal
 from tacit.training import PrivateSession
 
 TINY = replace(FAST, pass_bytes=1)
-THRESHOLD = 0.3
+C = 0.3
 
 
 def network(*, dropout: float = 0.0) -> nn.Module:
@@ -37,7 +55,7 @@ def network(*, dropout: float = 0.0) -> nn.Module:
 
 def data(rows: int) -> tuple[Tensor, Tensor]:
     torch.manual_seed(2)
-    return torch.randn(rows, 1, 6, 6, dtype=torch.float64), torch.arange(rows) % 3
+    return double(rows, 1, 6, 6), torch.arange(rows) % 3
 
 
 def record_by_record(engine: FastEngine) -> FastEngine:
@@ -80,25 +98,23 @@ def test_counting_leaves_random_numbers_as_they_were() -> None:
     assert torch.equal(before, torch.default_generator.get_state())
 
 
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize("rule", [FlatClipping(THRESHOLD), PerLayerClipping(THRESHOLD)])
+@one_or_two_views
+@pytest.mark.parametrize("rule", [FlatClipping(C), PerLayerClipping(C)])
 def test_passes_give_the_sum_norms_and_losses_of_one(views: int, rule: ClippingRule) -> None:
     batch = data(6 * views)
     model = network()
-    reference = ReferenceEngine(model, cross_entropy, rule, views=views)
     fast = record_by_record(FastEngine(model, cross_entropy, rule, views=views))
-    (one, of_one), (other, of_other) = step(reference, *batch), step(fast, *batch)
+    equals_a_loop(fast, *batch)
     assert len(fast._microbatches(batch)) == 6
-    equal(other, one, rtol=1e-12)
-    torch.testing.assert_close(of_other.raw_norms, of_one.raw_norms, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(of_other.raw_losses, of_one.raw_losses, rtol=1e-12, atol=1e-12)
+    reference = ReferenceEngine(model, cross_entropy, rule, views=views)
+    equal(step(fast, *batch)[1].raw_losses, step(reference, *batch)[1].raw_losses)
 
 
 def test_a_record_that_is_not_finite_leaves_its_pass_alone() -> None:
     x, y = data(5)
     x[3, 0, 0, 0] = torch.inf
     model = network()
-    engine = record_by_record(FastEngine(model, cross_entropy, FlatClipping(THRESHOLD)))
+    engine = record_by_record(FastEngine(model, cross_entropy, FlatClipping(C)))
     sums, statistics = step(engine, x, y)
     keep = torch.arange(5) != 3
     assert statistics.raw_norms.isinf().flatten().tolist() == [False, False, False, True, False]
@@ -208,3 +224,150 @@ def test_malloc_keeps_the_largest_size_that_an_engine_requests(
     for most in asked:
         keep_memory(most)
     assert calls == [call for most in kept for call in ((-1, most), (-3, 2**25))]
+
+
+# --- from step to step --------------------------------------------------------------------------------------
+
+FIRST, LATER = 6, 1
+"""How often a loss may be called in the first step, and is in each that follows."""
+
+
+class Net(nn.Module):
+    """Two layers, and a weight that the user sets between steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.rate = 0.5
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.first(x).sin())
+
+
+def records(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def engine_of(loss: Loss, make: Maker = Net) -> FastEngine:
+    torch.manual_seed(0)
+    return FastEngine(make(), loss, FlatClipping(C))
+
+
+MODELS: dict[str, Maker] = {
+    "perceptron": Net,
+    "dropout": lambda: nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)),
+}
+
+
+@each("make", MODELS)
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_a_loss_is_called_once_in_later_steps_and_a_few_times_where_flags_are_new(
+    make: Maker, n: int
+) -> None:
+    calls: list[int] = []
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return squares(m, x)
+
+    engine, counts = engine_of(loss, make), []
+    for number in range(12):
+        engine.model.train(number not in (5, 6))
+        calls.clear()
+        clipped_sum(engine, records(n + number % 3, number))
+        counts.append(len(calls))
+    assert counts.pop(5) <= FIRST
+    assert counts.pop(0) <= FIRST
+    assert counts == [LATER] * 10
+    assert engine.route == "fast"
+
+
+def costs_of(steps: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Count calls of the loss, backward passes, copies and comparisons of a parameter, and waits in steps."""
+    run = Pass._run_backward
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        seen["forward"] += 1
+        return squares(m, x) + m.get_buffer("table").sum()
+
+    def backward(*args: Any) -> None:
+        seen["backward"] += 1
+        run(*args)
+
+    def note(func: Any, args: Any, found: Any) -> None:
+        name, given = func._overloadpacket.__name__, [t for t in args if isinstance(t, Tensor)]
+        of_parameter = any(t.untyped_storage()._cdata in parameters for t in given)
+        of_generator = given and given[0].dtype == torch.uint8  # its state, which lies with the processor
+        seen["copied"] += name == "clone" and of_parameter
+        seen["compared"] += name in ("equal", "eq", "ne") and of_parameter
+        waits = name in ("equal", "nonzero", "is_nonzero") and not of_parameter and not of_generator
+        seen["waits"] += bool(waits)
+
+    monkeypatch.setattr(Pass, "_run_backward", backward)
+    monkeypatch.setattr("tacit.clipping.engine.refuse_modes", lambda: None)  # the records are synthetic
+    engine = engine_of(loss)
+    engine.model.register_buffer("table", torch.ones(3))
+    parameters = {p.untyped_storage()._cdata for p in engine.parameters.values()}
+    for number in range(steps):
+        seen = Counter[str]()
+        with Watched(note):
+            step(engine, records(9, number))
+        yield +seen
+    assert engine.route == "fast"
+
+
+def test_a_first_step_takes_three_passes_more_and_copies_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The passes are of zeros, and of made-up records together and alone; later steps compare nothing."""
+    first, *later = costs_of(3, monkeypatch)
+    first.pop("waits", None)
+    assert first == {"forward": 4, "backward": 2}
+    assert later == [{"forward": 1, "backward": 1}] * 2
+
+
+def scheduled(m: nn.Module, x: Tensor) -> Any:
+    """Weighted by a number that the user changes between steps."""
+    assert isinstance(m, Net)
+    return squares(m, x) * m.rate + m.last.weight.norm() * 0.01 * m.rate
+
+
+def test_a_number_of_a_schedule_counts_in_the_next_step() -> None:
+    engine = engine_of(scheduled)
+    assert isinstance(engine.model, Net)
+    for number in range(4):
+        engine.model.rate = 0.5 + 0.05 * number
+        equals_a_loop(engine, records(5 + number, number), rtol=1e-4, atol=1e-6)
+
+
+def calls_of(sizes: list[int], expected: int, kind: type[FastEngine] = FastEngine) -> list[int]:
+    """The calls of the loss up to each batch, counted in a list, which holds what it likes."""
+    calls: list[int] = []
+
+    def loss(m: nn.Module, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return squares(m, x)
+
+    torch.manual_seed(0)
+    engine = kind(Net(), loss, FlatClipping(C), budget=MemoryBudget(pass_bytes=400))
+    engine.expected = expected
+    found = []
+    for n in sizes:
+        clipped_sum(engine, records(n))
+        found.append(len(calls))
+    return found
+
+
+def test_the_number_of_passes_depends_on_no_record() -> None:
+    """A loss that counts its calls learns the public number of records alone, an empty batch among them."""
+    wanted = calls_of([60, 60, 60, 60], expected=60)
+    assert wanted[-1] - wanted[-2] > 1, "else one pass takes all"
+    for sizes in ([61, 60, 60, 60], [60, 59, 1, 0], [0, 3, 300, 60], [0, 0, 0, 0]):
+        assert calls_of(sizes, expected=60) == wanted
+
+
+def test_passes_of_more_or_fewer_records_than_expected_add_the_same_sum() -> None:
+    engine = FastEngine(Net(), squares, FlatClipping(C), budget=MemoryBudget(pass_bytes=400))
+    engine.expected = 60
+    for n in (60, 1, 3, 300, 0):
+        equals_a_loop(engine, records(n), rtol=1e-4, atol=1e-5)

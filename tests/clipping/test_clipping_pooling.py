@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import cross_entropy, equal, sums_of
+from oracles import Of, cross_entropy, double, equals_a_loop, step
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping
@@ -82,7 +82,7 @@ def test_large_inputs_are_pooled_in_parts(in_parts: list[int]) -> None:
     [
         torch.randn(4, 7, 6, 6),
         torch.randn(8, 6, 6),
-        torch.randn(4, 8, 6, 6, dtype=torch.float64),
+        double(4, 8, 6, 6),
         torch.randn(4, 8, 6, 6).to(torch.bfloat16),
         torch.randn(4, 8, 6, 6).contiguous(memory_format=torch.channels_last),
         torch.randn(4, 8, 12, 6)[:, :, ::2],
@@ -132,26 +132,16 @@ def test_under_vmap_it_is_torchs() -> None:
     )
 
 
-class Pooled(nn.Module):
-    """Both ways in which a model asks for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 9, 3)
-        self.pool, self.head = nn.MaxPool2d(2, stride=1), nn.Linear(9 * 4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits, (B, 3)."""
-        x = self.pool(torch.tanh(self.first(x)))
-        return self.head(torch.max_pool2d(torch.tanh(self.second(x)), 2).flatten(1))  # type: ignore[no-any-return]
-
-
 def test_the_engine_pools_this_way(in_parts: list[int]) -> None:
-    torch.manual_seed(3)
-    model, x, y = Pooled(), torch.randn(6, 1, 10, 10), torch.arange(6) % 3
-    sums = []
-    for kind in (FastEngine, ReferenceEngine):
-        in_parts.clear()
-        sums.append(sums_of(kind(model, cross_entropy, FlatClipping(0.1)), x, y))
-        assert bool(in_parts) == (kind is FastEngine)
-    equal(sums[0], sums[1], rtol=1e-5, atol=1e-7)
+    """Both ways in which a model asks for it."""
+    model = Of(
+        lambda m, x: m.head(torch.max_pool2d(m.second(m.first(x)).tanh(), 2).flatten(1)),
+        first=nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.MaxPool2d(2, stride=1)),
+        second=nn.Conv2d(8, 9, 3),
+        head=nn.Linear(9 * 4, 3),
+    )
+    batch = torch.randn(6, 1, 10, 10), torch.arange(6) % 3
+    step(ReferenceEngine(model, cross_entropy, FlatClipping(0.1)), *batch)
+    assert not in_parts
+    equals_a_loop(FastEngine(model, cross_entropy, FlatClipping(0.1)), *batch, rtol=1e-4, atol=1e-6)
+    assert in_parts

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from oracles import Loss, both, by_definition, equal, plan, run, step, sums_of
+from oracles import (
+    Kind,
+    Loss,
+    Maker,
+    Of,
+    Shape,
+    Sums,
+    both,
+    by_definition,
+    double,
+    each,
+    equal,
+    equals_a_loop,
+    plan,
+    run,
+    step,
+    sums_of,
+    waves,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.errors import UnsupportedModel
 from tacit.training import PrivateSession
 from tacit.training import run as run_module
 from tacit.training import step as step_module
 
-Sums = dict[str, Tensor]
 C = 0.5
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
     out: Tensor = model(x)
     return out.float().flatten(1).square().mean(1) + out.float().flatten(1).sum(1)
-
-
-def exact(model: nn.Module, x: Tensor) -> Tensor:
-    out: Tensor = model(x)
-    return out.flatten(1).square().mean(1) + out.flatten(1).sum(1)
 
 
 def under(dtype: torch.dtype) -> Loss:
@@ -43,7 +52,7 @@ def under(dtype: torch.dtype) -> Loss:
     return loss
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETWORKS: dict[str, tuple[Maker, Shape]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
     "convolution": (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh()), (2, 6, 6)),
     "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), (5, 4)),
@@ -54,7 +63,7 @@ networks = pytest.mark.parametrize(("make", "shape"), NETWORKS.values(), ids=NET
 @networks
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], narrow: torch.dtype
+    make: Maker, shape: Shape, narrow: torch.dtype
 ) -> None:
     model, x = make(), torch.randn(6, *shape)
     engine = FastEngine(model, under(narrow), FlatClipping(C))
@@ -66,9 +75,7 @@ def test_autocast_gives_the_gradients_that_autograd_gives_under_autocast(
 
 
 @networks
-def test_parameters_in_bf16_are_summed_in_float32(
-    make: Callable[[], nn.Module], shape: tuple[int, ...]
-) -> None:
+def test_parameters_in_bf16_are_summed_in_float32(make: Maker, shape: Shape) -> None:
     model, x = make().bfloat16(), torch.randn(6, *shape, dtype=torch.bfloat16)
     engine = FastEngine(model, squares, FlatClipping(C))
     found, wanted = sums_of(engine, x, dtype=torch.float32), by_definition(model, squares, (x,), C)
@@ -99,38 +106,36 @@ def test_a_session_trains_bf16_parameters_with_noise_in_float32(monkeypatch: pyt
     assert all(p.isfinite().all() for p in model.parameters())
 
 
-class Mixed(nn.Module):
+def mixed(*layers: nn.Module) -> nn.Module:
     """Layers with parameters of several types, each fed in its own."""
 
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for layer in m.layers:
             weight = next(layer.parameters(), None)
             x = layer(x if weight is None else x.to(weight.dtype))
         return x
 
+    return Of(forward, layers=nn.ModuleList(layers))
 
-MIXED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "float32, then float64": (lambda: Mixed(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3).double()), (6,)),
-    "float64, then float32": (lambda: Mixed(nn.Linear(6, 5).double(), nn.Tanh(), nn.Linear(5, 3)), (6,)),
-    "positions": (lambda: Mixed(nn.Linear(6, 5), nn.LayerNorm(5).double(), nn.Linear(5, 3)), (7, 6)),
+
+MIXED: dict[str, tuple[Maker, Shape]] = {
+    "float32, then float64": (lambda: mixed(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3).double()), (6,)),
+    "float64, then float32": (lambda: mixed(nn.Linear(6, 5).double(), nn.Tanh(), nn.Linear(5, 3)), (6,)),
+    "positions": (lambda: mixed(nn.Linear(6, 5), nn.LayerNorm(5).double(), nn.Linear(5, 3)), (7, 6)),
     "convolutions": (
-        lambda: Mixed(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3).double(), nn.Conv2d(3, 2, 2)),
+        lambda: mixed(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3).double(), nn.Conv2d(3, 2, 2)),
         (2, 6, 6),
     ),
-    "narrow and wide": (lambda: Mixed(nn.Linear(6, 5).bfloat16(), nn.Linear(5, 3).double()), (6,)),
+    "narrow and wide": (lambda: mixed(nn.Linear(6, 5).bfloat16(), nn.Linear(5, 3).double()), (6,)),
 }
 
 
 @both
-@pytest.mark.parametrize(("make", "shape"), MIXED.values(), ids=MIXED)
+@each("make, shape", MIXED)
 def test_parameters_of_several_types_are_summed_each_in_its_own(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], kind: type[GradientEngine]
+    make: Maker, shape: Shape, kind: Kind
 ) -> None:
-    model, x = make(), torch.randn(6, *shape, dtype=torch.float64)
+    model, x = make(), double(6, *shape)
     engine = kind(model, squares, FlatClipping(C))
     wide = {name: torch.promote_types(p.dtype, torch.float32) for name, p in engine.parameters.items()}
 
@@ -140,16 +145,14 @@ def test_parameters_of_several_types_are_summed_each_in_its_own(
 
     narrow = any(p.dtype == torch.bfloat16 for p in model.parameters())
     for name, value in by_definition(model, squares, (x,), C).items():
-        torch.testing.assert_close(
-            summed(x)[name].double(), value, rtol=0.03 if narrow else 1e-5, atol=0.01 if narrow else 1e-6
-        )
+        equal(summed(x)[name].double(), value, 0.03 if narrow else 1e-5, 0.01 if narrow else 1e-6)
     for i in range(6):
         assert sum(float(v.double().square().sum()) for v in summed(x[i : i + 1]).values()) <= C**2
 
 
 @both
 def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_to(
-    kind: type[GradientEngine],
+    kind: Kind,
 ) -> None:
     model, x = nn.Linear(40, 30).double(), torch.randn(50, 40)
     engine = kind(model, squares, FlatClipping(C))
@@ -159,62 +162,33 @@ def test_a_model_that_is_narrowed_later_is_clipped_by_what_its_new_type_rounds_t
         assert sum(float(v.double().square().sum()) for v in sums.values()) <= C**2
 
 
-class Recomputed(nn.Module):
+def test_checkpoints_are_right() -> None:
     """Two layers that are computed anew in the backward pass, each time that they are used."""
 
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.first, self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 6), nn.Linear(6, 4)
-        self.reentrant = reentrant
-
-    def again(self, h: Tensor) -> Tensor:
-        return h + self.b(self.a(h).tanh())  # type: ignore[no-any-return]
-
-    def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.first(x).tanh()
+    def forward(m: Any, x: Tensor) -> Any:
+        h = m.first(x).tanh()
         for _ in range(2):
-            h = checkpoint(self.again, h, use_reentrant=self.reentrant) if self.training else self.again(h)
+            h = h + checkpoint(m.again, h, use_reentrant=False)
         return h
 
-
-def test_checkpoints_are_right() -> None:
-    model, x = Recomputed(reentrant=False).double(), torch.randn(6, 4, dtype=torch.float64)
-    engine = FastEngine(model, exact, FlatClipping(C))
-    found = sums_of(engine, x)
-    assert engine.route == "fast"
-    equal(found, by_definition(model.eval(), exact, (x,), C))
-
-
-@both
-def test_checkpoints_that_are_reentrant_are_refused_with_the_fix(kind: type[GradientEngine]) -> None:
-    with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
-        sums_of(kind(Recomputed(reentrant=True), exact, FlatClipping(C)), torch.randn(6, 4))
+    again = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4))
+    model = Of(forward, first=nn.Linear(4, 4), again=again).double()
+    equals_a_loop(FastEngine(model, waves, FlatClipping(C)), double(6, 4))
 
 
 def test_groups_of_parameters_with_rates_of_their_own_are_trained_each_at_its_rate() -> None:
     """A frozen layer, its adapter, and a head with another learning rate."""
-    base, down, up, head = (
-        nn.Linear(4, 4),
-        nn.Linear(4, 2, bias=False),
-        nn.Linear(2, 4, bias=False),
-        nn.Linear(4, 1),
+    model = Of(
+        lambda m, x: m.head(m.base(x) + m.up(m.down(x))),
+        base=nn.Linear(4, 4).requires_grad_(False),
+        down=nn.Linear(4, 2, bias=False),
+        up=nn.Linear(2, 4, bias=False),
+        head=nn.Linear(4, 1),
     )
-    base.requires_grad_(False)
-    nn.init.zeros_(up.weight)
-
-    class Adapted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.base, self.down, self.up, self.head = base, down, up, head
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.base(x) + self.up(self.down(x)))  # type: ignore[no-any-return]
-
-    model = Adapted()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer = torch.optim.SGD([
-        {"params": [down.weight, up.weight], "lr": 0.1}, {"params": head.parameters(), "lr": 0.0}
-    ])  # fmt: skip
+    trained = [p for name, p in model.named_parameters() if "n.w" in name or "p.w" in name]
+    still = model.get_submodule("head").parameters()
+    optimizer = torch.optim.SGD([{"params": trained, "lr": 0.1}, {"params": still, "lr": 0.0}])
     run(PrivateSession(model, optimizer, (torch.randn(20, 4),), plan(20, batch_size=5), loss=squares))
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"down.weight", "up.weight"}
@@ -227,7 +201,4 @@ def test_the_networks_of_the_benchmark_equal_the_loop(name: str, monkeypatch: py
     load = importlib.import_module("workloads").make_workload(name, tiny=True)
     model, x = load.make().double(), load.inputs
     x = x.double() if x.is_floating_point() else x
-    engine = FastEngine(model, load.loss, FlatClipping(C))
-    found = sums_of(engine, x, load.targets)
-    assert engine.route == "fast"
-    equal(found, by_definition(model, load.loss, (x, load.targets), C))
+    equals_a_loop(FastEngine(model, load.loss, FlatClipping(C)), x, load.targets)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles import Shape
 from torch import Tensor
 
 from tacit.clipping.per_example import linear
@@ -60,7 +61,7 @@ def test_products_are_right_whatever_the_layout(
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 12), (2, 3, 4, 12)])
-def test_products_keep_the_dimensions_between(shape: tuple[int, ...]) -> None:
+def test_products_keep_the_dimensions_between(shape: Shape) -> None:
     x, W = torch.randn(*shape), torch.randn(6, 12)
     torch.testing.assert_close(linear.product(x, W), x @ W.T)
     turned = x.transpose(0, 1)

@@ -11,31 +11,39 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import clipped_sum, definition, waves
+from oracles import (
+    Change,
+    Forward,
+    Maker,
+    Of,
+    Shape,
+    custom,
+    double,
+    each,
+    equals_a_loop,
+    one_or_two_views,
+    squares,
+    waves,
+)
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tacit.clipping import FlatClipping
+from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
-from tacit.errors import UnsupportedModel
 
-C = 0.3
 Function = Callable[[Tensor, Tensor], Tensor]
+RULE = FlatClipping(0.3)
 
 
-class Model(nn.Module):
+def engine_of(function: Function, *shape: int, views: int = 1) -> GradientEngine:
     """A linear layer, and a function of a parameter and of its output."""
-
-    def __init__(self, function: Function, *shape: int) -> None:
-        super().__init__()
-        self.layer, self.weight, self.function = nn.Linear(4, 4), nn.Parameter(torch.rand(*shape)), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.weight, self.layer(x).tanh())
-
-
-def check(engine: FastEngine, x: Tensor) -> None:
-    wanted = definition(engine.model, engine.per_example_loss, (x,), C, engine.views)
-    torch.testing.assert_close(clipped_sum(engine, x, C=C), wanted, rtol=1e-10, atol=1e-12)
+    model = Of(
+        lambda m, x: function(m.weight, m.layer(x).tanh()),
+        layer=nn.Linear(4, 4),
+        weight=nn.Parameter(torch.rand(*shape)),
+    )
+    return FastEngine(model.double(), waves, RULE, views=views)
 
 
 def by_head(w: Tensor, h: Tensor) -> Tensor:
@@ -58,21 +66,11 @@ def in_turns(w: Tensor, h: Tensor) -> Tensor:
     return h
 
 
-def bags(w: Tensor, h: Tensor) -> Tensor:
-    numbers = (h.detach() > 0).long() + 2 * torch.arange(4)
-    offsets = torch.arange(len(h) * 5 + 1) * 4
-    found = F.embedding_bag(
-        numbers.flatten(), w, offsets[::5], mode="sum", include_last_offset=True,
-        per_sample_weights=torch.linspace(0, 1, 20).repeat(len(h)).to(w),
-    )  # fmt: skip
-    return found[:, None] + h
-
-
 def looked_up(w: Tensor, h: Tensor) -> Tensor:
     return F.embedding((h.detach() > 0).long().flatten(0, 1), w).view(-1, 5, 16) * h.repeat(1, 1, 4)
 
 
-OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
+OF_PARAMETERS: dict[str, tuple[Function, Shape]] = {
     "einsum": (lambda w, h: torch.einsum("btd,hde->bthe", h, w), (2, 4, 3)),
     "einsum by head": (lambda w, h: torch.einsum("bthd,hdp->btp", h.view(-1, 5, 2, 2), w), (2, 2, 3)),
     "einsum with dots, a parameter first": (lambda w, h: torch.einsum("dp,b...d->b...p", w, h), (4, 3)),
@@ -126,19 +124,14 @@ OF_PARAMETERS: dict[str, tuple[Function, tuple[int, ...]]] = {
 
 
 @pytest.mark.thorough(cases="values")
-@pytest.mark.parametrize("views", [1, 2])
-@pytest.mark.parametrize(("function", "shape"), OF_PARAMETERS.values(), ids=OF_PARAMETERS)
-def test_operations_with_parameters_are_fast_and_right(
-    function: Function, shape: tuple[int, ...], views: int
-) -> None:
-    model, x = Model(function, *shape).double(), torch.randn(4 * views, 5, 4, dtype=torch.float64)
-    engine = FastEngine(model, waves, FlatClipping(C), views=views)
-    check(engine, x)
-    assert engine.route == "fast"
+@one_or_two_views
+@each("function, shape", OF_PARAMETERS)
+def test_operations_with_parameters_are_fast_and_right(function: Function, shape: Shape, views: int) -> None:
+    equals_a_loop(engine_of(function, *shape, views=views), double(4 * views, 5, 4))
 
 
 ONE_OF_EACH = torch.tensor([2, 0, 1, 3])
-OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
+OF_RECORDS: dict[str, Change] = {
     "sums": lambda h: h.std(1) + h.amax(1) + h.logsumexp(1) + h.norm(dim=1) + h.prod(1),
     "along positions": lambda h: h.cumsum(1) + h.cumprod(1) + h.cummax(1).values + h.sort(1).values,
     "the middle": lambda h: h.median(1).values + h.kthvalue(2, 1).values + h.topk(2, 1)[0].sum(1),
@@ -177,25 +170,17 @@ OF_RECORDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("function", OF_RECORDS.values(), ids=OF_RECORDS)
-def test_operations_within_records_are_fast_and_right(function: Callable[[Tensor], Tensor]) -> None:
-    model = Model(lambda w, h: function(h) * w, 1).double()
-    engine = FastEngine(model, waves, FlatClipping(C))
-    check(engine, torch.randn(5, 5, 4, dtype=torch.float64))
-    assert engine.route == "fast"
+@each("function", OF_RECORDS)
+def test_operations_within_records_are_fast_and_right(function: Change) -> None:
+    equals_a_loop(engine_of(lambda w, h: function(h) * w, 1), double(5, 5, 4))
 
 
-class Attention(nn.Module):
-    """Attention with the given options, along time."""
+def attention(**call: Any) -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Any:
+        mixed, weights = m.layer(x, x, x, **call)
+        return mixed if weights is None else mixed + weights.flatten(1).sum(1)[:, None, None]
 
-    def __init__(self, call: dict[str, Any], **options: Any) -> None:
-        super().__init__()
-        self.layer, self.call = nn.MultiheadAttention(4, 2, batch_first=True, **options), call
-
-    def forward(self, x: Tensor) -> Tensor:
-        mixed, weights = self.layer(x, x, x, **self.call)
-        result: Tensor = mixed if weights is None else mixed + weights.flatten(1).sum(1)[:, None, None]
-        return result
+    return Of(forward, layer=nn.MultiheadAttention(4, 2, batch_first=True))
 
 
 def connectionist(model: nn.Module, x: Tensor) -> Tensor:
@@ -205,21 +190,22 @@ def connectionist(model: nn.Module, x: Tensor) -> Tensor:
     return F.ctc_loss(scores, words, lengths, lengths.mul(0) + 2, reduction="none")
 
 
-CAUSAL = {"need_weights": False, "is_causal": True, "attn_mask": torch.ones(5, 5).triu(1).bool()}
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], tuple[int, ...]]] = {
+CAUSAL = torch.ones(5, 5).triu(1).bool()
+MODELS: dict[str, tuple[Maker, Callable[..., Tensor], Shape]] = {
     "connectionist temporal": (lambda: nn.Linear(4, 3), connectionist, (5, 4)),
     "more inputs than a product adds": (lambda: nn.Linear(3000, 16), waves, (2, 3000)),
-    "attention, causal": (lambda: Attention(CAUSAL), waves, (5, 4)),
-    "attention, weights of each head": (lambda: Attention({"average_attn_weights": False}), waves, (5, 4)),
+    "attention, causal": (
+        lambda: attention(need_weights=False, is_causal=True, attn_mask=CAUSAL),
+        waves,
+        (5, 4),
+    ),
+    "attention, weights of each head": (lambda: attention(average_attn_weights=False), waves, (5, 4)),
 }
 
 
-@pytest.mark.parametrize(("make", "loss", "shape"), MODELS.values(), ids=MODELS)
-def test_rare_models_are_right(
-    make: Callable[[], nn.Module], loss: Callable[..., Tensor], shape: tuple[int, ...]
-) -> None:
-    engine = FastEngine(make().double(), loss, FlatClipping(C))
-    check(engine, torch.randn(6, *shape, dtype=torch.float64))
+@each("make, loss, shape", MODELS)
+def test_rare_models_are_right(make: Maker, loss: Callable[..., Tensor], shape: Shape) -> None:
+    equals_a_loop(FastEngine(make().double(), loss, RULE), double(6, *shape))
 
 
 @pytest.mark.parametrize(("bins", "low", "high"), [(4, 0, 3), (7, -1, 1), (3, 0.25, 0.75)])
@@ -231,31 +217,128 @@ def test_counts_by_histc_are_those_of_torch(bins: int, low: float, high: float) 
         counts = [torch.histc(torch.cat([row.detach().flatten(), edges]), bins, low, high) for row in h]
         return h * w * torch.stack(counts).cumsum(1).mean(1)[:, None, None]
 
-    check(FastEngine(Model(counted, 4).double(), waves, FlatClipping(C)), torch.randn(6, 5, 4).double())
+    equals_a_loop(engine_of(counted, 4), double(6, 5, 4))
 
 
-UNSUPPORTED: dict[str, tuple[Function, tuple[int, ...], str]] = {
-    "bags by offsets": (bags, (8, 4), "F.embedding_bag has offsets"),
-    "leaky by chance": (lambda w, h: F.rrelu(h) * w, (4,), "do not yet support aten::rrelu"),
-    "vmap": (
-        lambda w, h: torch.as_tensor(torch.func.vmap(lambda row: F.linear(row, w))(h)),
-        (3, 4),
-        "a transform of torch.func",
-    ),
+# --- operations without a batching rule, and odd ways to write a model --------------------------------------
+
+
+def scattered(h: Tensor, *value: Any, **named: Any) -> Tensor:
+    """Return a mask of the two largest values, like a router."""
+    mask = torch.zeros_like(h)
+    mask.scatter_(1, h.topk(2, dim=1).indices, *value, **named)
+    h = h.sin()  # whose numbers are changed in place, so that no gradient reaches those
+    h.scatter_(1, h.argmin(1, keepdim=True), 0.5)
+    return h * mask
+
+
+def images(h: Tensor, dimensions: int) -> Tensor:
+    """As a transformer has them, with the channels last in memory."""
+    last = torch.stack([h, h.sin()], 2).transpose(1, 2)
+    for _ in range(dimensions - 1):
+        last = last.unsqueeze(2)
+    return last
+
+
+PLACES = torch.tensor([[0, 2]])
+FORWARDS: dict[str, Forward] = {
+    "scatter a number": lambda m, x: scattered(m(x), 1),
+    "scatter a number by name": lambda m, x: scattered(m(x), value=2.0),
+    "scatter at places in common": lambda m, x: m(x).sin().scatter_(1, PLACES.expand(len(x), 2), 3.0),
+    "pool 1": lambda m, x: F.adaptive_avg_pool1d(images(m(x), 1), 3),
+    "pool 1, to one": lambda m, x: torch.adaptive_avg_pool1d(images(m(x), 1), 1),
+    "pool 2": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), (1, 2)),
+    "pool 2, to one": lambda m, x: F.adaptive_avg_pool2d(images(m(x), 2), 1),
+    "pool 3": lambda m, x: F.adaptive_avg_pool3d(images(m(x), 3), (1, 1, 2)),
 }
 
 
-@pytest.mark.parametrize(("function", "shape", "reason"), UNSUPPORTED.values(), ids=UNSUPPORTED)
-def test_operations_that_vmap_cannot_run_are_refused(
-    function: Function, shape: tuple[int, ...], reason: str
+doubled = custom("Doubled", lambda ctx, x: 2 * x, lambda ctx, g: 2 * g)
+turned = custom("Reversed", lambda ctx, x, share: x.view_as(x), lambda ctx, g: (-0.5 * g, None))
+
+
+def signs_of(ctx: Any, x: Tensor) -> Tensor:
+    ctx.save_for_backward(x)
+    return x.sign()
+
+
+signs = custom("Signs", signs_of, lambda ctx, g: g * (ctx.saved_tensors[0].abs() < 1))
+
+
+def map_of(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A linear map, and a sum; ``ctx`` has a tensor that is not saved."""
+    ctx.save_for_backward(x, weight)
+    ctx.mean = x.mean()
+    return x @ weight.T, x.sum(1)
+
+
+def map_back(ctx: Any, g: Tensor, of_sum: Tensor) -> tuple[Tensor, Tensor]:
+    x, weight = ctx.saved_tensors
+    return g @ weight + of_sum[:, None] * ctx.mean, g.T @ x
+
+
+mapped = custom("Mapped", map_of, map_back)
+
+
+def by_functions(m: Any, x: Tensor) -> Any:
+    hidden = turned(signs(m.out(x)), 0.5)
+    found = mapped(hidden, m.out.weight[:, :3])
+    return found[0] * found[1][:, None]
+
+
+def written(m: Any, x: Tensor) -> Tensor:
+    hidden = torch.zeros(len(x), 4, dtype=x.dtype)
+    hidden[:, :3] = m.out(x)
+    return hidden
+
+
+def written_into_weights(m: Any, x: Tensor) -> Any:
+    weights = m.out.weight.repeat(len(x), 1, 1)
+    weights[:, 0] = m.out(x)[:, :1] * x
+    weights += x[:, None] * m.out.weight
+    return (weights * weights).sum(2)
+
+
+def added(m: Any, x: Tensor) -> Tensor:
+    total = torch.zeros(len(x), 3, dtype=x.dtype)
+    for rows in (x, x.sin()):
+        total += m.out(rows)
+    return total
+
+
+OTHER = nn.Linear(3, 3).double()
+
+
+ODD: dict[str, Forward] = {
+    "generators": lambda m, x: torch.cat([*map(m.out, (row[None] for row in x))]),
+    "in place": lambda m, x: m.out(x).add_(1).mul_(2),
+    "the batch in place": lambda m, x: m.out(x.mul_(2)),
+    "lent by functional_call": lambda m, x: torch.func.functional_call(
+        m.out, {"weight": m.out.weight * 2}, (x,)
+    ),
+    "a weight without gradient": lambda m, x: m.out(x) * m.out.weight.detach().sum(),
+    "rows written": written,
+    "rows written into parameters": written_into_weights,
+    "rows written in a checkpoint": lambda m, x: checkpoint(written, m, x, use_reentrant=False),
+    "rows added": added,
+    "a Parameter of the pass": lambda m, x: m.out(x) * nn.Parameter(m.out.weight.T).t().norm(),
+    "parameters of another module": lambda m, x: m.out(x) @ OTHER.weight.t(),
+    "a Function": lambda m, x: doubled(m.out(x)),
+    "Functions": by_functions,
+    "Functions in a checkpoint": lambda m, x: checkpoint(by_functions, m, x, use_reentrant=False),
+}
+
+
+@each("forward", FORWARDS)
+def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
+    forward: Forward,
 ) -> None:
-    engine = FastEngine(Model(function, *shape).double(), waves, FlatClipping(C))
-    with pytest.raises(UnsupportedModel, match=f'{reason}.*engine="reference"'):
-        check(engine, torch.randn(6, 5, 4, dtype=torch.float64))
+    x = double(5, 4)
+    x[1:3, :2], x[4] = 0.0, x[4, :1]  # of which some are told another thing than others
+    model = Of(lambda m, x: forward(m.layer, x), layer=nn.Linear(4, 6))
+    equals_a_loop(FastEngine(model.double(), waves, RULE), x)
 
 
-@pytest.mark.parametrize("option", ["add_zero_attn", "add_bias_kv"])
-def test_attention_with_added_keys_is_refused(option: str) -> None:
-    model = Attention({}, **{option: True}).double()
-    with pytest.raises(UnsupportedModel, match="attention with added or static keys"):
-        check(FastEngine(model, waves, FlatClipping(C)), torch.randn(6, 5, 4, dtype=torch.float64))
+@each("forward", ODD)
+def test_odd_models_equal_a_loop(forward: Forward) -> None:
+    equals_a_loop(FastEngine(Of(forward, out=nn.Linear(6, 3)).double(), squares, RULE), double(5, 6))

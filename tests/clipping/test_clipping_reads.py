@@ -13,7 +13,6 @@ import ctypes
 import decimal
 import functools
 import importlib
-import itertools
 import os
 import pickle
 from collections import Counter, deque
@@ -27,11 +26,9 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import plan
+from oracles import each, plan
 from torch import Tensor, nn
 
-from tacit.clipping import FlatClipping
-from tacit.clipping.fast import FastEngine
 from tacit.clipping.isolation.under_vmap import SHORTCUTS
 from tacit.errors import UnsupportedModel
 from tacit.training import PrivateSession
@@ -95,7 +92,7 @@ READS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@each("read", READS)
 def test_a_value_of_a_record_is_not_read(read: Callable[[Tensor], object]) -> None:
     def loss(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         read(x)
@@ -227,7 +224,7 @@ PLACES: dict[str, Callable[[Any, float], object]] = {
 }
 
 
-@pytest.mark.parametrize("keep", PLACES.values(), ids=PLACES)
+@each("keep", PLACES)
 @pytest.mark.parametrize("of", [float, lambda t: t.item()], ids=["float", "item"])
 def test_no_place_can_hold_a_value_of_a_record(
     keep: Callable[[Any, float], object], of: Callable[[Tensor], float]
@@ -256,31 +253,6 @@ def test_a_file_holds_no_value_of_a_record(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="Python reads a value of a record"):
         step(loss)
     assert not (tmp_path / "kept").exists()
-
-
-# --- counting calls, which needs no read ------------------------------------------------------------------
-
-
-def test_counters_of_calls_are_public() -> None:
-    """Neighbouring batches, an empty one and a far larger one take the same number of calls."""
-    found = []
-    for n in (0, 1, 23, 24, 90):
-        numbers, calls = itertools.count(), Slots()
-        calls.value = 0
-
-        def loss(m: nn.Module, x: Tensor, numbers: Any = numbers, calls: Any = calls) -> Tensor:
-            next(numbers)
-            calls.value += 1
-            return torch.as_tensor(m(x)).square().sum(1)
-
-        torch.manual_seed(0)
-        engine = FastEngine(Net(), loss, FlatClipping(1.0))
-        engine.expected = N
-        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-        for _ in range(3):
-            engine.add_clipped_sum(sums, (torch.randn(n, D),), None, torch.tensor([1.0]))
-        found.append((next(numbers), calls.value))
-    assert len(set(found)) == 1
 
 
 # --- shortcuts of libraries -------------------------------------------------------------------------------

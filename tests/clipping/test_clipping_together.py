@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import by_definition, equal, sums_of
+from oracles import Of, by_definition, clipped_sum, equal, equals_a_loop, sums_of
 from torch import Tensor, nn
 
 from tacit.clipping import FlatClipping, PerLayerClipping
@@ -21,20 +21,21 @@ from tacit.errors import UnsupportedModel
 C = 0.5
 
 
-class Blocks(nn.Module):
+def blocks(depth: int = 4) -> nn.Module:
     """Layers of two shapes in turn, with norms; the first map of each block is read twice by three."""
 
-    def __init__(self, depth: int = 4, width: int = 12, inner: int = 20) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.ups = nn.ModuleList(nn.Linear(width, inner) for _ in range(2 * depth))
-        self.downs = nn.ModuleList(nn.Linear(inner, width, bias=i != 1) for i in range(depth))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for i, (norm, down) in enumerate(zip(self.norms, self.downs, strict=True)):
+    def forward(m: Any, x: Tensor) -> Any:
+        for i, (norm, down) in enumerate(zip(m.norms, m.downs, strict=True)):
             z = norm(x)
-            x = x + down(torch.tanh(self.ups[2 * i](z)) * torch.sigmoid(self.ups[2 * i + 1](z)))
+            x = x + down(torch.tanh(m.ups[2 * i](z)) * torch.sigmoid(m.ups[2 * i + 1](z)))
         return x
+
+    return Of(
+        forward,
+        norms=nn.ModuleList(nn.LayerNorm(12) for _ in range(depth)),
+        ups=nn.ModuleList(nn.Linear(12, 20) for _ in range(2 * depth)),
+        downs=nn.ModuleList(nn.Linear(20, 12, bias=i != 1) for i in range(depth)),
+    )
 
 
 def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -43,9 +44,8 @@ def loss(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def model() -> Blocks:
-    torch.manual_seed(0)
-    return Blocks().double()
+def engine() -> FastEngine:
+    return FastEngine(blocks().double(), loss, FlatClipping(C))
 
 
 @pytest.fixture
@@ -66,26 +66,17 @@ def records(T: int, n: int = 6) -> Tensor:
     return torch.randn(n, T, 12, generator=torch.Generator().manual_seed(T)).double()
 
 
-def sums(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    engine = FastEngine(model, loss, FlatClipping(C))
-    found = sums_of(engine, x, dtype=torch.float64)
-    assert engine.route == "fast"
-    return found
-
-
 @pytest.mark.parametrize("T", [2, 5, 40])
-def test_sums_are_those_of_the_definition(model: Blocks, taken: list[int], T: int) -> None:
+def test_sums_are_those_of_the_definition(engine: FastEngine, taken: list[int], T: int) -> None:
     """Whether gradients are formed (many positions) or not."""
-    x = records(T)
-    found = sums(model, x)
+    equals_a_loop(engine, records(T))
     assert taken.count(8) >= 1
     assert taken.count(4) >= 1
-    equal(found, by_definition(model, loss, (x,), C))
 
 
-def test_groups_of_parameters_are_not_mixed(model: Blocks, taken: list[int]) -> None:
+def test_groups_of_parameters_are_not_mixed(engine: FastEngine, taken: list[int]) -> None:
     """Each layer has a separate threshold: no two of a stack may share factors."""
-    x = records(3)
+    model, x = engine.model, records(3)
     layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
     bounds = {name: 0.01 * (i + 1) for i, name in enumerate(layers)}
     rule = PerLayerClipping(1.0, tuple(bounds.items()))
@@ -98,71 +89,63 @@ def test_groups_of_parameters_are_not_mixed(model: Blocks, taken: list[int]) -> 
         equal({name: found[name] for name in wanted}, wanted)
 
 
-def test_a_record_that_is_not_finite_is_left_out_of_each(model: Blocks, taken: list[int]) -> None:
+def test_a_record_that_is_not_finite_is_left_out_of_each(engine: FastEngine, taken: list[int]) -> None:
     x = records(4)
     rest = torch.cat([x[:2], x[3:]])
     x[2] = torch.inf
-    equal(sums(model, x), sums(model, rest))
+    equal(clipped_sum(engine, x), clipped_sum(engine, rest))
     assert taken
 
 
 def test_few_at_once_are_as_good_as_all(
-    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    engine: FastEngine, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = records(5)
-    wanted = sums(model, x)
+    clipped_sum(engine, x)
     most = max(taken)
     taken.clear()
     monkeypatch.setitem(use.STACKED, "cpu", 3 * 4 * x[..., 0].numel() * 32)
-    equal(sums(model, x), wanted)
+    equals_a_loop(engine, x)
     assert 1 < max(taken) <= 3 < most
 
 
 @pytest.mark.parametrize("room", [0, 1])
 @pytest.mark.parametrize("T", [2, 5])
 def test_large_ones_stay_by_themselves(
-    model: Blocks, taken: list[int], monkeypatch: pytest.MonkeyPatch, T: int, room: int
+    engine: FastEngine, taken: list[int], monkeypatch: pytest.MonkeyPatch, T: int, room: int
 ) -> None:
     """Formed or not, where none or one of them has room."""
     x = records(T)
-    wanted = sums(model, x)
-    taken.clear()
     monkeypatch.setitem(use.STACKED, "cpu", room * 4 * x[..., 0].numel() * 32)
-    equal(sums(model, x), wanted)
+    equals_a_loop(engine, x)
     assert taken == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 12])
 def test_layers_of_a_usual_width(taken: list[int], n: int) -> None:
     """The layers of BERT-base are stacked for a few records; for more, each is separate and not formed."""
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768), nn.Tanh(), nn.Linear(768, 768))
-    x = torch.randn(n, 64, 768)
-    found = sums_of(FastEngine(model, loss, FlatClipping(C)), x)
-    equal(found, by_definition(model, loss, (x,), C), rtol=1e-3, atol=1e-6)
+    engine = FastEngine(model, loss, FlatClipping(C))
+    equals_a_loop(engine, torch.randn(n, 64, 768), rtol=1e-3, atol=1e-6)
     assert taken == {1: [3], 2: [3], 12: []}[n]
 
 
-class Twice(nn.Module):
+def twice() -> nn.Module:
     """Maps that are applied twice, read as a view, and read by a table as well."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.twice, self.viewed = nn.Linear(12, 12, bias=False), nn.Parameter(torch.randn(1, 12, 12) / 4)
-        self.table, self.head = nn.Embedding(5, 12), nn.Linear(12, 5, bias=False)
-        self.head.weight = self.table.weight
+    def forward(m: Any, numbers: Tensor) -> Any:
+        x = m.twice(torch.tanh(m.twice(m.table(numbers))))
+        return m.head(torch.tanh(F.linear(x, m.viewed.squeeze(0))))
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        x = self.twice(torch.tanh(self.twice(self.table(numbers))))
-        found: Tensor = self.head(torch.tanh(F.linear(x, self.viewed.squeeze(0))))
-        return found
+    table, head = nn.Embedding(5, 12), nn.Linear(12, 5, bias=False)
+    head.weight = table.weight
+    viewed = nn.Parameter(torch.randn(1, 12, 12) / 4)
+    return Of(forward, twice=nn.Linear(12, 12, bias=False), viewed=viewed, table=table, head=head)
 
 
 def test_no_form_depends_on_whether_layers_may_be_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As that depends on the number of records, and one more would round the norms of all others up."""
-    torch.manual_seed(0)
-    model, numbers = Twice().double(), torch.randint(5, (3, 40))
-    engine = FastEngine(model, loss, FlatClipping(C))
+    engine, numbers = FastEngine(twice().double(), loss, FlatClipping(C)), torch.randint(5, (3, 40))
     ghosts: list[int] = []
     real = linear.ghost_squared_norms
 
@@ -171,9 +154,9 @@ def test_no_form_depends_on_whether_layers_may_be_stacked(monkeypatch: pytest.Mo
         return real(left, right)
 
     monkeypatch.setattr(linear, "ghost_squared_norms", counted)
-    equal(sums_of(engine, numbers, dtype=torch.float64), by_definition(model, loss, (numbers,), C))
+    equals_a_loop(engine, numbers)
     monkeypatch.setitem(use.STACKED, "cpu", 0)
-    equal(sums_of(engine, numbers, dtype=torch.float64), by_definition(model, loss, (numbers,), C))
+    equals_a_loop(engine, numbers)
     assert ghosts == []
 
 
@@ -188,9 +171,8 @@ def _layers_turned(patch: pytest.MonkeyPatch) -> None:
 
 
 def _norms_of_the_first(patch: pytest.MonkeyPatch) -> None:
-    def first(stack: Any) -> Tensor:
-        norms: Tensor = stack._use.squared_norms().view(len(stack._names), -1)[0]
-        return norms
+    def first(stack: Any) -> Any:
+        return stack._use.squared_norms().view(len(stack._names), -1)[0]
 
     patch.setattr(parameter._Stack, "squared_norms", first)
 
@@ -208,47 +190,41 @@ def _records_turned(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("plant", [_layers_turned, _norms_of_the_first, _records_turned])
 def test_planted_bugs_are_found(
-    model: Blocks, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    engine: FastEngine, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = records(5)
-    wanted = by_definition(model, loss, (x,), C)
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        equal(sums(model, x), wanted)
+        equals_a_loop(engine, records(5))
 
 
 # --- what layers in a row read in a narrower type ----------------------------------------------------------
 
 
-class Changed(nn.Module):
+def changed() -> nn.Module:
     """Two maps read the same tensor, which is changed in place between them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 4, bias=False), nn.Linear(8, 4, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(m: Any, x: Tensor) -> Any:
         x = x * 1.0
-        y: Tensor = self.first(x.detach())
+        y = m.first(x.detach())
         x.mul_(3.0)
-        y += self.second(x)
+        y += m.second(x)
         return y
 
+    return Of(forward, first=nn.Linear(8, 4, bias=False), second=nn.Linear(8, 4, bias=False))
 
-def under_autocast(model: nn.Module, x: Tensor) -> Tensor:
+
+def under_autocast(model: nn.Module, x: Tensor) -> Any:
     with torch.autocast("cpu", torch.bfloat16):
         found: Tensor = model(x).float()
-    losses: Tensor = found.square().sum(1)
-    return losses
+    return found.square().sum(1)
 
 
 def test_a_tensor_that_is_changed_is_cast_again() -> None:
-    torch.manual_seed(0)
-    model, x = Changed(), torch.randn(5, 8)
+    model, x = changed(), torch.randn(5, 8)
     engine = FastEngine(model, under_autocast, FlatClipping(1e9))
     found = sums_of(engine, x, dtype=torch.float64)
     model.zero_grad()
-    under_autocast(model, x).sum().backward()  # type: ignore[no-untyped-call]
+    under_autocast(model, x).sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None
         assert F.cosine_similarity(found[name].flatten(), p.grad.double().flatten(), dim=0) > 0.999
@@ -275,7 +251,7 @@ def test_what_several_layers_read_is_cast_once(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("tacit.clipping.per_example.use.narrowed", noted)
     torch.manual_seed(0)
-    model, x = Blocks(depth=2), records(5).float()
+    model, x = blocks(depth=2), records(5).float()
     engine = FastEngine(model, lambda m, x: under_autocast(m, x).mean(1), FlatClipping(C))
     sums_of(engine, x, dtype=torch.float64)
     cast.clear()

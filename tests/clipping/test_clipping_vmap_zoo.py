@@ -5,64 +5,22 @@ Letters: n records, each of K rows.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import pytest
 import torch
-from oracles import plan, run
+from oracles import Batch, equal, equals_a_loop, is_refused, loop, norms_found, plan, run
 from torch import Tensor, nn
-from vmap_zoo import MORE, SOUND, UNSUPPORTED, ZOO, Batch, Entry, Loss, heard, of, vectors, without_draws
+from vmap_zoo import MORE, SOUND, UNSUPPORTED, ZOO, Entry, heard, of, vectors, without_draws
 
 from tacit.clipping import FlatClipping
-from tacit.clipping.engine import ROUNDING
 from tacit.clipping.fast import FastEngine
-from tacit.errors import UnsupportedModel
 from tacit.training import PrivateSession
 
 ALL = {name: entry for name, entry in (ZOO | MORE).items() if name not in UNSUPPORTED}
+DOUBLE = [name for name, entry in ALL.items() if entry.double]
 N = 3
 MOST = {"DeepSeek-V3": 1e-7}
 """Of a model that chooses its experts in single precision, whatever the others are."""
 pytestmark = pytest.mark.untraced
-
-
-class Found(NamedTuple):
-    """Norms of the records' gradients, (n,), and the sum of those, clipped."""
-
-    norms: Tensor
-    sums: list[Tensor]
-
-
-def loop(entry: Entry, model: nn.Module, batch: Batch, views: int, bound: float | None) -> Found:
-    """The definition, one record after the other; the median of the norms is the bound if there is none."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    each = []
-    for rows in zip(*(t.view(-1, views, *t.shape[1:]) for t in batch), strict=True):
-        value = entry.loss(model, *rows).mean()
-        each.append(torch.autograd.grad(value, trainable, allow_unused=True, materialize_grads=True))
-    norms = torch.stack([torch.cat([g.flatten() for g in own]).norm() for own in each])
-    bound = float(norms.median()) if bound is None else bound
-    margin = 1 + ROUNDING * torch.finfo(norms.dtype).eps
-    factors = [min(1.0, bound / (margin * float(norm))) for norm in norms]
-    sums = [
-        torch.stack([f * g for f, g in zip(factors, of_one, strict=True)]).sum(0)
-        for of_one in zip(*each, strict=True)
-    ]
-    return Found(norms, sums)
-
-
-def add(engine: FastEngine, batch: Batch, bound: float) -> Found:
-    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-    found = engine.add_clipped_sum(sums, batch, None, torch.tensor([bound], dtype=torch.float64))
-    return Found(found.raw_norms[:, 0], list(sums.values()))
-
-
-def difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """Return the norm of a - b, relative to that of b."""
-    apart = math.hypot(*(float((x - y).norm()) for x, y in zip(a, b, strict=True)))
-    return apart / math.hypot(*(float(y.norm()) for y in b))
 
 
 def made(entry: Entry, rows: int, dtype: torch.dtype) -> tuple[nn.Module, Batch]:
@@ -72,18 +30,16 @@ def made(entry: Entry, rows: int, dtype: torch.dtype) -> tuple[nn.Module, Batch]
 
 
 def check(name: str, dtype: torch.dtype, most: float, views: int = 1, backwards: bool = False) -> None:
-    entry = ALL[name]
-    model, batch = made(entry, N * views, dtype)
+    """Sums and norms are those of a loop, up to ``most`` of C, which is the median of the norms."""
+    loss = ALL[name].loss
+    model, batch = made(ALL[name], N * views, dtype)
     batch = tuple(t.flip(0) for t in batch) if backwards else batch
     without_draws(model)
-    engine = FastEngine(model, entry.loss, FlatClipping(1.0), views=views)
-    wanted = loop(entry, model, batch, views, None)
-    found = add(engine, batch, float(wanted.norms.median()))
-    assert float((found.norms / wanted.norms - 1).abs().max()) <= most
-    assert difference(found.sums, wanted.sums) <= most
+    C = float(loop(model, loss, batch, 1.0, views)[1].median())
+    equals_a_loop(FastEngine(model, loss, FlatClipping(C), views=views), *batch, rtol=most, atol=most * C)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in ZOO.items() if entry.double and name in ALL])
+@pytest.mark.parametrize("name", [name for name in DOUBLE if name in ZOO])
 def test_one_pass_equals_a_loop_in_double_precision(name: str) -> None:
     check(name, torch.float64, 1e-10)
 
@@ -101,7 +57,7 @@ def test_one_pass_equals_a_loop_in_single_precision(name: str) -> None:
 
 
 @pytest.mark.thorough(cases=6)
-@pytest.mark.parametrize("name", [name for name, entry in ALL.items() if entry.double])
+@pytest.mark.parametrize("name", DOUBLE)
 def test_one_pass_of_two_views_equals_a_loop(name: str) -> None:
     check(name, torch.float64, MOST.get(name, 1e-10), views=2)
 
@@ -120,8 +76,8 @@ def test_what_a_record_draws_depends_on_no_other(name: str) -> None:
     found = []
     for records in (batch, batch, other):
         torch.manual_seed(1)
-        found.append(add(engine, records, 1.0).norms)
-    torch.testing.assert_close(found[2][:-1], found[1][:-1], rtol=1e-9 if entry.double else 1e-5, atol=0.0)
+        found.append(norms_found(engine, *records))
+    equal(found[2][:-1], found[1][:-1], 1e-9 if entry.double else 1e-5, 0.0)
     assert found[2][-1] != found[1][-1]
 
 
@@ -150,32 +106,18 @@ def test_a_session_trains_them_unchanged(name: str) -> None:
 
 def test_masks_that_numpy_draws_are_refused() -> None:
     """Wav2Vec2 as it comes hides parts of the sound that NumPy chooses."""
-    entry = of(
-        "Wav2Vec2Model", "Wav2Vec2Config", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND
-    )
+    entry = of("Wav2Vec2Model", heard, vectors(80), mask_time_prob=0.5, mask_time_length=2, **SOUND)
     model, batch = made(entry, N, torch.float32)
     engine = FastEngine(model, entry.loss, FlatClipping(1.0))
-    with pytest.raises(UnsupportedModel, match="draws with Python's random or NumPy"):
-        add(engine, batch, 1.0)
+    is_refused("draws with Python's random or NumPy", engine, *batch)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_what_vmap_cannot_run_is_refused_by_name(name: str) -> None:
     entry = (ZOO | MORE)[name]
     model, batch = made(entry, N, torch.float32)
-    with pytest.raises(UnsupportedModel, match=f'{UNSUPPORTED[name]}.*engine="reference"'):
-        add(FastEngine(model, entry.loss, FlatClipping(1.0)), batch, 1.0)
-
-
-class Calls:
-    """A loss that counts its calls."""
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss, self.count = loss, 0
-
-    def __call__(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        self.count += 1
-        return self.loss(model, *batch)
+    engine = FastEngine(model, entry.loss, FlatClipping(1.0))
+    is_refused(f'{UNSUPPORTED[name]}.*engine="reference"', engine, *batch)
 
 
 @pytest.mark.parametrize("name", ["BERT", "Llama"])
@@ -183,12 +125,18 @@ def test_a_partly_padded_batch_takes_one_pass(name: str) -> None:
     """Models of transformers leave out a mask if nothing is padded, which read the records and took two."""
     model, batch = made(ALL[name], N, torch.float32)
     without_draws(model)
-    calls = Calls(ALL[name].loss)
-    engine = FastEngine(model, calls, FlatClipping(1.0))
-    add(engine, batch, 1.0)
-    first = calls.count
-    add(engine, batch, 1.0)
-    assert calls.count == first + 1
+    calls = 0
+
+    def loss(model: nn.Module, *rows: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return ALL[name].loss(model, *rows)
+
+    engine = FastEngine(model, loss, FlatClipping(1.0))
+    norms_found(engine, *batch)
+    first = calls
+    norms_found(engine, *batch)
+    assert calls == first + 1
 
 
 def test_nearly_all_are_fast() -> None:

@@ -61,7 +61,7 @@ def fold(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
 
 
 def is_depthwise(x: Tensor, g: Tensor, geometry: Geometry) -> bool:
-    """Return whether each output channel reads one input channel, and the native kernel takes both tensors."""
+    """Return whether each channel is alone in its group, and the native kernel takes both tensors."""
     alone = geometry.groups == x.shape[1] == g.shape[1] > 1
     fits = x.is_cpu and x.dtype == g.dtype == torch.float32
     return alone and fits and native.library() is not None
