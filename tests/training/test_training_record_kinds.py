@@ -793,6 +793,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a key that is no word": (items(lambda i: {0: X[i], 1: 1}), r"key of type int.*Rename the keys"),
     "lengths that differ": (lambda: {"x": X, "y": Y[:-1]}, r"same leading dimension.*key 'x'.*key 'y'"),
+    "a part that is one number": (lambda: (torch.zeros(()),), r"leading dimension"),
     "an empty mapping": (dict, r"empty dict"),
     "a mapping of data sets": (
         lambda: {"train": Columns({"x": X}), "test": Columns({"x": X})},
