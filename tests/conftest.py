@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _no_time_is_lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take out two things that take longer than most tests, and that these do not look at."""
-    # A session calibrates what would help a plan that is too noisy, as those of most tests are, for a warning.
+    # For a warning, a session calibrates what would help a plan that is too noisy, as most tests have.
     if request.path.name != "test_signal.py" and "tacit.training.session" in sys.modules:
         monkeypatch.setattr("tacit.training.session.warn_if_drowned", lambda signal: None)
     # Of a session that the garbage collector found, DataLoader waits five seconds for the workers, in vain.

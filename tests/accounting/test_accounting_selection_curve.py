@@ -229,6 +229,8 @@ def test_the_pair_is_of_two_laws_and_a_pure_run_stays_pure(kind: tuple[str, floa
     loss = selected(Known(p, p[::-1]), selection(kind, Laplace(1.0))).loss
     assert loss.atoms[:, 1].sum() + loss.infinite == pytest.approx(1.0, abs=1e-9)
     assert loss.infinite <= 1e-14 * max(kind[1], 1.0)
+    if kind not in KINDS[:2]:
+        return  # the composition takes seconds
     events = (PrivateSelection(PoissonSampled(0.01, Gaussian(7.0)), *kind), Gaussian(1.0))
     together, alone = (
         account(event, adjacency="add-remove").epsilon(1e-5) for event in (Compose(events), events[1])
@@ -250,9 +252,7 @@ def test_best_asks_composition_theorems_where_the_curve_of_a_selection_ends() ->
         ApproximateDP(1.4, 0.0), distribution="negative-binomial", mean=4.7, shape=1.0
     )
     event = Compose((selection, Laplace(0.4)))
-    for delta in (1e-5, 1e-100):
-        best, optimal = (
-            account(event, adjacency="zero-out", method=method).epsilon(delta)
-            for method in ("best", "optimal")
-        )
-        assert best <= optimal * (1 + 2e-6)
+    best, optimal = (
+        account(event, adjacency="zero-out", method=method).epsilon(1e-100) for method in ("best", "optimal")
+    )
+    assert best <= optimal * (1 + 2e-6)

@@ -525,19 +525,7 @@ def step_of(run: PrivateSession) -> Tensor:
 
 DIFFERING: dict[str, tuple[Callable[[], PrivateSession], str]] = {
     "loss": (lambda: session(smoother), r"These differ: the loss \(its code, or a value that it reads\)\."),
-    "records": (
-        lambda: session(data=(-data()[0], data()[1])),
-        r"These differ: the records \(compared by a keyed digest",
-    ),
-    "optimizer": (
-        lambda: session(kind=torch.optim.Adam),
-        r"These differ: the optimizer \(was SGD, is Adam\)\.",
-    ),
     "model": (lambda: session(net=network(2.0)), r"These differ: the code or the settings of the model\."),
-    "two": (
-        lambda: session(smoother, ema_decay=0.9),
-        r"These differ: ema_decay \(was None, is 0\.9\), the loss \(",
-    ),
 }
 
 
