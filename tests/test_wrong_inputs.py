@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from made import a_plan, a_session, losses
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -37,21 +38,7 @@ SECRETS = ("7654", "98765", "Mallory")
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": N,
-        "batch_size": N,
-        "steps": 2,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": "row",
-    }
-    return Plan.with_noise(**{**settings, **changes})
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
+    return a_plan(**{"records": N, "batch_size": N, "steps": 2, **changes})
 
 
 def records() -> tuple[Tensor, Tensor]:
@@ -423,9 +410,7 @@ SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 def session() -> PrivateSession:
-    model = nn.Linear(D, CLASSES)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return PrivateSession(model, optimizer, records(), plan(), loss=losses)
+    return a_session(nn.Linear(D, CLASSES), records(), plan(), generator=None)
 
 
 NET: Any = nn.Linear(D, CLASSES)

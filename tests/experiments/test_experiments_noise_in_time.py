@@ -101,13 +101,13 @@ def test_a_run_stores_the_stated_amount_of_noise(ways: Ways) -> None:
         seen.add((way.noise, way.size))
         lines = Ways(100, 60, (way,), (way, *ways.parts)).as_toml(stream=True)
         plan = make_plan(parse_config(RUN.format(privacy=lines, batch=100), "run.toml"))
-        model = nn.Linear(300, 1, bias=False)
-        data = (torch.randn(2000, 300), torch.randn(2000, 1))
+        model = nn.Linear(50, 1, bias=False)
+        data = (torch.randn(2000, 50), torch.randn(2000, 1))
         session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), data, plan, loss=mse)
         for batch in itertools.islice(session.batches(), 40):
             session.step(batch)
             session.optimizer.zero_grad()
-        assert session._run.correlated is None or held(session._run.correlated) == 300 * way.memory, way
+        assert session._run.correlated is None or held(session._run.correlated) == 50 * way.memory, way
         if way.noise == "blt":  # fewer where one more wins nothing
             assert 2 <= way.memory <= way.size + 1
         else:

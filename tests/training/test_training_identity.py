@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import warm
-from made import a_plan, a_session, losses
+from made import a_plan, a_session, losses, one_step
 from torch import Tensor, nn
 
 from tacit.errors import PrivacyRefusal
@@ -518,7 +518,7 @@ def session(
 def step_of(run: PrivateSession) -> Tensor:
     """Take a step; return the noisy sum that moved the weights."""
     before = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
-    run.step(next(run.batches()))
+    one_step(run)
     after = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach()
     return (before - after) / 0.1 * N
 
@@ -632,7 +632,7 @@ def same():
 
 if sys.argv[1] == "first":
     run = session(same())
-    run.step(next(run.batches()))
+    one_step(run)
     run.save(sys.argv[2])
     take(run)
 else:

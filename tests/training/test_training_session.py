@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from made import a_plan, a_session, finish, losses, network, no_noise, table, weights
+from made import a_ledger, a_plan, a_session, finish, losses, network, no_noise, one_step, table, weights
 from torch import Tensor, nn
 
 from tacit.clipping import LEAN
 from tacit.clipping.rules import AdaptiveClipping, ClippingRule
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, UnsupportedModel
-from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise import on_device
 from tacit.noise.gaussian import StepNoise, gaussian
 from tacit.noise.generator import Generator
@@ -71,7 +70,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch, noise: bool) 
         seen.append(torch.cat([g.flatten() for g in gradients.values()]) * run.plan.expected_batch_size)
 
     monkeypatch.setattr(run._run.optimizer, "step", keep)
-    run.step(next(run.batches()))
+    one_step(run)
     monkeypatch.undo()
     return seen[0]
 
@@ -272,7 +271,7 @@ def test_a_resumed_run_with_dropout_is_exact(hidden: nn.Module, engine: str, tmp
 def test_a_model_that_vmap_cannot_run_is_refused_and_the_reference_is_named() -> None:
     run = session(dropping(Counted()))
     with pytest.raises(UnsupportedModel, match=r'nonzero depends on values.*engine="reference"'):
-        run.step(next(run.batches()))
+        one_step(run)
 
 
 def test_planted_bug_resume_from_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +381,7 @@ def test_stray_gradients_are_refused() -> None:
     x, y = data()
     torch.autograd.backward(losses(net, x, y).mean())
     with pytest.raises(PrivacyRefusal, match="not private"):
-        run.step(next(run.batches()))
+        one_step(run)
 
 
 def test_global_random_state_is_untouched() -> None:
@@ -461,7 +460,7 @@ def test_loss_report_is_noisy_and_near_the_truth() -> None:
             the_plan=plan(batch_size=None, loss_report=LossReport(bound=3.0)),
             generator=seeded_generator(seed),
         )
-        loss = run.step(next(run.batches())).loss
+        loss = one_step(run).loss
         assert loss is not None
         reported.append(loss)
     noise = 3.0 * 5.0 / N  # bound * s_l / B
@@ -564,7 +563,7 @@ def test_views_made_on_the_device_are_those_of_the_cpu() -> None:
 def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, begun = (session(model().cuda(), generator=seeded_generator(9)) for _ in range(2))
     finish(whole)
-    begun.step(next(begun.batches()))
+    one_step(begun)
     begun.save(tmp_path / "state")
     resumed = session(model().cuda())
     resumed.load(tmp_path / "state")
@@ -621,10 +620,7 @@ def test_what_a_statement_is_made_of_cannot_be_replaced() -> None:
     for name in ("plan", "model", "steps_done", "private", "charges", "epsilon", "randomness", "falling"):
         with pytest.raises(AttributeError):
             setattr(session, name, getattr(session, name))
-    ledger = Ledger.create("sqlite://")
-    budget = RenyiBudget(epsilon=9.0, delta=1e-4)
-    ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
-    charges = StepCharges(ledger, "rows", a_plan(noise_multiplier=4.0, delta=1e-4))
+    charges = StepCharges(a_ledger(), "rows", a_plan(noise_multiplier=4.0))
     for name in ("plan", "ledger", "dataset", "block", "chunk", "owned_by", "one_record_per_unit"):
         with pytest.raises(AttributeError):
             setattr(charges, name, getattr(charges, name))
