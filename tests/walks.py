@@ -111,10 +111,9 @@ def query(folder: Path) -> set[str]:
 def run(*words: str) -> None:
     sys.argv = ["tacit", *words]
     try:
-        code: object = main()
+        main()
     except SystemExit as end:
-        code = end.code
-    assert not code, (words, code)
+        assert not end.code, (words, end.code)
 
 
 def price() -> set[str]:

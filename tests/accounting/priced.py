@@ -51,7 +51,8 @@ def exact_log_moment(q: float, sigma: float, power: float) -> float:
 
 def toeplitz(column: tuple[float, ...], steps: int) -> Matrix:
     """Return the lower triangular matrix (T, T) with these numbers on its diagonals."""
-    return np.sum([np.diag(np.full(steps - i, c), -i) for i, c in enumerate(column[:steps])], axis=0)
+    diagonals = [np.diag(np.full(steps - i, c), -i) for i, c in enumerate(column[:steps])]
+    return np.asarray(np.sum(diagonals, axis=0), float)
 
 
 def tree(leaves: int) -> Matrix:
