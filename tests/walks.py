@@ -113,7 +113,8 @@ def run(*words: str) -> None:
     try:
         main()
     except SystemExit as end:
-        assert not end.code, (words, end.code)
+        if end.code:
+            raise RuntimeError(f"{words} ended with {end.code}") from end
 
 
 def price() -> set[str]:
