@@ -632,7 +632,7 @@ def same():
 
 if sys.argv[1] == "first":
     run = session(same())
-    one_step(run)
+    run.step(next(run.batches()))
     run.save(sys.argv[2])
     take(run)
 else:

@@ -31,8 +31,10 @@ WORKERS = min(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity
 
 
 @pytest.fixture(autouse=True)
-def fixed_draws() -> None:
+def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    # The tests look at whether workers end: on a busy machine that takes them longer than conftest allows.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 5.0)
 
 
 def table() -> tuple[Tensor, Tensor]:
