@@ -56,6 +56,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("untraced")
 
 
+@pytest.fixture(autouse=True)
+def _no_time_is_lost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take out two things that take longer than most tests, and that these do not look at."""
+    # For a warning, a session calibrates what would help a plan that is too noisy, as most tests have.
+    if request.path.name != "test_signal.py" and "tacit.training.session" in sys.modules:
+        monkeypatch.setattr("tacit.training.session.warn_if_drowned", lambda signal: None)
+    # Of a session that the garbage collector found, DataLoader waits five seconds for the workers, in vain.
+    if "torch" in sys.modules:
+        monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+
+
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ends draws nothing: its pictures are tested elsewhere, and take longer than all the rest."""

@@ -6,12 +6,13 @@ Write the file anew with ``python tests/test_api_snapshot.py``, and say in CHANG
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pages import module_at
 
 HERE = Path(__file__).parent
 SNAPSHOT = HERE / "api.txt"
@@ -21,12 +22,7 @@ MOST = 208
 
 def reference() -> Any:
     """docs/reference_pages.py, which decides what is public."""
-    spec = importlib.util.spec_from_file_location("reference_pages", HERE.parent / "docs/reference_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(HERE.parent / "docs/reference_pages.py")
 
 
 def public() -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pages import module_at
 
 import tacit
 
@@ -65,13 +65,8 @@ def public_names() -> dict[str, Any]:
 
     Without exceptions and warnings, which their messages explain; a type or a constant has its value there.
     """
-    place = importlib.util.spec_from_file_location("reference_pages", PAGES)
-    assert place is not None
-    assert place.loader is not None
-    reference = importlib.util.module_from_spec(place)
-    place.loader.exec_module(reference)
     found = {}
-    for module, names in reference.homes().items():
+    for module, names in module_at(PAGES).homes().items():
         for name, home in names.items():
             value = getattr(importlib.import_module(module), name)
             raised = inspect.isclass(value) and issubclass(value, BaseException)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
+from made import a_plan, a_session, finish
 from torch import Tensor, nn
 from torch.utils.data import Dataset as MapStyle
 
@@ -22,8 +22,7 @@ from tacit.datasets import Dataset, TensorPair, load_image_folder, load_text
 from tacit.datasets.text import Alphabet, load_names, token_pair
 from tacit.errors import TacitError, without_values
 from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
-from tacit.plan import Plan
-from tacit.training import PrivateSession, evaluate
+from tacit.training import evaluate
 from tacit.training.evaluation import record_scores
 
 NUMBER = 48 * 10**6 + 151_623  # made here, as a traceback shows lines of source
@@ -55,20 +54,9 @@ class Together(Broken):
         return [self.make(position) for position in positions]
 
 
-def per_row(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
-
-
 def train(data: Any, *, engine: str = "fast", model: nn.Module | None = None) -> None:
-    model = nn.Linear(2, 2) if model is None else model
-    plan = Plan.with_noise(
-        noise_multiplier=2.0, delta=1e-4, records=N, batch_size=N, steps=1, clipping=1.0,
-        adjacency="add-remove", unit="row",
-    )  # fmt: skip
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = PrivateSession(model, optimizer, data, plan, loss=per_row, engine=engine)
-    for batch in session.batches():
-        session.step(batch)
+    plan = a_plan(noise_multiplier=2.0, records=N, batch_size=N, steps=1, clipping=1.0)
+    finish(a_session(nn.Linear(2, 2) if model is None else model, data, plan, generator=None, engine=engine))
 
 
 def arrays(rows: object = ROWS, labels: object = LABELS) -> tuple[Tensor, Tensor]:

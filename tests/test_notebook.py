@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import torch.nn.functional as F
+from made import a_plan, a_session
 from ran import make_statement
-from torch import Tensor, nn
+from torch import nn
 
 from tacit import LossReport, Plan, PrivateSession, ScoreReport, train
 from tacit.errors import InvalidInput
@@ -29,31 +29,14 @@ SECRET = 7654.321
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": 1e-3,
-        "records": 60,
-        "batch_size": 20,
-        "steps": 7,
-        "clipping": 0.5,
-        "adjacency": "add-remove",
-        "unit": MARK,
-        "loss_report": LossReport(),
-    }
-    return Plan.with_noise(**{**settings, **changes})
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
+    return a_plan(**{"steps": 7, "unit": MARK, "loss_report": LossReport(), **changes})
 
 
 def session() -> PrivateSession:
-    model = nn.Linear(3, 2)
     x = torch.zeros(60, 3)
     x[:, 1] = SECRET
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     data = (x, torch.zeros(60, dtype=torch.int64))
-    return PrivateSession(model, optimizer, data, plan(), loss=losses, generator=seeded_generator(1))
+    return a_session(nn.Linear(3, 2), data, plan(), lr=0.0, generator=seeded_generator(1))
 
 
 def statement() -> Any:

@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
+from made import a_plan, a_session, finish, losses
+from pages import blocks_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -46,12 +47,6 @@ def fixed_draws() -> None:
     torch.manual_seed(0)
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The code of a page."""
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
 def table(page: Path, heading: str) -> list[list[str]]:
     """The cells of the first table below a heading of a page, without its head."""
     text = page.read_text(encoding="utf-8").split(f"# {heading}\n", 1)[1]
@@ -73,7 +68,7 @@ def execute(code: str) -> tuple[dict[str, Any], list[str]]:
     return names, output.getvalue().splitlines()
 
 
-PROGRAMS = [(page.name, n, code) for page in PAGES for n, code in enumerate(blocks(page, "python"))]
+PROGRAMS = [(page.name, n, code) for page in PAGES for n, code in enumerate(blocks_of(page, "python"))]
 
 
 @pytest.mark.parametrize(("page", "number", "code"), PROGRAMS, ids=[f"{p}-{n}" for p, n, _ in PROGRAMS])
@@ -90,7 +85,7 @@ def test_code_runs_and_prints_what_it_says(
 
 
 def test_pages_have_the_programs_they_should() -> None:
-    assert all(blocks(page, "python") for page in PAGES[3:])
+    assert all(blocks_of(page, "python") for page in PAGES[3:])
     assert shown("print(a)  # 1\nx = 2  # not this\nfor a in b:\n    print(a)  # 2\n# three") == [
         "1",
         "2",
@@ -102,7 +97,7 @@ def test_pages_have_the_programs_they_should() -> None:
 
 
 def test_the_engine_page_runs_and_prints_what_it_says() -> None:
-    (program,), (told,) = (blocks(ROOT / "docs" / "engine.md", kind) for kind in ("python", "text"))
+    (program,), (told,) = (blocks_of(ROOT / "docs" / "engine.md", kind) for kind in ("python", "text"))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(program, "engine.md", "exec"), {})
     assert printed.getvalue() == told
@@ -113,8 +108,8 @@ def changed(lines: list[str], sign: str) -> list[str]:
 
 
 def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
-    before, after, _ = blocks(ROOT / "docs" / "pytorch-loop.md", "python")
-    (diff,) = blocks(ROOT / "README.md", "diff")
+    before, after, _ = blocks_of(ROOT / "docs" / "pytorch-loop.md", "python")
+    (diff,) = blocks_of(ROOT / "README.md", "diff")
     true = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     told = diff.splitlines()
     for sign in "+-":
@@ -129,7 +124,7 @@ def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
 
 
 def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line for block in blocks(ROOT / "README.md", "console") for line in block.splitlines()]
+    lines = [line for block in blocks_of(ROOT / "README.md", "console") for line in block.splitlines()]
     assert lines
     for line in lines:
         program, *words = shlex.split(line.removeprefix("$ "), comments=True)
@@ -144,7 +139,7 @@ def test_the_price_in_the_shell_is_told_and_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (console,) = blocks(DOCS / "price-a-mechanism.md", "console")
+    (console,) = blocks_of(DOCS / "price-a-mechanism.md", "console")
     program, *arguments = shlex.split(console.removeprefix("$ ").replace("\\\n", " "))
     assert program == "tacit"
     assert run_command(arguments) == 0
@@ -158,15 +153,7 @@ N, D = 40, 3
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "steps": 2, "clipping": 1.0,
-        "adjacency": "add-remove", "unit": "row",
-    }  # fmt: skip
-    return Plan.with_noise(**{**settings, **changes})
-
-
-def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y, reduction="none")
+    return a_plan(**{"records": N, "batch_size": None, "steps": 2, "clipping": 1.0, **changes})
 
 
 def mixing(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -181,15 +168,12 @@ def session(**changes: Any) -> PrivateSession:
     model = changes.pop("model", None) or nn.Linear(D, 2)
     optimizer = changes.pop("optimizer", torch.optim.SGD)
     extra = changes.pop("extra", [])
-    settings: dict[str, Any] = {"data": rows(), "plan": plan(), "loss": losses, **changes}
-    return PrivateSession(model, optimizer([*model.parameters(), *extra], lr=0.1), **settings)
+    settings: dict[str, Any] = {"data": rows(), "plan": plan(), "generator": None, **changes}
+    return a_session(model, optimizer=optimizer([*model.parameters(), *extra], lr=0.1), **settings)
 
 
 def run(**changes: Any) -> PrivateSession:
-    made = session(**changes)
-    for batch in made.batches():
-        made.step(batch)
-    return made
+    return finish(session(**changes))
 
 
 def comes_too_often() -> object:
@@ -290,18 +274,12 @@ def second_optimizer() -> None:
 
 
 def step_past() -> None:
-    made = session()
-    for batch in made.batches():
-        made.step(batch)
+    made = run()
     made.step(StepTicket(made.steps_done))
 
 
 def resume_with_others() -> None:
-    made = session()
-    for batch in made.batches():
-        made.step(batch)
-        break
-    made.save("resume.pt")
+    finish(session(), 1).save("resume.pt")
     inputs, targets = rows()
     with pytest.raises(TacitError, match="These differ: the loss"):
         session(loss=lambda model, x, y: 2 * losses(model, x, y)).load("resume.pt")
@@ -349,7 +327,9 @@ def scores_of_held_out_records() -> object:
 
 
 def misspelt() -> None:
-    text = blocks(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace("adjacency =", "adjacancy =")
+    text = blocks_of(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace(
+        "adjacency =", "adjacancy ="
+    )
     Path("digits.toml").write_text(text, encoding="utf-8")
     read_config("digits.toml")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import shutil
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pages import module_at
 
 import tacit
 
@@ -36,12 +36,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "release").exists(), reason="not a s
 
 @pytest.fixture(scope="module")
 def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_release", ROOT / "release" / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "release" / "make.py")
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 import torch
 import warm
+from pages import blocks_of, module_at
 from sklearn.datasets import load_breast_cancer
 
 from tacit.ledger import Ledger
@@ -39,10 +40,6 @@ LARGEST = 30_000_000  # bytes of the whole site
 # --- the code of the pages -------------------------------------------------------------------------------
 
 
-def programs(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=[path.stem for path in PAGES])
 def test_code_of_a_page_runs_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +49,7 @@ def test_code_of_a_page_runs_and_prints_what_it_says(
     names: dict[str, object] = {"__name__": "__main__"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for code in programs(page):
+        for code in blocks_of(page):
             peers = [name for name in PEERS if f"from {name} import" in code]
             if any(importlib.util.find_spec(name) is None for name in peers):
                 continue
@@ -63,8 +60,8 @@ def test_code_of_a_page_runs_and_prints_what_it_says(
 
 
 def test_there_are_pages_with_code_and_each_peer_has_a_program() -> None:
-    assert sum(len(programs(page)) for page in PAGES) > 20
-    text = "".join(programs(DOCS / "coming-from.md"))
+    assert sum(len(blocks_of(page)) for page in PAGES) > 20
+    text = "".join(blocks_of(DOCS / "coming-from.md"))
     assert all(f"from {name} import" in text for name in PEERS)
 
 
@@ -169,12 +166,7 @@ def test_every_page_has_a_place_in_the_site() -> None:
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    place = importlib.util.spec_from_file_location("reference_pages", DOCS / "reference_pages.py")
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "reference_pages.py")
 
 
 def test_every_public_name_has_an_entry(generator: ModuleType, tmp_path: Path) -> None:

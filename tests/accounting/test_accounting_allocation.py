@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from priced import curve_of
 
 from tacit.accounting import account
 from tacit.accounting import renyi as quadrature
@@ -61,8 +62,8 @@ def test_adding_is_the_integral_too(bins: int, sigma: float, alpha: float) -> No
 @pytest.mark.parametrize(("bins", "sigma", "epochs"), [(100, 0.8, 1), (100, 0.8, 10), (1000, 1.0, 10)])
 def test_it_is_above_the_pair_and_not_far(bins: int, sigma: float, epochs: int) -> None:
     event = Repeat(BallsInBins(bins, Gaussian(sigma)), epochs)
-    tight = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
-    found = account(event, adjacency="add-remove", method="rdp").epsilon(1e-5)
+    tight = curve_of(event).epsilon_bounds(1e-5)
+    found = curve_of(event, "rdp").epsilon(1e-5)
     assert tight[1] < found < 1.7 * tight[1]
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from priced import curve_of
 
 from tacit.accounting import METHODS, account, calibrate
 from tacit.errors import UnsupportedEvent
@@ -66,7 +67,7 @@ def test_best_is_the_least_of_all_and_says_whose_it_is(
 def test_what_no_accountant_proves_is_refused_by_name() -> None:
     event = Repeat(Shuffled(10, Laplace(2.0)), 2)
     with pytest.raises(UnsupportedEvent, match="Shuffled"):
-        account(event, adjacency="add-remove", method="best")
+        curve_of(event, "best")
 
 
 def test_noise_for_the_best_bound_is_less_where_another_road_proves_less() -> None:
@@ -78,8 +79,8 @@ def test_noise_for_the_best_bound_is_less_where_another_road_proves_less() -> No
         method="best",
     )
     event = Repeat(PoissonSampled(0.01, Gaussian(noise)), 100)
-    assert account(event, adjacency="add-remove", method="best").epsilon(1e-300) <= 2.74
-    assert account(event, adjacency="add-remove").epsilon(1e-300) > 2.74
+    assert curve_of(event, "best").epsilon(1e-300) <= 2.74
+    assert curve_of(event).epsilon(1e-300) > 2.74
 
 
 def test_a_plan_is_priced_by_the_least() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from priced import curve_of
 
 from tacit.accounting import account
 from tacit.accounting.closed_form import pure_epsilon
@@ -124,7 +125,7 @@ def test_delta_of_the_mechanisms_alone_can_be_too_much() -> None:
     assert optimal_composition([(0.1, 1e-6, 20)], 1e-5) == math.inf
     assert optimal_composition([(0.1, 1.0, 1)], 0.5) == math.inf
     for method in ("basic", "strong", "optimal"):
-        curve = account(Repeat(ApproximateDP(0.1, 1e-6), 20), adjacency="add-remove", method=method)
+        curve = curve_of(Repeat(ApproximateDP(0.1, 1e-6), 20), method)
         assert curve.epsilon(1e-5) == math.inf
         assert curve.epsilon(3e-5) < math.inf
         assert curve.delta(0.1) >= 2e-5
@@ -142,12 +143,12 @@ def test_coins_between_losses() -> None:
 def test_compositions_of_a_guarantee_are_above_the_pairs(method: str) -> None:
     parts = [(0.4, 1e-3, 3), (0.2, 0.0, 2)]
     event = Compose((Repeat(ApproximateDP(0.4, 1e-3), 3), Repeat(ApproximateDP(0.2), 2)))
-    curve = account(event, adjacency="add-remove", method=method)
+    curve = curve_of(event, method)
     for eps in (0.3, 0.9, 1.4):
         exact = brute_force(parts, eps)
         assert curve.delta(eps) >= exact * (1 - 1e-9)
         assert curve.epsilon(exact) >= eps * (1 - 1e-9)
-    assert account(event, adjacency="add-remove", method="optimal").epsilon(0.01) == pytest.approx(
+    assert curve_of(event, "optimal").epsilon(0.01) == pytest.approx(
         optimal_composition(parts, 0.01), rel=1e-3
     )
 
@@ -192,7 +193,7 @@ def test_a_group_of_a_sampled_mechanism() -> None:
     alone = mechanism_epsilon(base, 1e-3 / 3, ADD)
     assert group > 3 * alone
     share = group / 3
-    delta = account(base, adjacency="add-remove", method="basic").delta(share)
+    delta = curve_of(base, "basic").delta(share)
     assert delta * (math.exp(3 * share) - 1) / (math.exp(share) - 1) == pytest.approx(1e-3, rel=1e-4)
 
 
@@ -308,7 +309,7 @@ def test_sampling_with_replacement_of_one_record_and_of_what_is_not_priced() -> 
     ],
 )
 def test_extreme_compositions_have_an_answer_and_its_inverse(method: str, event: Event) -> None:
-    curve = account(event, adjacency="add-remove", method=method)
+    curve = curve_of(event, method)
     for delta in (0.05, 1.3e-9):
         found = curve.epsilon(delta)
         assert found > 0.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from priced import curve_of
 
-import tacit.accounting
-from tacit.accounting import METHODS, PrivacyCurve, account
+from tacit.accounting import METHODS, account
 from tacit.accounting.flatten import flatten
 from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
@@ -47,11 +47,9 @@ def test_n_fold_event_costs_what_a_list_costs(method: str, base: Event, count: i
     if (method, base) in REFUSED:
         for event in ways:
             with pytest.raises(UnsupportedEvent, match=type(base).__name__):
-                account(event, adjacency="add-remove", method=method)
+                curve_of(event, method)
     else:
-        assert (
-            len({account(event, adjacency="add-remove", method=method).epsilon(1e-6) for event in ways}) == 1
-        )
+        assert len({curve_of(event, method).epsilon(1e-6) for event in ways}) == 1
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -89,7 +87,7 @@ def test_a_sample_of_a_sample_is_a_sample() -> None:
 @pytest.mark.parametrize("inner", [Repeat(Gaussian(1.0), 2), Compose((Gaussian(1.0), Laplace(1.0)))])
 def test_several_releases_on_one_sample_are_refused(inner: Event) -> None:
     with pytest.raises(UnsupportedEvent, match=r"one random subset.*Sample anew"):
-        account(Compose((Gaussian(1.0), Repeat(PoissonSampled(0.1, inner), 3))), adjacency="add-remove")
+        curve_of(Compose((Gaussian(1.0), Repeat(PoissonSampled(0.1, inner), 3))))
 
 
 def test_unknown_events_are_refused_at_any_depth() -> None:
@@ -101,7 +99,7 @@ def test_unknown_events_are_refused_at_any_depth() -> None:
     object.__setattr__(nested.event, "events", (Exponential(),))
     for method in METHODS:
         with pytest.raises(UnsupportedEvent, match="Exponential"):
-            account(Compose((Gaussian(1.0), nested)), adjacency="add-remove", method=method)
+            curve_of(Compose((Gaussian(1.0), nested)), method)
 
 
 def test_sampling_under_replace_one_was_never_published() -> None:
@@ -121,12 +119,12 @@ def test_sampling_under_replace_one_was_never_published() -> None:
 )
 def test_what_a_method_cannot_price_is_refused_by_name(method: str, event: Event) -> None:
     with pytest.raises(UnsupportedEvent, match=rf"method '{method}'.*{type(event).__name__}.*pld"):
-        account(Compose((Gaussian(1.0), Repeat(event, 3))), adjacency="add-remove", method=method)
+        curve_of(Compose((Gaussian(1.0), Repeat(event, 3))), method)
 
 
 def test_too_little_noise_in_a_mixture_is_refused() -> None:
     with pytest.raises(UnsupportedEvent, match=r"0\.001.*Use more noise"):
-        account(Repeat(PoissonSampled(0.1, Gaussian(0.001)), 2), adjacency="add-remove")
+        curve_of(Repeat(PoissonSampled(0.1, Gaussian(0.001)), 2))
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -137,20 +135,16 @@ def test_replace_one_doubles_the_sensitivity(method: str, base: Gaussian | Lapla
         pytest.skip("no price for Laplace")
     half = type(base)(base.noise_multiplier / 2.0)
     replaced = account(Repeat(base, count), adjacency="replace-one", method=method)
-    assert replaced.epsilon(1e-5) == account(
-        Repeat(half, count), adjacency="add-remove", method=method
-    ).epsilon(1e-5)
+    assert replaced.epsilon(1e-5) == curve_of(Repeat(half, count), method).epsilon(1e-5)
     added = account(Repeat(base, count), adjacency="zero-out", method=method)
-    assert added.epsilon(1e-5) == account(Repeat(base, count), adjacency="add-remove", method=method).epsilon(
-        1e-5
-    )
+    assert added.epsilon(1e-5) == curve_of(Repeat(base, count), method).epsilon(1e-5)
     assert added.epsilon(1e-5) < replaced.epsilon(1e-5)
 
 
 def test_replace_one_for_sampled_is_between_one_and_two_directions() -> None:
     event = Repeat(SAMPLED, 20)
-    added = account(event, adjacency="add-remove").epsilon(1e-5)
-    twice = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 20), adjacency="add-remove").epsilon(1e-5)
+    added = curve_of(event).epsilon(1e-5)
+    twice = curve_of(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 20)).epsilon(1e-5)
     assert added < account(event, adjacency="replace-one").epsilon(1e-5) < twice
 
 
@@ -178,7 +172,7 @@ def test_loss_position_inverts_value_and_density_integrates(
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, float("nan"), "1e-5", True])
 def test_delta_must_be_a_probability(delta: object) -> None:
-    curve = account(Gaussian(1.0), adjacency="add-remove")
+    curve = curve_of(Gaussian(1.0))
     with pytest.raises(InvalidInput, match="delta"):
         curve.epsilon(delta)  # type: ignore[type-var]
     with pytest.raises(InvalidInput, match="delta"):
@@ -188,12 +182,12 @@ def test_delta_must_be_a_probability(delta: object) -> None:
 @pytest.mark.parametrize("epsilon", [-0.1, float("inf"), float("nan"), None])
 def test_epsilon_must_be_finite_and_not_negative(epsilon: object) -> None:
     with pytest.raises(InvalidInput, match="epsilon"):
-        account(Gaussian(1.0), adjacency="add-remove").delta(epsilon)  # type: ignore[type-var]
+        curve_of(Gaussian(1.0)).delta(epsilon)  # type: ignore[type-var]
 
 
 def test_method_and_adjacency_are_checked_and_have_no_guessing() -> None:
     with pytest.raises(InvalidInput, match="method must be one of pld, rdp"):
-        account(Gaussian(1.0), adjacency="add-remove", method="PLD")
+        curve_of(Gaussian(1.0), "PLD")
     with pytest.raises(InvalidInput, match="adjacency must be one of add-remove"):
         account(Gaussian(1.0), adjacency="swap")
     with pytest.raises(TypeError):
@@ -210,9 +204,3 @@ def test_curve_says_what_it_is_and_takes_arrays() -> None:
     assert values[1, 0] == curve.epsilon(1e-7)
     assert (curve.delta(values) <= deltas * (1 + 1e-4)).all()
     assert "rdp" in repr(curve)
-
-
-def test_public_names() -> None:
-    for name in tacit.accounting.__all__:
-        assert hasattr(tacit.accounting, name)
-    assert isinstance(account(Gaussian(1.0), adjacency="add-remove"), PrivacyCurve)

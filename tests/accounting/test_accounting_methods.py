@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from priced import epsilon
+from priced import curve_of, epsilon
 
 from experiments.published_composition import (
     figure2_strong_composition,
     talk_table,
     valid_strong_composition,
 )
-from tacit.accounting import METHODS, account
+from tacit.accounting import METHODS
 from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon, single_delta, single_epsilon
 from tacit.accounting.renyi import ORDERS, paper_moments
 from tacit.accounting.theorems import advanced_composition
@@ -46,7 +46,7 @@ def test_the_setting_of_the_paper() -> None:
 def test_every_method_is_above_the_closed_form(method: str, count: int) -> None:
     exact = gaussian_epsilon(1e-5, math.sqrt(count) / 5.0)
     assert epsilon(Repeat(Gaussian(5.0), count), method=method) >= exact
-    curve = account(Repeat(Gaussian(5.0), count), adjacency="add-remove", method=method)
+    curve = curve_of(Repeat(Gaussian(5.0), count), method)
     assert curve.delta(1.0) >= gaussian_delta(1.0, math.sqrt(count) / 5.0)
     lower, upper = curve.epsilon_bounds(1e-5)
     assert lower <= exact <= upper == curve.epsilon(1e-5)
@@ -56,16 +56,16 @@ def test_every_method_is_above_the_closed_form(method: str, count: int) -> None:
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 100), (0.1, 5.0, 1000), (0.5, 2.0, 50)])
 def test_every_method_is_above_the_lower_bound(method: str, q: float, sigma: float, steps: int) -> None:
     event = Repeat(PoissonSampled(q, Gaussian(sigma)), steps)
-    lower, _ = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
+    lower, _ = curve_of(event).epsilon_bounds(1e-5)
     assert epsilon(event, method=method) >= lower
-    curve = account(event, adjacency="add-remove", method=method)
+    curve = curve_of(event, method)
     assert curve.delta(lower) >= 1e-5 * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_epsilon_and_delta_are_inverse(method: str) -> None:
     event = Repeat(Gaussian(10.0), 20)
-    curve = account(event, adjacency="add-remove", method=method)
+    curve = curve_of(event, method)
     for delta in (1e-3, 1e-8):
         assert curve.delta(curve.epsilon(delta)) == pytest.approx(delta, rel=1e-5)
     assert curve.epsilon(0.999999) == 0.0 or method in ("moments", "strong", "basic")
@@ -84,23 +84,23 @@ def test_gaussian_closed_form_to_1e_10(eps: float, mu: float) -> None:
     assert gaussian_delta(eps, mu) == pytest.approx(exact_value, rel=1e-10, abs=1e-300)
     if 1e-250 < exact_value < 0.9 and eps > 0.0:
         assert gaussian_epsilon(exact_value, mu) == pytest.approx(eps, rel=1e-10)
-        curve = account(Gaussian(1.0 / mu), adjacency="add-remove", method="gaussian")
+        curve = curve_of(Gaussian(1.0 / mu), "gaussian")
         lower, upper = curve.epsilon_bounds(exact_value)
         assert lower <= eps <= upper * (1 + 1e-12)
         assert upper - lower <= 1e-10 * eps
 
 
 def test_gaussian_without_noise_to_speak_of() -> None:
-    tiny = account(Gaussian(1e-200), adjacency="add-remove", method="gaussian")
+    tiny = curve_of(Gaussian(1e-200), "gaussian")
     assert tiny.epsilon(1e-5) == math.inf
     assert tiny.epsilon_bounds(1e-5) == (0.0, math.inf)
     assert tiny.delta(1.0) == pytest.approx(1.0)
-    assert account(Gaussian(1e-310), adjacency="add-remove", method="gaussian").delta(1.0) == 1.0
+    assert curve_of(Gaussian(1e-310), "gaussian").delta(1.0) == 1.0
 
 
 def test_nothing_costs_nothing() -> None:
     for method in METHODS:
-        curve = account(Compose(()), adjacency="add-remove", method=method)
+        curve = curve_of(Compose(()), method)
         assert curve.epsilon(1e-5) == 0.0
         assert curve.delta(0.0) <= 1e-12
 
@@ -115,10 +115,8 @@ def test_single_step_is_inverse(base: Gaussian | Laplace | PoissonSampled) -> No
     for delta in (1e-2, 1e-6):
         eps = single_epsilon(base, delta)
         assert single_delta(base, eps) == pytest.approx(delta, rel=1e-4)
-        assert account(base, adjacency="add-remove").epsilon_bounds(delta) == pytest.approx(
-            (eps, eps), rel=1e-8
-        )
-        assert account(base, adjacency="add-remove").delta(eps) == pytest.approx(delta, rel=1e-4)
+        assert curve_of(base).epsilon_bounds(delta) == pytest.approx((eps, eps), rel=1e-8)
+        assert curve_of(base).delta(eps) == pytest.approx(delta, rel=1e-4)
 
 
 def test_single_laplace_against_quadrature() -> None:
@@ -185,9 +183,9 @@ def test_advanced_composition_is_the_theorem() -> None:
 
 
 def test_delta_where_no_epsilon_fits() -> None:
-    assert account(Gaussian(0.001), adjacency="add-remove", method="basic").delta(0.0) == pytest.approx(1.0)
-    assert account(Repeat(Laplace(1.0), 50), adjacency="add-remove", method="strong").delta(1e-3) > 0.99
-    assert account(Laplace(1.0), adjacency="add-remove", method="basic").delta(1.1) <= 1e-299
+    assert curve_of(Gaussian(0.001), "basic").delta(0.0) == pytest.approx(1.0)
+    assert curve_of(Repeat(Laplace(1.0), 50), "strong").delta(1e-3) > 0.99
+    assert curve_of(Laplace(1.0), "basic").delta(1.1) <= 1e-299
 
 
 def test_the_talk_table() -> None:
@@ -222,7 +220,7 @@ def test_gaussian_rounding_is_within_its_allowance_however_small_the_sensitivity
         e, m = mp.mpf(eps), mp.mpf(mu)
         exact = mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
         assume(exact > mp.mpf(10) ** -290)
-        lower, upper = account(Gaussian(1.0 / mu), adjacency="add-remove").delta_bounds(eps)
+        lower, upper = curve_of(Gaussian(1.0 / mu)).delta_bounds(eps)
         a = eps / mu - mu / 2.0
         assert abs(mp.mpf(gaussian_delta(eps, mu)) / exact - 1) <= 2.0**-53 * (64.0 + 6.0 * a * a)
         assert lower <= upper

@@ -19,6 +19,7 @@ import mpmath as mp
 import numpy as np
 import oracle_inversion as oracles
 import pytest
+from priced import curve_of
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.accounting.transform import EXTENDED
@@ -184,7 +185,7 @@ def test_closed_forms_to_1e_12() -> None:
             q, sigma, count = part
             truth = oracles.closed_form(part, 1, delta)
             event = Repeat(PoissonSampled(q, Gaussian(sigma)), count)
-            upper = account(event, adjacency="add-remove").epsilon(delta)
+            upper = curve_of(event).epsilon(delta)
             with mp.workdps(30):
                 assert truth * (1 - mp.mpf(10) ** -18) <= upper <= truth * (1 + mp.mpf(CLOSED))
 
@@ -213,7 +214,7 @@ def test_laplace_single_closed_form() -> None:
         for delta in (1e-2, 1e-6, 1e-12):
             with mp.workdps(40):
                 exact = max(mp.mpf(0), 1 / mp.mpf(scale) + 2 * mp.log1p(-mp.mpf(delta)))
-            upper = account(Laplace(scale), adjacency="add-remove").epsilon(delta)
+            upper = curve_of(Laplace(scale)).epsilon(delta)
             with mp.workdps(30):
                 assert exact * (1 - mp.mpf(10) ** -18) <= upper <= exact * (1 + mp.mpf(CLOSED))
 

@@ -7,6 +7,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from priced import curve_of
 from scipy.stats import norm
 
 from tacit.accounting import account
@@ -16,7 +17,7 @@ from tacit.events import BallsInBins, Compose, Gaussian, Laplace, Repeat
 
 def bounds(bins: int, sigma: float, epochs: int, delta: float) -> tuple[float, float]:
     event = Repeat(BallsInBins(bins, Gaussian(sigma)), epochs)
-    return account(event, adjacency="add-remove").epsilon_bounds(delta)
+    return curve_of(event).epsilon_bounds(delta)
 
 
 # A contour along the transform of S, of the reference page, to the digits it prints.  Not here: its .620988
@@ -63,7 +64,7 @@ def test_two_bins_in_one_epoch_by_quadrature(sigma: float, eps: float) -> None:
         edges = [(mp.log(2) + k * mp.mpf(eps)) / s + s / 2 for k in (-1, 1)]
         cuts = sorted([mp.mpf(-12), *edges, *map(mp.mpf, range(-11, 12)), mp.mpf(12)])
         exact = float(max(mp.quad(remove, cuts), mp.quad(add, cuts)))
-    curve = account(BallsInBins(2, Gaussian(sigma)), adjacency="add-remove")
+    curve = curve_of(BallsInBins(2, Gaussian(sigma)))
     lower, upper = curve.delta_bounds(eps)
     assert lower <= exact * (1 + 1e-9)
     assert exact * (1 - 1e-9) <= upper <= lower * (1 + 3e-3)
@@ -78,7 +79,7 @@ def test_many_bins_by_plain_convolution() -> None:
     total = np.fft.irfft(np.fft.rfft(masses) ** bins)
     exact = float(np.dot(np.maximum(d * np.arange(size) / bins - math.exp(eps), 0.0), total))
     assert exact == pytest.approx(9.99466e-6, rel=1e-5)
-    lower, upper = account(BallsInBins(bins, Gaussian(1.0)), adjacency="add-remove").delta_bounds(eps)
+    lower, upper = curve_of(BallsInBins(bins, Gaussian(1.0))).delta_bounds(eps)
     assert lower <= exact * (1 + 1e-5)
     assert exact * (1 - 1e-5) <= upper <= lower * (1 + 1e-3)
 
@@ -108,13 +109,13 @@ def test_the_two_laws_of_one_lognormal_are_on_either_side_in_convex_order(sigma:
 
 
 def test_all_passes_through_the_same_bins_are_one_gaussian() -> None:
-    passes = account(BallsInBins(50, Gaussian(4.0), passes=4), adjacency="add-remove").epsilon(1e-5)
-    assert passes == account(BallsInBins(50, Gaussian(2.0)), adjacency="add-remove").epsilon(1e-5)
+    passes = curve_of(BallsInBins(50, Gaussian(4.0), passes=4)).epsilon(1e-5)
+    assert passes == curve_of(BallsInBins(50, Gaussian(2.0))).epsilon(1e-5)
 
 
 def test_between_a_known_bin_and_more_bins() -> None:
     few, many = bounds(10, 2.0, 5, 1e-6), bounds(40, 2.0, 5, 1e-6)
-    known = account(Repeat(Gaussian(2.0), 5), adjacency="add-remove").epsilon(1e-6)
+    known = curve_of(Repeat(Gaussian(2.0), 5)).epsilon(1e-6)
     assert many[1] < few[0] <= few[1] < known
 
 
@@ -122,13 +123,13 @@ def test_between_a_known_bin_and_more_bins() -> None:
 @pytest.mark.parametrize("delta", [1e-18, 1e-30, 1e-200])
 def test_where_delta_is_tiny_a_known_bin_is_the_bound(delta: float) -> None:
     lower, upper = bounds(100, 4.0, 20, delta)
-    known = account(Repeat(Gaussian(4.0), 20), adjacency="add-remove").epsilon(delta)
+    known = curve_of(Repeat(Gaussian(4.0), 20)).epsilon(delta)
     assert 0.0 <= lower <= upper <= known
 
 
 @pytest.mark.untraced
 def test_balls_in_bins_with_other_mechanisms() -> None:
     epoch = Repeat(BallsInBins(100, Gaussian(2.0)), 3)
-    both = account(Compose((epoch, Laplace(5.0), Gaussian(10.0))), adjacency="add-remove")
+    both = curve_of(Compose((epoch, Laplace(5.0), Gaussian(10.0))))
     lower, upper = both.epsilon_bounds(1e-5)
     assert bounds(100, 2.0, 3, 1e-5)[1] < lower <= upper <= lower * (1 + 1e-3)

@@ -7,6 +7,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from priced import curve_of
 
 from tacit.accounting import account
 from tacit.errors import UnsupportedEvent
@@ -391,7 +392,7 @@ def test_bracket_is_narrow_next_to_the_largest_loss(event: Event, delta: float) 
     """No tilt makes the sum of a few bounded losses smooth there."""
     lower, upper = bounds(event, "add-remove", delta)
     assert 0.0 < lower <= upper <= lower * (1 + WIDTH)
-    assert upper <= account(event, adjacency="add-remove").epsilon(delta / 2)
+    assert upper <= curve_of(event).epsilon(delta / 2)
 
 
 def test_laplace_next_to_its_largest_loss_is_exact() -> None:
@@ -408,6 +409,6 @@ def test_laplace_next_to_its_largest_loss_is_exact() -> None:
 def test_losses_beyond_the_range_of_floats_are_not_lost(epsilon: float, count: int, delta: float) -> None:
     """e^1000 overflows, and 1000 nats are no guarantee; a curve that says 0 would be a false one."""
     event = Repeat(ApproximateDP(epsilon, delta), count)
-    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-6)
+    lower, upper = curve_of(event).epsilon_bounds(1e-6)
     assert epsilon * count * (1 - 1e-6) <= lower <= upper <= epsilon * count * (1 + 1e-9)
-    assert account(event, adjacency="add-remove").delta(1.0) >= 1.0 - 1e-9
+    assert curve_of(event).delta(1.0) >= 1.0 - 1e-9

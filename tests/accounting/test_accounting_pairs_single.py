@@ -12,9 +12,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from priced import hockey_stick_of
 from scipy import stats
 
-from tacit.accounting.grid import Masses, aligned, dominated, dominating
+from tacit.accounting.grid import aligned, dominated, dominating
 from tacit.accounting.losses import loss_of
 from tacit.accounting.price import Direction
 from tacit.events import (
@@ -195,12 +196,6 @@ CASES: list[tuple[Event, Direction, Callable[[float], float]]] = [
 ]
 
 
-def hockey_stick(masses: Masses, h: float, eps: float) -> float:
-    losses = masses.origin + h * (masses.first + np.arange(masses.masses.size))
-    finite = np.dot(masses.masses, np.maximum(0.0, -np.expm1(np.minimum(eps - losses, 1.0))))
-    return float(finite) + masses.infinite
-
-
 @pytest.mark.thorough(cases=20)
 @pytest.mark.parametrize(
     ("event", "direction", "exact"), CASES, ids=lambda value: "" if callable(value) else repr(value)[:60]
@@ -217,12 +212,12 @@ def test_bracket_encloses_brute_force(
     assert (upper.masses >= 0.0).all()
     for eps in EPSILONS:
         delta = exact(eps)
-        assert hockey_stick(upper, h, eps) >= delta * (1 - 3e-7) - 2e-8  # the oracle's own error
-        assert hockey_stick(lower, h, eps) <= delta * (1 + 3e-7) + 2e-8
+        assert hockey_stick_of(upper, h, eps) >= delta * (1 - 3e-7) - 2e-8  # the oracle's own error
+        assert hockey_stick_of(lower, h, eps) <= delta * (1 + 3e-7) + 2e-8
         if wanted < 1e-3:
             # curvature costs h^2, an atom that is not on the grid h
-            assert hockey_stick(upper, h, eps) == pytest.approx(delta, abs=2 * h * h + 2e-8)
-            assert hockey_stick(lower, h, eps) == pytest.approx(delta, abs=h)
+            assert hockey_stick_of(upper, h, eps) == pytest.approx(delta, abs=2 * h * h + 2e-8)
+            assert hockey_stick_of(lower, h, eps) == pytest.approx(delta, abs=h)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7, math.pi / 2, 2.5, math.pi])

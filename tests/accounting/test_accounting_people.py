@@ -8,8 +8,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from priced import curve_of
 
-from tacit.accounting import account
 from tacit.events import Event, Gaussian, GroupPrivacy, PoissonSampled, Repeat
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("k", "rate", "sigma", "epsilon"), SETTINGS)
 def test_one_step_is_that_of_the_integral(k: int, rate: float, sigma: float, epsilon: float) -> None:
     truth = one_step(k, rate, sigma, epsilon)
-    curve = account(event(k, rate, sigma, 1), adjacency="add-remove")
+    curve = curve_of(event(k, rate, sigma, 1))
     found = curve.delta(epsilon)
     assert truth * (1 - 1e-9) <= found <= truth * (1 + 1e-5) + 1e-25
 
@@ -98,19 +98,19 @@ def test_two_steps_are_those_of_the_double_integral(
     k: int, rate: float, sigma: float, epsilon: float
 ) -> None:
     truth = two_steps(k, rate, sigma, epsilon)
-    found = account(event(k, rate, sigma, 2), adjacency="add-remove").delta(epsilon)
+    found = curve_of(event(k, rate, sigma, 2)).delta(epsilon)
     assert found == pytest.approx(truth, rel=3e-4)
     assert found >= truth * (1 - 3e-4)
 
 
 def test_fewer_rows_of_a_person_never_cost_more() -> None:
-    prices = [account(event(k, 0.05, 2.0, 50), adjacency="add-remove").epsilon(1e-6) for k in (1, 2, 3, 5)]
+    prices = [curve_of(event(k, 0.05, 2.0, 50)).epsilon(1e-6) for k in (1, 2, 3, 5)]
     assert prices == sorted(prices)
 
 
 def test_a_group_that_is_hardly_ever_sampled_costs_nothing_at_so_large_a_delta() -> None:
     """The estimate of epsilon was below 0, and the grid for it larger than memory."""
     event = Repeat(GroupPrivacy(PoissonSampled(3.2e-6, Gaussian(1.36)), 2), 8)
-    assert account(event, adjacency="add-remove").epsilon_bounds(1e-5) == (0.0, 0.0)
-    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-8)
+    assert curve_of(event).epsilon_bounds(1e-5) == (0.0, 0.0)
+    lower, upper = curve_of(event).epsilon_bounds(1e-8)
     assert 0.0 < lower <= upper <= lower * 1.01

@@ -10,7 +10,7 @@ from unittest import mock
 import mpmath as mp
 import numpy as np
 import pytest
-from priced import dp_sgd
+from priced import curve_of, dp_sgd
 
 from tacit.accounting import account, convolve
 from tacit.accounting.convolve import compose
@@ -67,7 +67,7 @@ def test_replace_one_against_dp_accounting(q: float, sigma: float, steps: int) -
 def test_laplace_against_dp_accounting(q: float, scale: float, steps: int) -> None:
     theirs = _their_epsilon("from_laplace_mechanism", 1e-5, steps, parameter=scale, sampling_prob=q)
     event = Repeat(PoissonSampled(q, Laplace(scale)), steps)
-    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
+    lower, upper = curve_of(event).epsilon_bounds(1e-5)
     assert lower <= theirs * (1 + 1e-9)
     assert upper == pytest.approx(theirs, rel=3e-4)
     if q == 1.0:
@@ -86,21 +86,21 @@ def test_replace_one_at_small_delta_is_not_what_dp_accounting_loses_to_rounding(
 
 def test_add_remove_reports_the_larger_direction_and_zero_out_has_the_same_pair() -> None:
     event = dp_sgd(0.01, 4.0, 10_000)
-    both = account(event, adjacency="add-remove").epsilon(1e-5)
+    both = curve_of(event).epsilon(1e-5)
     assert both > 0.946866  # remove; add alone is .937036
     assert account(event, adjacency="zero-out").epsilon(1e-5) == both
 
 
 def test_large_delta_costs_nothing() -> None:
     event = dp_sgd(0.01, 4.0, 100)
-    assert account(event, adjacency="add-remove").epsilon(0.5) == 0.0
-    assert account(event, adjacency="add-remove").epsilon_bounds(0.5) == (0.0, 0.0)
+    assert curve_of(event).epsilon(0.5) == 0.0
+    assert curve_of(event).epsilon_bounds(0.5) == (0.0, 0.0)
 
 
 def test_huge_epsilon_has_no_delta() -> None:
     laplace = Repeat(Laplace(2.0), 3)
-    assert account(laplace, adjacency="add-remove").delta(1.6) == 0.0
-    assert account(dp_sgd(0.01, 4.0, 100), adjacency="add-remove").delta(500.0) < 1e-50
+    assert curve_of(laplace).delta(1.6) == 0.0
+    assert curve_of(dp_sgd(0.01, 4.0, 100)).delta(500.0) < 1e-50
 
 
 def test_epsilon_is_infinite_only_where_delta_is_out_of_reach() -> None:
@@ -109,7 +109,7 @@ def test_epsilon_is_infinite_only_where_delta_is_out_of_reach() -> None:
     assert curve.epsilon(1e-300) == math.inf  # the tails cut off are larger than that
     assert 29.0 < curve.epsilon_bounds(1e-300)[0] < math.inf
     assert math.isfinite(curve.epsilon(1e-280))
-    assert 30.0 < account(dp_sgd(0.01, 4.0, 100_000), adjacency="add-remove").epsilon(1e-300) < 31.0
+    assert 30.0 < curve_of(dp_sgd(0.01, 4.0, 100_000)).epsilon(1e-300) < 31.0
     assert 59.0 < account(dp_sgd(0.01, 4.0, 100_000), adjacency="replace-one").epsilon(1e-300) < 60.0
 
 
@@ -119,7 +119,7 @@ def test_delta_bounds_enclose_the_exact_delta(coin: float, steps: int, leak: flo
     """One composition serves many epsilons.  The sum of T coins with a loss of +-eps: the binomial law."""
     deviation = coin * math.sqrt(steps)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 8.0, 30), np.linspace(2.0, 2.1, 7)]) * deviation
-    curve = account(Repeat(ApproximateDP(coin, leak), steps), adjacency="add-remove")
+    curve = curve_of(Repeat(ApproximateDP(coin, leak), steps))
     lower, upper = curve.delta_bounds(epsilons)
     assert np.all(np.diff(upper[:-7]) < 0.0)
     with mp.workdps(30):
@@ -137,11 +137,11 @@ def test_delta_bounds_enclose_the_exact_delta(coin: float, steps: int, leak: flo
 
 
 def test_delta_far_out_is_refined_and_beyond_the_largest_loss_it_is_the_leak() -> None:
-    curve = account(Repeat(ApproximateDP(0.1, 1e-9), 100), adjacency="add-remove")
+    curve = curve_of(Repeat(ApproximateDP(0.1, 1e-9), 100))
     lower, upper = curve.delta_bounds(10.1)
     exact = -math.expm1(100 * math.log1p(-1e-9))
     assert exact * (1 - 1e-10) <= lower <= exact <= upper <= exact * (1 + 1e-10)
-    assert account(Repeat(Laplace(2.0), 3), adjacency="add-remove").delta_bounds(1.6) == (0.0, 0.0)
+    assert curve_of(Repeat(Laplace(2.0), 3)).delta_bounds(1.6) == (0.0, 0.0)
 
 
 def test_neighbouring_epsilons_share_a_composition() -> None:
@@ -161,7 +161,7 @@ def test_a_delta_out_of_reach_is_infinite_not_an_overflow(sampled: Event) -> Non
 
 def test_gaussian_and_laplace_mixed() -> None:
     event = Compose((Laplace(2.0), Gaussian(2.0)))
-    both = account(event, adjacency="add-remove")
-    gaussian = account(Gaussian(2.0), adjacency="add-remove")
+    both = curve_of(event)
+    gaussian = curve_of(Gaussian(2.0))
     lower, upper = both.epsilon_bounds(1e-5)
     assert gaussian.epsilon(1e-5) < lower <= upper < gaussian.epsilon(1e-5) + 0.5

@@ -6,8 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from priced import curve_of
 
-from tacit.accounting import account
 from tacit.events import Gaussian, PoissonSampled, Repeat
 
 PAGE = Path(__file__).parents[2] / "docs/price-a-mechanism.md"
@@ -30,6 +30,6 @@ def test_a_row_is_what_the_accountants_say(row: list[str]) -> None:
     _, rate, sigma, steps, delta, published, method, same, pld = row
     event = Repeat(PoissonSampled(float(Fraction(rate)), Gaussian(float(sigma))), int(steps))
     for name, cell in ((method, same), ("pld", pld)):
-        found = account(event, adjacency="add-remove", method=name).epsilon(float(delta))
+        found = curve_of(event, name).epsilon(float(delta))
         assert f"{found:.4g}" == cell
     assert float(pld) <= float(same) <= 1.015 * float(published)  # read off a curve, to two digits

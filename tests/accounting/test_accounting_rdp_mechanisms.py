@@ -30,13 +30,11 @@ from tacit.events import (
     GaussianMixture,
     GroupPrivacy,
     Laplace,
-    MatrixFactorization,
     PoissonSampled,
     PrivateSelection,
     RandomizedResponse,
     Repeat,
     SparseVector,
-    TreeAggregation,
     TruncatedPoissonSampled,
     WithoutReplacement,
     WithReplacement,
@@ -376,13 +374,6 @@ def test_selection_costs_more_than_a_run_and_less_than_all_of_them() -> None:
     )
     exchanged = epsilon(PrivateSelection(run, "poisson", 10.0), adjacency="replace-one")
     assert exchanged > epsilon(PrivateSelection(run, "poisson", 10.0))
-
-
-def test_correlated_noise_is_a_gaussian() -> None:
-    tree = TreeAggregation(4.0, leaves=1023)
-    assert epsilon(tree) == pytest.approx(epsilon(Gaussian(4.0 / math.sqrt(10))))
-    banded = MatrixFactorization(2.0, coefficients=(1.0, 0.5), steps=100)
-    assert epsilon(banded) == pytest.approx(epsilon(Gaussian(2.0 / math.hypot(1.0, 0.5))))
 
 
 # --- refusals ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 import pytest
+from priced import curve_of
 
 from tacit.accounting import account
 from tacit.events import (
@@ -60,7 +61,7 @@ def test_never_looser_than_dp_accounting(name: str, delta: float) -> None:
     ours, theirs = CASES[name]
     accountant = dpa.rdp.RdpAccountant()
     accountant.compose(theirs)
-    assert account(ours, adjacency="add-remove", method="rdp").epsilon(delta) <= accountant.get_epsilon(delta)
+    assert curve_of(ours, "rdp").epsilon(delta) <= accountant.get_epsilon(delta)
 
 
 def test_a_tree_costs_what_theirs_does() -> None:
@@ -102,13 +103,13 @@ def test_never_looser_for_fixed_size_batches(records: int, batch: int, sigma: fl
 )
 def test_never_below_the_lower_end_of_pld(base: Event, delta: float, steps: int) -> None:
     event = Repeat(base, steps)
-    lower, _ = account(event, adjacency="add-remove").epsilon_bounds(delta)
-    assert account(event, adjacency="add-remove", method="rdp").epsilon(delta) >= lower
+    lower, _ = curve_of(event).epsilon_bounds(delta)
+    assert curve_of(event, "rdp").epsilon(delta) >= lower
 
 
 @pytest.mark.parametrize("method", ["rdp", "zcdp"])
 def test_next_to_no_privacy_loss_at_all(method: str) -> None:
     event = Repeat(PoissonSampled(1.8e-6, Laplace(51.0)), 86)
-    curve = account(event, adjacency="add-remove", method=method)
+    curve = curve_of(event, method)
     assert 0.0 <= curve.epsilon(3.6e-6) < 1e-4
     assert 0.0 <= curve.delta(1e-6) < 1e-4

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from priced import curve_of
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from tacit.accounting import account, calibrate
+from tacit.accounting import calibrate
 from tacit.accounting.calibrate import LooseBudget
 from tacit.errors import BudgetExceeded, InvalidInput
 from tacit.events import Adjacency, ApproximateDP, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
@@ -78,8 +79,8 @@ def test_the_goal_is_kept_by_a_run_and_asks_for_less_noise_than_epsilon_would() 
         return Repeat(PoissonSampled(0.01, Gaussian(sigma)), 1000)
 
     noise = calibrate(run, advantage=0.1, adjacency="add-remove")
-    assert account(run(noise), adjacency="add-remove").advantage() <= 0.1
-    assert account(run(noise / (1 + 1e-6)), adjacency="add-remove").advantage() > 0.1
+    assert curve_of(run(noise)).advantage() <= 0.1
+    assert curve_of(run(noise / (1 + 1e-6))).advantage() > 0.1
     # an epsilon that alone implies the advantage, by (e^eps - 1 + 2 delta) / (e^eps + 1), costs more
     implied = math.log((1.0 + 0.1) / (1.0 - 0.1))
     assert calibrate(run, epsilon=implied, delta=1e-6, adjacency="add-remove") > 1.5 * noise

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from priced import curve_of
 
 from tacit.accounting import METHODS, account
 from tacit.accounting.closed_form import gaussian_delta, gaussian_epsilon
@@ -112,7 +113,7 @@ def test_noise_without_sampling_has_a_price_or_is_refused_by_name(method: str, n
 @pytest.mark.parametrize("method", ["pld", "rdp", "moments", "strong", "basic"])
 @pytest.mark.parametrize("noise", [0.1, 1e6])
 def test_the_ends_of_the_range_have_a_price(method: str, noise: float) -> None:
-    curve = account(sampled(noise), adjacency="add-remove", method=method)
+    curve = curve_of(sampled(noise), method)
     found = curve.epsilon(1e-5)
     assert 1e3 < found < math.inf if noise < 1.0 else 0.0 <= found < 1.0
 
@@ -130,7 +131,7 @@ def test_the_ends_of_the_range_have_a_price(method: str, noise: float) -> None:
 )
 def test_the_attacker_learns_next_to_nothing_where_next_to_nothing_is_lost(event: Event) -> None:
     """All losses together are too small for a saddle point at a positive epsilon."""
-    curve = account(event, adjacency="add-remove")
+    curve = curve_of(event)
     rates = np.array([0.0, 1e-3, 0.05, 0.5])
     missed = curve.false_negative_rate(rates)
     assert (missed <= 1.0 - rates).all()
@@ -144,7 +145,7 @@ def test_the_attacker_learns_next_to_nothing_where_next_to_nothing_is_lost(event
 def test_tiny_divergences_are_not_lost_in_rounding(method: str, noise: float) -> None:
     """The conversion solved for a point whose moment differs from 1 by less than floats tell: it said
     (0, 4.5e-13) of a Gaussian that is (0, 1.3e-7)-DP at best."""
-    curve = account(Gaussian(noise), adjacency="add-remove", method=method)
+    curve = curve_of(Gaussian(noise), method)
     for share in (0.0, 1e-3, 0.1, 1.0):
         epsilon = share / noise
         assert curve.delta(epsilon) >= gaussian_delta(epsilon, 1.0 / noise) * (1.0 - 1e-9)
@@ -154,15 +155,15 @@ def test_tiny_divergences_are_not_lost_in_rounding(method: str, noise: float) ->
 
 def test_tiny_divergences_of_samples_are_not_lost_either() -> None:
     event = PoissonSampled(1e-6, Gaussian(10.0))
-    lower, _ = account(event, adjacency="add-remove").delta_bounds(0.0)
+    lower, _ = curve_of(event).delta_bounds(0.0)
     assert lower > 3.9e-8
-    assert account(event, adjacency="add-remove", method="rdp").delta(0.0) >= lower
+    assert curve_of(event, "rdp").delta(0.0) >= lower
 
 
 def test_balls_in_bins_with_much_noise_have_a_price() -> None:
     """Their moments underflowed where the noise is large."""
-    curve = account(BallsInBins(10, Gaussian(100.0)), adjacency="add-remove")
-    assert 0.0 < curve.epsilon(1e-5) <= account(Gaussian(100.0), adjacency="add-remove").epsilon(1e-5)
+    curve = curve_of(BallsInBins(10, Gaussian(100.0)))
+    assert 0.0 < curve.epsilon(1e-5) <= curve_of(Gaussian(100.0)).epsilon(1e-5)
 
 
 def test_what_a_ledger_adds_up_has_the_same_range() -> None:
@@ -172,4 +173,4 @@ def test_what_a_ledger_adds_up_has_the_same_range() -> None:
 
 def test_no_order_of_a_large_group_takes_all_memory() -> None:
     with pytest.raises(NoiseOutOfRange, match=r"largest sensitivity of a mixture from 0\.01 upwards"):
-        account(GroupPrivacy(sampled(1.0), 1000), adjacency="add-remove", method="rdp")
+        curve_of(GroupPrivacy(sampled(1.0), 1000), "rdp")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from priced import curve_of
 
 from tacit.accounting import account, losses
 from tacit.errors import InvalidInput, UnsupportedEvent
@@ -158,7 +159,7 @@ def test_rounds_compose_and_other_methods_are_above_the_pair() -> None:
 
 def test_what_is_not_covered_is_refused() -> None:
     with pytest.raises(UnsupportedEvent, match="number of records is part of the mechanism"):
-        account(ShuffledReports(100, 1.0), adjacency="add-remove")
+        curve_of(ShuffledReports(100, 1.0))
     with pytest.raises(InvalidInput, match="epsilon"):
         ShuffledReports(100, 0.0)
     with pytest.raises(InvalidInput, match="categories"):

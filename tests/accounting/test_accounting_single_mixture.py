@@ -6,6 +6,7 @@ import math
 
 import mpmath as mp
 import pytest
+from priced import curve_of
 
 from tacit.accounting import account
 from tacit.accounting.closed_form import mixture_delta, mixture_epsilon, single_delta, single_epsilon
@@ -95,7 +96,7 @@ def test_one_step_has_the_bracket_of_the_closed_form_inside_that_of_the_grid(
 def test_logarithms_of_thousands_are_rounded_outwards(sigma: float) -> None:
     """At delta 1e-100 and an epsilon of thousands, e^eps is no float and a logarithm is off by 1e-12."""
     base = GaussianMixture(sigma, (0.0, 1.0, 20.0), (0.5, 0.4, 0.1))
-    lower, upper = account(base, adjacency="add-remove").epsilon_bounds(1e-100)
+    lower, upper = curve_of(base).epsilon_bounds(1e-100)
     with mp.workdps(60):
 
         def delta(eps: float) -> mp.mpf:
@@ -117,7 +118,7 @@ def test_logarithms_of_thousands_are_rounded_outwards(sigma: float) -> None:
 
 def test_just_below_the_largest_loss_the_grid_says_no_more_than_a_bit_further_down() -> None:
     """The largest loss of an added record is -T log(1 - q); a grid for that direction was useless at 1.0."""
-    curve = account(Repeat(PoissonSampled(1e-3, Gaussian(0.3)), 1000), adjacency="add-remove")
+    curve = curve_of(Repeat(PoissonSampled(1e-3, Gaussian(0.3)), 1000))
     values = [curve.delta(eps) for eps in (0.9, 1.0, 1.1)]
     assert values == sorted(values, reverse=True)
     assert values[0] < 0.19
@@ -127,7 +128,7 @@ def test_composition_takes_the_closed_form() -> None:
     sampled = PoissonSampled(0.05, Gaussian(1.0))
     found = mechanism_epsilon(sampled, 1e-5, Adjacency.REPLACE_ONE)
     assert account(sampled, adjacency="replace-one").epsilon(1e-5) == found
-    assert account(MIXTURES[0], adjacency="add-remove", method="basic").epsilon(1e-5) == pytest.approx(
+    assert curve_of(MIXTURES[0], "basic").epsilon(1e-5) == pytest.approx(
         mixture_epsilon(MIXTURES[0], 1e-5, Adjacency.ADD_REMOVE)
     )
 

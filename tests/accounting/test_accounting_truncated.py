@@ -8,9 +8,10 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
+from priced import curve_of
 from scipy.special import bdtrc
 
-from tacit.accounting import account, calibrate, grid_price
+from tacit.accounting import calibrate, grid_price
 from tacit.accounting.account import price_of
 from tacit.accounting.flatten import flatten
 from tacit.accounting.pair import counted
@@ -75,7 +76,7 @@ def test_no_enumerated_mechanism_loses_more(
     sigma, present = 1.1, min(present, records)
     event = Repeat(TruncatedPoissonSampled(rate, records, largest, Gaussian(sigma)), steps)
     epsilons = np.array([0.0, 0.5, 2.0])
-    allowed = account(event, adjacency="add-remove").delta(epsilons) * (1.0 + 1e-6) + 1e-13
+    allowed = curve_of(event).delta(epsilons) * (1.0 + 1e-6) + 1e-13
     empty = [0.0] * (records - present)
     for others in ([-1.0] * (present - 1), [1.0] * (present - 1), [1.0, -1.0] * 3):
         others = [*others[: present - 1], *empty]
@@ -87,7 +88,7 @@ def test_no_enumerated_mechanism_loses_more(
 
 def test_the_enumeration_notices_a_truncation_that_is_not_paid_for() -> None:
     laws = [law_of_the_sum([own, *[-1.0] * 5], 0.3, 1) for own in (1.0, 0.0)]
-    poisson = account(PoissonSampled(0.3, Gaussian(1.1)), adjacency="add-remove")
+    poisson = curve_of(PoissonSampled(0.3, Gaussian(1.1)))
     assert true_delta(laws[0], laws[1], 1.1, 2.0, 1) > 1.2 * poisson.delta(2.0)
 
 
@@ -139,7 +140,7 @@ def test_a_rare_cut_is_priced_and_calibrated_without_a_grid(monkeypatch: pytest.
     def family(sigma: float) -> Event:
         return Repeat(TruncatedPoissonSampled(0.01, 60_000, 750, Gaussian(sigma)), 1000)
 
-    curve = account(family(1.0), adjacency="add-remove")
+    curve = curve_of(family(1.0))
     assert curve.epsilon(1e-5) == pytest.approx(1.8282, abs=4e-4)
     assert 1.8282 < curve.epsilon_bounds(1e-5)[0] <= curve.epsilon(1e-5)
     sigma = calibrate(family, epsilon=2.0, delta=1e-5, adjacency="add-remove")
@@ -157,7 +158,7 @@ def test_a_cut_that_is_not_rare_is_priced_on_the_grid() -> None:
     price = truncated_price(event, Adjacency.ADD_REMOVE)
     assert not price.is_enough(1e-5)
     assert price.epsilon(1e-5) == price.grid.epsilon(1e-5)
-    poisson = account(PoissonSampled(0.1, Gaussian(4.0)), adjacency="add-remove").epsilon(1e-5)
+    poisson = curve_of(PoissonSampled(0.1, Gaussian(4.0))).epsilon(1e-5)
     assert price.epsilon(1e-5) > 1.2 * poisson
 
 
@@ -189,14 +190,14 @@ def test_the_binomial_tail_is_as_exact_as_the_price_says(records: int, rate: flo
 def test_a_cut_that_is_too_rare_for_a_float_is_priced() -> None:
     rate, sigma = 0.012529604134667697, 2.715060864743552
     once = TruncatedPoissonSampled(rate, 1_000_000, 17_044, Gaussian(sigma))
-    whole = account(PoissonSampled(rate, Gaussian(sigma)), adjacency="add-remove").epsilon(1e-5)
-    assert whole * (1 - 1e-9) <= account(once, adjacency="add-remove").epsilon(1e-5) <= whole * (1 + 1e-6)
+    whole = curve_of(PoissonSampled(rate, Gaussian(sigma))).epsilon(1e-5)
+    assert whole * (1 - 1e-9) <= curve_of(once).epsilon(1e-5) <= whole * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.0243, 1e-3])
 def test_a_delta_above_all_that_the_steps_can_tell_needs_no_grid(delta: float) -> None:
     """Three steps that hardly ever sample: the estimate was far off, its grid larger than memory."""
     event = Repeat(TruncatedPoissonSampled(3.9e-5, 100, 1, Gaussian(0.386)), 3)
-    assert account(event, adjacency="add-remove").epsilon_bounds(delta) == (0.0, 0.0)
-    lower, upper = account(event, adjacency="add-remove").epsilon_bounds(1e-5)
+    assert curve_of(event).epsilon_bounds(delta) == (0.0, 0.0)
+    lower, upper = curve_of(event).epsilon_bounds(1e-5)
     assert 0.0 < lower <= upper

@@ -263,19 +263,36 @@ def noise_of_run(
     thresholds = plan.clipping.initial_thresholds(engine.names)
     std = plan.gradient_noise_multiplier * plan.clipping.sensitivity(thresholds)
     noise: dict[str, list[NDArray[np.float64]]] = {name: [] for name in engine.names}
+    given = (
+        plan.clipping,
+        loss,
+        *(t.numpy().tobytes() for t in (*rows.tensors, *model.state_dict().values())),
+    )
     for release in releases:
-        sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
-        if release.taken:
-            chosen = torch.tensor(release.taken)
-            batch = tuple(tensor[chosen] for tensor in rows.tensors)
-            mask = torch.ones(len(chosen), dtype=torch.bool)
-            engine.add_clipped_sum(sums, batch, mask, torch.tensor(thresholds, dtype=torch.float64))
+        key = (*given, release.taken)
+        if key not in _SUMS:  # of many runs that differ in their noise alone
+            _SUMS[key] = _sums_of(engine, rows, release.taken, thresholds)
+        sums = _SUMS[key]
         for (name, total), gradient in zip(sums.items(), release.gradients, strict=True):
             if gradient is None:
                 raise InvalidInput(f"nothing was released of {name}: its gradient is None.")
             excess = plan.expected_batch_size * gradient - total.double().cpu()
             noise[name].append((excess / std).numpy())
     return {name: np.stack(values) for name, values in noise.items()}
+
+
+_SUMS: dict[tuple[Any, ...], dict[str, Tensor]] = {}
+
+
+def _sums_of(
+    engine: ReferenceEngine, rows: NotedRows, taken: tuple[int, ...], thresholds: Sequence[float]
+) -> dict[str, Tensor]:
+    sums = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+    if taken:
+        batch = tuple(tensor[torch.tensor(taken)] for tensor in rows.tensors)
+        mask = torch.ones(len(taken), dtype=torch.bool)
+        engine.add_clipped_sum(sums, batch, mask, torch.tensor(thresholds, dtype=torch.float64))
+    return sums
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,15 +70,20 @@ def test_all_guesses_right(guesses: int) -> None:
     assert found == pytest.approx(math.log(root / (1 - root)))
 
 
-@pytest.mark.parametrize(("delta", "epsilon"), [(1e-5, 5.78), (1e-4, 5.53), (1e-3, 3.49)])
-def test_all_guesses_right_with_delta(delta: float, epsilon: float) -> None:
-    assert epsilon_from_guesses(1000, 1000, 1000, delta=delta, level=0.05) == pytest.approx(epsilon, abs=5e-3)
-
-
-@pytest.mark.parametrize(("canaries", "epsilon"), [(100, 2.72), (1000, 3.60)])
-def test_randomised_response_at_epsilon_4(canaries: int, epsilon: float) -> None:
-    right = round(canaries / (1 + math.exp(-4)))
-    found = epsilon_from_guesses(canaries, canaries, right, delta=DELTA, level=0.05)
+@pytest.mark.parametrize(
+    ("guesses", "right", "delta", "epsilon"),
+    [
+        (1000, 1000, 1e-5, 5.78),
+        (1000, 1000, 1e-4, 5.53),
+        (1000, 1000, 1e-3, 3.49),
+        (100, 98, DELTA, 2.72),  # as randomised response at epsilon 4 does
+        (1000, 982, DELTA, 3.60),
+    ],
+)
+def test_guesses_of_one_run_prove_what_is_printed(
+    guesses: int, right: int, delta: float, epsilon: float
+) -> None:
+    found = epsilon_from_guesses(guesses, guesses, right, delta=delta, level=0.05)
     assert found == pytest.approx(epsilon, abs=5e-3)
 
 

@@ -26,7 +26,6 @@ from tacit.training import step as step_module
 
 N, D, STEPS, B, C = 12, 6, 4, 4, 1.0
 KEYS = [seeded_generator(k) for k in (1, 2)]
-Find = Callable[..., list[Difference]]
 
 
 def squares(model: nn.Module, x: Tensor) -> Tensor:
@@ -62,8 +61,11 @@ def differences(
     the_plan: Plan | None = None,
     rows: Tensor | None = None,
     physical: int = 3,
+    only: tuple[str, ...] = (),
     **settings: Any,
 ) -> list[Difference]:
+    """Replay with each probe, or with some by their names."""
+
     def build(noted: NotedRows, key: Generator) -> PrivateSession:
         with torch.random.fork_rng():
             torch.manual_seed(0)
@@ -90,7 +92,8 @@ def differences(
         "overflowing": (1e200 * z,),
         "NaN": (torch.full_like(z, math.nan),),
     }
-    return replay_on_neighbours(build, (x,), probes, keys=KEYS)
+    chosen = {name: probe for name, probe in probes.items() if not only or name in only}
+    return replay_on_neighbours(build, (x,), chosen, keys=KEYS)
 
 
 def pictures() -> dict[str, Any]:
@@ -392,7 +395,7 @@ def test_an_empty_batch_that_is_skipped_is_seen(monkeypatch: pytest.MonkeyPatch)
     def skipped(out: Any, plan: Plan, records: Any, indices: Any, *_: Any) -> Any:
         return scaled(out, 0.0) if len(indices) == 0 else out
 
-    few: dict[str, Any] = {"the_plan": plan(batch_size=1, steps=20, records=30)}
+    few: dict[str, Any] = {"the_plan": plan(batch_size=1, steps=20, records=30), "only": ("scale 10",)}
     assert not differences(**few)
     monkeypatch.setattr(run_module, "noisy_step", step_with(skipped))
     assert differences(**few)

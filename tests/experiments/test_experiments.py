@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import runpy
 import sys
 from dataclasses import replace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from experiments import abadi_mnist, clipping, correlated_noise, scattering, tempered_sigmoids
 from experiments.__main__ import main
-from experiments.base import Request, Row, Setting, write_results
+from experiments.base import Request, Row, Setting
 from experiments.linear_on_features import Recipe, repeat_linear
 from experiments.registry import EXPERIMENTS, reproduce
 from tacit.datasets import Dataset, TensorPair
@@ -176,11 +175,6 @@ def test_command_prints_json_and_leaves_files(tmp_path: Path, capsys: pytest.Cap
     assert all(name in text for name in EXPERIMENTS)
 
 
-def test_results_are_written_whole(tmp_path: Path) -> None:
-    path = write_results("nothing", [], Request(tmp_path), notes=["a note"])
-    assert json.loads(path.read_text())["notes"] == ["a note"]
-
-
 def test_results_page_is_what_the_json_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["build.py", "--check"])
     with pytest.raises(SystemExit) as done:
@@ -192,41 +186,6 @@ def test_each_committed_row_says_on_which_records_its_settings_were_chosen() -> 
     for path in (ROOT / "experiments" / "results").glob("*.json"):
         for row in json.loads(path.read_text())["rows"]:
             assert row["selection"] or row["seeds"] == 0, path.name
-
-
-def test_rows_with_a_reservation_say_so_wherever_they_stand() -> None:
-    """Lossy pictures, and test accuracies that were seen before the last choice (experiments/LOG.md)."""
-    concerned = {
-        r"cifar10\)? \| public patches and scattering, cosines, linear \| [12348]": "as JPEG, which is lossy",
-        r"cifar10\)? \| scattering \+ linear \| 3": "as JPEG, which is lossy",
-        r"mnist\)? \| scattering \+ linear \| 3": "another setting had given 98.53 %",
-        r"mnist\)? \| DP-PCA\(60\), .* \| (0.5|2)": "Whitening was chosen afterwards",
-        r"mnist\)? \| DP-PCA\(60\), .* \| 8": "97.17 %, was seen before",
-        r"mnist\)? \| Papernot CNN, (tanh .*|ReLU) \| 2.93": "97.96 % (tanh) and 97.26 %",
-        r"mnist\)? \| Papernot CNN, tempered .* \| 2.93": "chosen after test accuracies",
-    }
-    sections = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").split("\n## ")
-    for pattern, words in concerned.items():
-        found = [
-            (line, section)
-            for section in sections
-            for line in section.splitlines()
-            if re.match(rf"\| (\S+ \()?{pattern} \|", line)
-        ]
-        replaced = "98.53" in words  # by rows of other settings
-        assert len(found) >= (1 if replaced else 2), pattern  # its own table, and accuracies before and now
-        for line, section in found:
-            marks = re.findall(r"± [\d.]+ ((?:\(\d\) ?)+)", line)
-            numbers = re.findall(r"\d", "".join(marks))
-            assert any(re.search(rf"^\({n}\) .*{re.escape(words)}", section, re.M) for n in numbers), line
-
-
-def test_results_on_cifar10_say_which_pictures_they_were_made_on() -> None:
-    for path in (ROOT / "experiments" / "results").glob("*cifar10.json"):
-        notes = json.loads(path.read_text())["notes"]
-        assert any("re-encoded as JPEG (lossy)" in note for note in notes), (
-            "not the copy that the remark in docs/build.py speaks of"
-        )
 
 
 def test_activation_norms_are_those_of_the_layers() -> None:

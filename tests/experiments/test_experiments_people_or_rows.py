@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.people_or_rows import Way, command, compare_ways
+from experiments.people_or_rows import Way, compare_ways
 from tacit.errors import InvalidInput
 from tacit.plan import Plan
 from tacit.planner import PlanRequest
@@ -59,13 +59,6 @@ def test_the_words_follow_the_figures() -> None:
     assert words(0.8, 0.3).startswith("Draw people: that has at most 0.80")
     assert words(4.0, 1.5).startswith("Draw rows: drawing people has at least 1.50")
     assert "draw rows: drawing people has 2.00 times" in words(2.0, 0.5)
-
-
-def test_the_command_compares_them(capsys: pytest.CaptureFixture[str]) -> None:
-    command(5000, 6, "user", "add-remove", 3.0, 1e-6, 50, 300)
-    text = capsys.readouterr().out
-    for words in ("people, 6 rows of each", "rows, at most 6 of each", "rows, by the group bound", "draw "):
-        assert words in text
 
 
 def test_a_batch_larger_than_the_people_is_refused() -> None:

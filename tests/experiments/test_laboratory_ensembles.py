@@ -164,16 +164,6 @@ def test_no_record_adds_more_than_the_norm(exponent: int, seed: int) -> None:
 # --- no other record is in them ---------------------------------------------------------------------------
 
 
-def test_a_poisoned_record_reaches_those_who_train_on_it_and_nobody_else() -> None:
-    x, y = records()
-    mask = paired_halves(6, N, np.random.default_rng(1))
-    x[7] = torch.nan
-    models = mlps(generators(6))
-    fit(models, x, y, mask, generators(6), private=False)
-    for weights in models.parameters:
-        assert (torch.isfinite(weights).flatten(1).all(1).numpy() == ~mask[:, 7]).all()
-
-
 def test_under_a_plan_a_record_without_a_gradient_adds_nothing() -> None:
     """The first record stands in the padding of everybody, member or not."""
     x, y = records()

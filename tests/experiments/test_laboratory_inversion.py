@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.laboratory.inversion import Inversion, Inverted, mi_face
+from experiments.laboratory.inversion import Inversion, mi_face
 from tacit.errors import InvalidInput
 
 H, W = 6, 5
@@ -184,9 +184,3 @@ def test_bad_input_is_refused(case: str) -> None:
 def test_settings_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):
         Inversion(**wrong)  # type: ignore[arg-type]
-
-
-def test_a_result_is_of_the_people_asked_for() -> None:
-    found = mi_face(linear(bars()), torch.tensor([4, 1]), start(2))
-    assert isinstance(found, Inverted)
-    assert found.pictures.sum(2).argmax(1).tolist() == [4, 1]

@@ -98,23 +98,3 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
     ET.parse(tmp_path / "report" / "exposed.svg")
     assert path.stat().st_mode & 0o077 == 0
     assert not re.findall(r'(?:src|href)="(?!data:)[^"]*"', page(data)), "the page stands alone"
-
-
-def test_what_a_model_recites_has_a_section() -> None:
-    probe = {"repeats": 20, "piece": 6, "after_repeating": 0.1, "after_repeating_unseen": 0.05}
-    probe |= {"asked_plainly": float("nan"), "asked_plainly_unseen": 0.0, "answers": 260, "diverged": 255}
-    group = {
-        "copies": 1,
-        "count": 3,
-        "fitted": 2,
-        "extrapolated": 5.0,
-        "largest": 7.0,
-        "queries": float("inf"),
-    }
-    records = {kind: {"completed": 3, "tried": 200} for kind in ("members", "others")}
-    one = {"model": "with DP", "planted": [group], "records": records, "probe": probe}
-    data = whole()
-    del data["exposed"]
-    text = page(data | {"recitation": [one]})
-    for words in ("5.0, largest 7.0 (2 fitted)", "never", "3 of 200 training records and 3 of 200", "–"):
-        assert words in text

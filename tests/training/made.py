@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -11,10 +12,12 @@ import torch.nn.functional as F
 from regression import Recorder
 from torch import Tensor, nn
 
+from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import Plan
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession
+from tacit.training.step import StepReport
 
 Run = TypeVar("Run", bound=PrivateSession)
 
@@ -82,6 +85,20 @@ def recorded(run: PrivateSession) -> list[Tensor]:
     assert isinstance(run.optimizer, Recorder)
     flat = [torch.cat([g.flatten() for g in step if g is not None]) for step in run.optimizer.steps]
     return [run.plan.expected_batch_size * step for step in flat]
+
+
+def one_step(run: PrivateSession) -> StepReport:
+    """Take the next step."""
+    return run.step(next(run.batches()))
+
+
+def a_ledger(place: Path | str = "sqlite://", dataset: str = "rows", **policy: Any) -> Ledger:
+    """Return a new ledger with a data set of rows, and a budget of 50."""
+    ledger = Ledger.create(place)
+    budget = RenyiBudget(epsilon=50.0, delta=1e-3)
+    settings = {"unit": "row", "adjacency": "add-remove", "budget": budget, **policy}
+    ledger.open_dataset(dataset, Policy(**settings))
+    return ledger
 
 
 def finish(run: Run, steps: int | None = None) -> Run:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,8 +20,20 @@ def text_of(page: str) -> str:
     return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-def blocks_of(page: str, kind: str = "python") -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL)
+def blocks_of(page: str | Path, kind: str = "python") -> list[str]:
+    """Return the blocks of a kind, a pattern, of a page of the documentation, or of one by its path."""
+    text = text_of(page) if isinstance(page, str) else page.read_text(encoding="utf-8")
+    return re.findall(rf"^```(?:{kind})\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def module_at(path: Path) -> ModuleType:
+    """Import a script."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def comments_of(program: str) -> list[str]:

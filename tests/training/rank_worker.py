@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import warm
+from made import a_plan, finish
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -84,11 +85,7 @@ class Items(torch.utils.data.Dataset[Any]):
 
 
 def plan(**changes: Any) -> Plan:
-    settings: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": 1e-3, "records": N, "batch_size": 20, "steps": 50, "clipping": 0.5,
-        "adjacency": "add-remove", "unit": "row",
-    }  # fmt: skip
-    return Plan.with_noise(**{**settings, **changes})
+    return a_plan(**{"steps": 50, **changes})
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -146,7 +143,7 @@ def weights(run: PrivateSession) -> Rows:
 # --- planted bugs ----------------------------------------------------------------------------------------
 
 
-def _noise_times(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
+def noise_times(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
     def plant(patch: pytest.MonkeyPatch) -> None:
         made = StepNoise.__init__
 
@@ -225,8 +222,8 @@ def _every_rank_charges(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "full noise at each rank": _noise_times(math.sqrt(2)),
-    "noise divided by R": _noise_times(1 / math.sqrt(2)),
+    "full noise at each rank": noise_times(math.sqrt(2)),
+    "noise divided by R": noise_times(1 / math.sqrt(2)),
     "own key": _own_key,
     "own key, unnoticed": _own_key_unnoticed,
     "an empty slice adds no noise": _empty_slice_is_skipped,
@@ -238,10 +235,12 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 @contextmanager
-def planted(bug: str | None) -> Iterator[None]:
+def planted(
+    bug: str | None, bugs: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = PLANTED
+) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if bug is not None:
-            PLANTED[bug](patch)
+            bugs[bug](patch)
         yield
 
 
@@ -291,10 +290,7 @@ def trained(
         run.load(load)
         if kind == "stream":  # which may have further days than the state
             run.save(load)
-    for ticket in run.batches():
-        run.step(ticket)
-        if run.steps_done == stop:
-            break
+    finish(run, stop)
     if save is not None:
         run.save(save)
     return weights(run)
@@ -308,9 +304,7 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
         if each or ranks.first:
             generator = seeded_generator(8 + ranks.rank)
             charges = StepCharges(ledger, "people", the_plan, ranks=ranks, generator=generator)
-        run = session(ranks, charges=charges, audit=None)
-        for ticket in run.batches():
-            run.step(ticket)
+        run = finish(session(ranks, charges=charges, audit=None))
         return {"done": run.steps_done, "stopped": run.stopped, "refusal": repr(run.refusal)}
 
 
@@ -330,8 +324,7 @@ def short(ranks: Ranks, *, rank: int | None, physical: int | str = 8, steps: int
 
     engine._add = limited
     run._run.physical._sizes = {} if physical == "auto" else run._run.physical._sizes  # as on a device
-    for ticket in run.batches():
-        run.step(ticket)
+    finish(run)
     return weights(run), run._run.physical.at(steps)
 
 

@@ -6,8 +6,7 @@ Run as a script it is one rank of a pool, like ``rank_worker.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,16 +197,6 @@ def _noise_of_the_shard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StepNoise, "fill_part", lambda noise, out, index, first: fill(noise, out, index, 0))
 
 
-def _share_of_noise(patch: pytest.MonkeyPatch) -> None:
-    made = StepNoise.__init__
-
-    def scaled(noise: StepNoise, *rest: Any, **options: Any) -> None:
-        made(noise, *rest, **options)
-        noise._std /= 2**0.5
-
-    patch.setattr(StepNoise, "__init__", scaled)
-
-
 def _norm_of_a_part(patch: pytest.MonkeyPatch) -> None:
     norms = FastEngine._norms
 
@@ -255,20 +244,12 @@ def _kept_lost(patch: pytest.MonkeyPatch) -> None:
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "noise on one shard": _noise_on_one_shard,
     "noise of the shard": _noise_of_the_shard,
-    "share of noise": _share_of_noise,
+    "share of noise": rank_worker.noise_times(2**-0.5),
     "kept noise lost at one rank": _kept_lost,
     "norm of a part": _norm_of_a_part,
     "mean for sum": _mean,
     "no reduction": _no_reduction,
 }
-
-
-@contextmanager
-def planted(bug: str | None) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if bug is not None:
-            PLANTED[bug](patch)
-        yield
 
 
 # --- jobs ------------------------------------------------------------------------------------------------
@@ -290,7 +271,7 @@ def released(
         types.update(str(gradient.dtype) for gradient in gradients.values())
         rows.append(np.concatenate([whole(gradient) for gradient in gradients.values()]))
 
-    with planted(bug), pytest.MonkeyPatch.context() as patch:
+    with rank_worker.planted(bug, PLANTED), pytest.MonkeyPatch.context() as patch:
         if not noise:
             patch.setattr(StepNoise, "fill_each", lambda _, outs: [out.zero_() for out in outs.values()])
             patch.setattr(StepNoise, "fill_part", lambda _, out, index, first: out.zero_())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from made import a_plan, a_session, network
+from made import a_plan, a_session, network, one_step
 from torch import Tensor, nn
 
 from tacit.errors import UnsupportedModel
@@ -35,10 +35,10 @@ def test_views_that_mix_records_are_refused(augmentation: Augmentation) -> None:
     net = nn.Sequential(nn.Flatten(), network(16, 3))
     run = a_session(net, (x, torch.arange(N) % 3), plan, augmentation=augmentation, generator=None)
     if isinstance(augmentation, FlipAndCrop):
-        run.step(next(run.batches()))
+        one_step(run)
     else:
         with pytest.raises(UnsupportedModel, match="MixUp makes views of a record from other records"):
-            run.step(next(run.batches()))
+            one_step(run)
 
 
 class SameDevice(FlipAndCrop):

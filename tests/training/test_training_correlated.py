@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import a_plan, a_session, recorded
-from numpy.typing import NDArray
+from made import a_ledger, a_plan, a_session, recorded
+from priced import Matrix, toeplitz, tree, worst_pattern
 from ran import make_statement
 from regression import Recorder
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from tacit.clipping import AdaptiveClipping, PerLayerClipping
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree, prefix_error
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import CyclicPoissonSampled, MatrixFactorization, TreeAggregation
-from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.noise.gaussian import gaussian
 from tacit.plan import LossReport, Plan
 from tacit.report.verification import verify_statement
@@ -33,7 +32,6 @@ from tacit.training import AuditSlots, FlipAndCrop, PrivateSession, StepCharges,
 from tacit.training import correlated as correlated_module
 from tacit.training.correlated import combine
 
-Floats = NDArray[np.float64]
 N, D, C = 24, 4, 0.5
 FORMS: dict[str, Correlation] = {
     "banded": Banded.square_root(4),
@@ -74,33 +72,24 @@ def session(
     return a_session(model, x if data is None else data, the_plan, loss=loss, **more)
 
 
-def released(made: PrivateSession, steps: int | None = None) -> Floats:
+def released(made: PrivateSession, steps: int | None = None) -> Matrix:
     """Return the releases of the steps, times the divisor, (T, P)."""
     for ticket in itertools.islice(made.batches(), steps):
         made.step(ticket)
     return torch.stack(recorded(made)).numpy()
 
 
-def toeplitz(column: tuple[float, ...], steps: int) -> Floats:
-    matrix = np.zeros((steps, steps))
-    for j in range(steps):
-        for i, value in enumerate(column[: steps - j]):
-            matrix[j + i, j] = value
-    return matrix
-
-
-def dense(form: Correlation | None, steps: int) -> Floats:
+def dense(form: Correlation | None, steps: int) -> Matrix:
     """Return C by its definition."""
-    if isinstance(form, BandedInverse):
-        return np.asarray(np.linalg.inv(toeplitz(form.coefficients, steps)), dtype=np.float64)
     if isinstance(form, BLT):
         c = [sum(w * p**i for p, w in zip(form.decays, form.scales, strict=True)) for i in range(steps - 1)]
         return toeplitz((1.0, *c), steps)
-    assert isinstance(form, Banded)
-    return toeplitz(form.coefficients, steps)
+    assert isinstance(form, Banded | BandedInverse)
+    matrix = toeplitz(form.coefficients, steps)
+    return matrix if isinstance(form, Banded) else np.asarray(np.linalg.inv(matrix))
 
 
-def draws(made: PrivateSession, address: int) -> Floats:
+def draws(made: PrivateSession, address: int) -> Matrix:
     """Return the independent draws of an address, for all parameters in order."""
     parts = [
         gaussian(seeded_generator(5), tuple(p.shape), std=C, step=address, index=index, dtype=torch.float64)
@@ -109,7 +98,7 @@ def draws(made: PrivateSession, address: int) -> Floats:
     return torch.cat([part.flatten() for part in parts]).numpy()
 
 
-def expected_noise(made: PrivateSession, steps: int) -> Floats:
+def expected_noise(made: PrivateSession, steps: int) -> Matrix:
     """Compute the noise by dense matrices; that of a tree by the definition of its nodes."""
     form = made.plan.correlation
     if isinstance(form, Tree):
@@ -141,17 +130,6 @@ def test_one_coefficient_is_independent_noise_bit_for_bit() -> None:
     assert np.array_equal(found, before)
 
 
-@pytest.mark.parametrize("form", [Banded.square_root(4), BLT((0.9, 0.3), (0.2, 0.4))])
-def test_the_covariance_is_that_of_the_matrix(form: Correlation) -> None:
-    steps = 6
-    W = released(session(plan(correlation=form, steps=steps), loss=nothing, width=2000))
-    inverse = np.linalg.inv(dense(form, steps))
-    expected = C**2 * inverse @ inverse.T
-    found = W @ W.T / W.shape[1]
-    spread = np.sqrt((np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / W.shape[1])
-    assert np.abs((found - expected) / spread).max() < 5.0
-
-
 # --- the price -------------------------------------------------------------------------------------------
 
 
@@ -171,15 +149,7 @@ def test_no_pattern_of_participation_moves_more_than_the_price_says(
     assert isinstance(event, MatrixFactorization)
     bound, matrix = matrix_sensitivity(event), dense(FORMS[form], steps)
     assert np.allclose(matrix, toeplitz(event.coefficients, steps), rtol=0, atol=1e-12)
-    largest = 0.0
-    for count in range(1, participations + 1):
-        for places in itertools.combinations(range(steps), count):
-            if min(np.diff(places), default=separation) < separation:
-                continue
-            for signs in itertools.product((1.0, -1.0), repeat=count):
-                moved = np.zeros(steps)
-                moved[list(places)] = signs
-                largest = max(largest, float(np.linalg.norm(matrix @ moved)))
+    largest = worst_pattern(matrix, participations, separation)
     assert largest <= bound
     if form in ("banded", "many bands", "inverse", "blt"):  # positive and falling: the bound is met
         assert largest == pytest.approx(bound, rel=1e-9)
@@ -188,7 +158,7 @@ def test_no_pattern_of_participation_moves_more_than_the_price_says(
 def moved(the_plan: Plan, **more: Any) -> float:
     """Return the largest change of C g by one record more, in clipping norms."""
     form, steps = the_plan.correlation, the_plan.steps
-    assert form is not None
+    matrix = tree(steps) if isinstance(form, Tree) else dense(form, steps)
     x = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     largest = 0.0
     for key in (1, 2, 3):
@@ -196,16 +166,7 @@ def moved(the_plan: Plan, **more: Any) -> float:
         for scale in (0.1, 100.0):
             both = torch.cat([x, scale * torch.ones(1, D, dtype=torch.float64)])
             change = released(session(the_plan, data=both, key=key, **more)) - without
-            if isinstance(form, Tree):
-                sums = np.concatenate([np.zeros((1, change.shape[1])), np.cumsum(change, axis=0)])
-                nodes = [
-                    sums[start + size] - sums[start]
-                    for size in (2**level for level in range(steps.bit_length()))
-                    for start in range(0, steps - size + 1, size)
-                ]
-                largest = max(largest, float(np.linalg.norm(np.stack(nodes))) / C)
-            else:
-                largest = max(largest, float(np.linalg.norm(dense(form, steps) @ change)) / C)
+            largest = max(largest, float(np.linalg.norm(matrix @ change)) / C)
     return largest
 
 
@@ -286,12 +247,17 @@ def test_events_are_those_of_the_sampling() -> None:
     assert plan(correlation=banded).charging_unit == 12
 
 
+def rms_of_prefix_sums(column: tuple[float, ...], steps: int) -> float:
+    """Return the root mean square of the noise of prefix sums, by dense matrices."""
+    sums = np.tril(np.ones((steps, steps))) @ np.linalg.inv(toeplitz(column, steps))
+    return float(np.sqrt((sums**2).sum(1).mean()))
+
+
 def error(the_plan: Plan) -> float:
     """Return the root mean square noise of prefix sums of the steps, in clipping norms over the batch."""
     form, steps = the_plan.correlation, the_plan.steps
-    inverse = np.eye(steps) if form is None else np.linalg.inv(toeplitz(column_of(form, steps), steps))
-    sums = np.tril(np.ones((steps, steps))) @ inverse
-    return the_plan.noise_multiplier * float(np.sqrt((sums**2).sum(1).mean())) / the_plan.expected_batch_size
+    column = (1.0,) if form is None else column_of(form, steps)
+    return the_plan.noise_multiplier * rms_of_prefix_sums(column, steps) / the_plan.expected_batch_size
 
 
 def test_banded_noise_on_cyclic_samples_beats_independent_noise_as_accounted() -> None:
@@ -321,9 +287,7 @@ def test_optimised_coefficients_have_less_noise_than_square_roots_and_their_neig
 
     def cost(form: Any) -> float:
         event = form.event(1.0, steps, participations=times, separation=apart)
-        inverse = np.linalg.inv(toeplitz(event.coefficients, steps))
-        sums = np.tril(np.ones((steps, steps))) @ inverse
-        found = float(np.sqrt((sums**2).sum(1).mean()))
+        found = rms_of_prefix_sums(event.coefficients, steps)
         assert prefix_error(form, steps) == pytest.approx(found, rel=1e-9)
         return found * matrix_sensitivity(event)
 
@@ -332,9 +296,9 @@ def test_optimised_coefficients_have_less_noise_than_square_roots_and_their_neig
     assert least <= cost(kind.square_root(bands)) * (1 + 1e-12)
     for j in range(1, bands):
         for by in (-0.03, 0.03):
-            moved_ = list(best.coefficients)
-            moved_[j] += by
-            assert cost(kind(tuple(moved_))) > least * (1 - 1e-6)
+            coefficients = [*best.coefficients]
+            coefficients[j] += by
+            assert cost(kind(tuple(coefficients))) > least * (1 - 1e-6)
 
 
 def test_four_draws_a_step_do_what_64_bands_of_the_square_root_do() -> None:
@@ -346,39 +310,31 @@ def test_four_draws_a_step_do_what_64_bands_of_the_square_root_do() -> None:
 # --- runs ------------------------------------------------------------------------------------------------
 
 
+def saved(form: str, steps: int, path: Path) -> Path:
+    """Save a run after some steps."""
+    begun = session(plan(correlation=FORMS[form]))
+    released(begun, steps)
+    begun.save(path)
+    return path
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_resumed_run_goes_on_bit_for_bit(form: str, tmp_path: Path) -> None:
     whole = released(session(plan(correlation=FORMS[form])))
     for stop in (1, 5, 11):
-        begun = session(plan(correlation=FORMS[form]))
-        released(begun, stop)
-        begun.save(tmp_path / "state")
         resumed = session(plan(correlation=FORMS[form]))
-        resumed.load(tmp_path / "state")
+        resumed.load(saved(form, stop, tmp_path / "state"))
         assert np.array_equal(released(resumed), whole[stop:])
 
 
+@pytest.mark.parametrize(("key", "done"), [(5, 7), (6, 5)], ids=["its own", "of another key"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_session_may_go_back(form: str, tmp_path: Path) -> None:
+def test_a_session_may_go_back_to_a_run(form: str, key: int, done: int, tmp_path: Path) -> None:
     whole = released(session(plan(correlation=FORMS[form])))
-    made = session(plan(correlation=FORMS[form]))
-    released(made, 5)
-    made.save(tmp_path / "state")
-    released(made, 2)
-    made.load(tmp_path / "state")
-    assert np.array_equal(released(made)[7:], whole[5:])
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_session_may_take_up_a_run_of_another_key(form: str, tmp_path: Path) -> None:
-    whole = released(session(plan(correlation=FORMS[form])))
-    begun = session(plan(correlation=FORMS[form]))
-    released(begun, 5)
-    begun.save(tmp_path / "state")
-    made = session(plan(correlation=FORMS[form]), key=6)
-    released(made, 5)
-    made.load(tmp_path / "state")
-    assert np.array_equal(released(made)[5:], whole[5:])
+    made = session(plan(correlation=FORMS[form]), key=key)
+    released(made, done)
+    made.load(saved(form, 5, tmp_path / "state"))
+    assert np.array_equal(released(made)[done:], whole[5:])
 
 
 @pytest.mark.parametrize("form", ["banded", "blt", "inverse"])
@@ -401,11 +357,8 @@ def test_a_step_that_failed_is_begun_again_with_the_same_noise(form: str) -> Non
 
 
 def test_the_state_of_another_correlation_is_refused(tmp_path: Path) -> None:
-    begun = session(plan(correlation=FORMS["banded"]))
-    released(begun, 2)
-    begun.save(tmp_path / "state")
     with pytest.raises(PrivacyRefusal, match="plan"):
-        session(plan(correlation=Tree())).load(tmp_path / "state")
+        session(plan(correlation=Tree())).load(saved("banded", 2, tmp_path / "state"))
 
 
 @pytest.mark.thorough(cases=1)
@@ -429,10 +382,7 @@ def test_a_statement_can_be_checked(form: str) -> None:
 
 
 def test_a_run_is_charged_as_a_whole() -> None:
-    ledger = Ledger.create("sqlite://")
-    budget = RenyiBudget(epsilon=100.0, delta=1e-3)
-    ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
-    the_plan = plan(correlation=FORMS["banded"])
+    ledger, the_plan = a_ledger(), plan(correlation=FORMS["banded"])
     charges = StepCharges(ledger, "rows", the_plan, chunk=3, generator=seeded_generator(5))
     assert charges.chunk == 12
     released(session(the_plan, charges=charges))
@@ -467,6 +417,18 @@ def test_what_has_no_proof_is_refused(case: str) -> None:
         plan(**{"correlation": Banded.square_root(3), **changes})
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"correlation": FORMS["banded"], "sampling": None, "batch_size": None}, "independent noise"),
+        ({}, "batches in a cycle"),
+    ],
+)
+def test_slots_test_independent_noise_and_no_cycles(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PrivacyRefusal, match=words):
+        session(plan(**changes), audit=AuditSlots(2))
+
+
 def test_longer_bands_than_the_cycle_are_refused() -> None:
     with pytest.raises(InvalidInput, match="5 coefficients in a cycle of 2"):
         plan(correlation=Banded.square_root(5), sampling=CyclicPoissonSampling(0.5, 2))
@@ -492,16 +454,6 @@ def test_wrong_buffers_are_refused(decays: Any, scales: Any, words: str) -> None
 def test_wrong_coefficients_are_refused(kind: Any, given: Any) -> None:
     with pytest.raises(InvalidInput, match="coefficients"):
         kind(given)
-
-
-def test_slots_test_independent_noise_alone() -> None:
-    with pytest.raises(PrivacyRefusal, match="independent noise"):
-        session(plan(correlation=FORMS["banded"], sampling=None, batch_size=None), audit=AuditSlots(2))
-
-
-def test_slots_test_no_cycles() -> None:
-    with pytest.raises(PrivacyRefusal, match="do not support batches in a cycle"):
-        session(plan(), audit=AuditSlots(2))
 
 
 def test_per_layer_clipping_and_views_go_with_it() -> None:

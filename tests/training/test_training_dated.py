@@ -17,7 +17,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan, a_session, sums_of
+from made import a_plan, a_session, one_step, sums_of
+from priced import Matrix, patterns, toeplitz, tree
 from ran import make_statement
 from regression import Recorder
 from torch import Tensor, nn
@@ -184,41 +185,27 @@ def test_no_person_moves_the_release_by_more_than_the_price_says(form: str, time
     """Try all patterns of a person's days; the change of C g, by a dense matrix, is in units of the noise."""
     the_plan = plan(sampling=ByDate(times, apart), correlation=FORMS[form], noise_multiplier=2.0)
     allowed = tacit.account(the_plan.event, adjacency="add-remove").epsilon(1e-3)
-    worst = 0.0
-    for count in range(1, times + 1):
-        for days in itertools.combinations(range(T), count):
-            if any(b - a < apart for a, b in itertools.pairwise(days)):
-                continue
-            change = np.zeros(T)
-            change[list(days)] = 1.0
-            mechanism = tacit.Gaussian(2.0 / moved(FORMS[form], change))
-            worst = max(worst, tacit.account(mechanism, adjacency="add-remove").epsilon(1e-3))
+    farthest = 0.0
+    for days in patterns(T, times, apart):
+        change = np.zeros(T)
+        change[days] = 1.0
+        farthest = max(farthest, moved(FORMS[form], change))
+    worst = tacit.account(tacit.Gaussian(2.0 / farthest), adjacency="add-remove").epsilon(1e-3)
     assert worst <= allowed * (1 + 1e-9)
     if not form.startswith("tree"):  # whose bound is not exact for several participations
         assert worst >= 0.98 * allowed
 
 
-def moved(form: Correlation | None, change: np.ndarray) -> float:
+def moved(form: Correlation | None, change: Matrix) -> float:
     """Return the norm of C g for a change of the sums; for a tree, that of its nodes."""
-    if isinstance(form, Tree):
-        each = form.restart_every or T
-        nodes = [
-            change[first + a : first + a + w].sum()
-            for first in range(0, T, each)
-            for w in (1, 2, 4)
-            for a in range(0, each - w + 1, w)
-        ]
-        return float(np.linalg.norm(nodes))
-    column = np.zeros(T)
-    if isinstance(form, Banded):
-        column[:3] = form.coefficients
-    elif isinstance(form, BandedInverse):
-        dense = sum(np.diag(np.full(T - i, d), -i) for i, d in enumerate(form.coefficients))
-        column = np.linalg.inv(dense)[:, 0]
-    else:
-        column[0] = 1.0
-    matrix = sum(np.diag(np.full(T - i, column[i]), -i) for i in range(T))
-    return float(np.linalg.norm(matrix @ change))
+    match form:
+        case Tree(each):
+            trees = np.kron(np.eye(T // (each or T)), tree(each or T))
+            return float(np.linalg.norm(trees @ change))
+        case BandedInverse(coefficients):
+            return float(np.linalg.norm(np.linalg.solve(toeplitz(coefficients, T), change)))
+        case _:
+            return float(np.linalg.norm(toeplitz(getattr(form, "coefficients", (1.0,)), T) @ change))
 
 
 # --- streams that go on ----------------------------------------------------------------------------------
@@ -255,7 +242,7 @@ def test_a_stream_in_files_is_the_run_of_the_whole_file(form: str, again: bool, 
 
 def test_other_records_for_days_that_were_begun_are_refused(tmp_path: Path) -> None:
     made = session(of_days(0, 4, 4))
-    made.step(next(made.batches()))
+    one_step(made)
     made.save(tmp_path / "state.pt")
     for other in (of_days(0, 4, 4, seed=1), of_days(0, 3, 3)):
         with pytest.raises(PrivacyRefusal, match="records"):
@@ -264,7 +251,7 @@ def test_other_records_for_days_that_were_begun_are_refused(tmp_path: Path) -> N
 
 def test_days_that_were_begun_are_finished_first(tmp_path: Path) -> None:
     made = session(of_days(0, 4, 4))
-    made.step(next(made.batches()))
+    one_step(made)
     made.save(tmp_path / "state.pt")
     later = DatedRecords(of_days(0, 4, 4).data, [day(d // 2) for d in range(8)], first=FIRST, until=day(5))
     again = session(later)

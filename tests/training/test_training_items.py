@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made import a_plan, a_session, network
+from made import a_plan, a_session, network, one_step
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
@@ -428,7 +428,7 @@ def test_a_session_reads_them_before_its_first_step(workers: int) -> None:
     refused = session(Mixup(), workers)
     before = [parameter.clone() for parameter in refused.model.parameters()]
     with pytest.raises(UnsupportedModel, match="Mixup changes when other records"):
-        refused.step(next(refused.batches()))
+        one_step(refused)
     assert refused.steps_done == 0
     assert all(map(torch.equal, refused.model.parameters(), before))
 

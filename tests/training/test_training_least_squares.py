@@ -11,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan
+from made import a_ledger, a_plan
 from regression import NotedRows, Recorder, replay_on_neighbours
 from torch import Tensor
 
 from tacit.audits.one_run import audit_slots
 from tacit.clipping.fast import FastEngine
 from tacit.errors import BudgetExceeded, InvalidInput
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import RenyiBudget
 from tacit.models import additive as models
 from tacit.models.additive import Moments
 from tacit.noise.generator import Generator
@@ -256,10 +256,9 @@ def test_the_price_is_that_of_one_gaussian_mechanism() -> None:
 
 
 def test_the_ledger_is_charged_once_and_refuses_the_second(tmp_path: Any) -> None:
-    ledger = Ledger.create(f"sqlite:///{tmp_path}/budget.db")
     the_plan = plan(noise=2.0, delta=1e-6)
     budget = RenyiBudget(epsilon=1.2 * the_plan.epsilon, delta=1e-6)
-    ledger.open_dataset("rows", Policy(unit="row", adjacency="add-remove", budget=budget))
+    ledger = a_ledger(f"sqlite:///{tmp_path}/budget.db", budget=budget)
 
     def fit() -> None:
         key = Generator.from_os()

@@ -6,7 +6,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan, a_session, finish, network, table, weights
+from made import a_ledger, a_plan, a_session, finish, network, table, weights
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -61,14 +61,16 @@ def policy(budget: Budget = RENYI, **changes: Any) -> Policy:
     return Policy(**{**given, **changes})
 
 
-def created(path: Path) -> closing[Ledger]:
-    return closing(Ledger.create(path))
+@contextmanager
+def created(path: Path, budget: Budget = RENYI, **changes: Any) -> Iterator[Ledger]:
+    """Create a ledger with the data set "visits"; close it in the end."""
+    with closing(a_ledger(path, "visits", **{"unit": "patient", "budget": budget, **changes})) as made:
+        yield made
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with created(tmp_path / "budget.db") as made:
-        made.open_dataset("visits", policy())
         yield made
 
 
@@ -161,8 +163,7 @@ def test_without_charges_the_ledger_is_not_asked() -> None:
 )
 def test_the_charges_of_a_run_add_up_to_its_plan(changes: dict[str, Any], chunk: int, tmp_path: Path) -> None:
     the_plan = plan(**changes)
-    with created(tmp_path / "sum.db") as made:
-        made.open_dataset("visits", policy(RAISED, adjacency=the_plan.adjacency))
+    with created(tmp_path / "sum.db", RAISED, adjacency=the_plan.adjacency) as made:
         account = charges(made, the_plan=the_plan, chunk=chunk)
         account.start()
         for step in range(STEPS):
@@ -187,8 +188,7 @@ def test_parts_of_an_epoch_of_shuffled_batches_cannot_be_paid_for_alone() -> Non
 
 
 def test_where_epsilon_and_delta_are_counted_the_plan_is_one_charge(tmp_path: Path) -> None:
-    with created(tmp_path / "approximate.db") as made:
-        made.open_dataset("visits", policy(ApproximateBudget(epsilon=20.0, delta=1e-2)))
+    with created(tmp_path / "approximate.db", ApproximateBudget(epsilon=20.0, delta=1e-2)) as made:
         finish(new_session(charges(made, chunk=None)))
         status = made.status("visits")
         assert status.spent_epsilon == pytest.approx(plan().epsilon, rel=1e-9)
@@ -235,8 +235,7 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
     budget = RenyiBudget(epsilon=epsilon, delta=1e-2, orders=(4.0, 8.0))
     most = max(steps for steps in range(1, STEPS + 1) if fits(budget, steps))
     assert most < STEPS
-    with created(tmp_path / "small.db") as made:
-        made.open_dataset("visits", policy(budget))
+    with created(tmp_path / "small.db", budget) as made:
         run = new_session(charges(made))
         with pytest.raises(BudgetExceeded, match=f"{most} of its steps would fit") as refused:
             finish(run)
@@ -251,10 +250,11 @@ def test_a_plan_that_does_not_fit_is_told_how_many_steps_would(epsilon: float, t
 def test_noise_in_time_is_told_how_much_of_it_would_fit(tmp_path: Path) -> None:
     budget = RenyiBudget(epsilon=2.0, delta=1e-2, orders=(4.0, 8.0))
     the_plan = plan(sampling=CyclicPoissonSampling(1.0, 2), batch_size=N // 2, correlation=Banded((1.0, 0.5)))
-    with created(tmp_path / "small.db") as made:
-        made.open_dataset("visits", policy(budget))
-        with pytest.raises(BudgetExceeded, match="Not one of its steps would fit, or all") as refused:
-            charges(made, the_plan=the_plan, chunk=None).check_fits()
+    with (
+        created(tmp_path / "small.db", budget) as made,
+        pytest.raises(BudgetExceeded, match="Not one of its steps would fit, or all") as refused,
+    ):
+        charges(made, the_plan=the_plan, chunk=None).check_fits()
     check_noise_told(str(refused.value), the_plan, budget)
 
 
@@ -325,16 +325,14 @@ def test_a_statement_that_claims_more_steps_than_were_charged_contradicts_itself
 def test_plan_and_data_set_must_promise_the_same(
     plan_changes: dict[str, Any], policy_changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    with created(tmp_path / "other.db") as made:
-        made.open_dataset("visits", policy(**policy_changes))
+    with created(tmp_path / "other.db", **policy_changes) as made:
         with pytest.raises(PrivacyRefusal, match=words):
             charges(made, the_plan=plan(**plan_changes))
         assert states(made) == []
 
 
 def test_that_each_unit_has_one_record_may_be_stated_and_is_written_down(tmp_path: Path) -> None:
-    with created(tmp_path / "rows.db") as made:
-        made.open_dataset("visits", policy(unit_column="patient_id", rows_per_unit=3))
+    with created(tmp_path / "rows.db", unit_column="patient_id", rows_per_unit=3) as made:
         charges(made, one_record_per_unit=True).before(0)
         assert "one record per patient" in made.history("visits")[-1].body["label"]
 
@@ -431,7 +429,6 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_ends_the_same(
 ) -> None:
     folder = tmp_path_factory.mktemp("lives")
     with created(folder / "budget.db") as made:
-        made.open_dataset("visits", policy())
         run = live(made, folder / "resume.pt", deaths, every, forfeit=forfeit)
         assert torch.equal(weights(run), whole)
         assert steps_reserved(made) == list(range(STEPS))
@@ -576,7 +573,6 @@ def test_a_run_that_the_ledger_ended_goes_on_when_there_is_budget_again(
 ) -> None:
     state = tmp_path / "resume.pt"
     with created(tmp_path / "raised.db") as made:
-        made.open_dataset("visits", policy())
         run = finish(new_session(charges(made)), 7)
         greedy(made)
         run = finish(run)

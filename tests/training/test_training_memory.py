@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from made import a_plan, a_session
+from made import a_plan, a_session, one_step
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -138,7 +138,7 @@ def test_the_optimizer_reads_the_buffer_of_the_sum(by_device: pytest.MonkeyPatch
     run._run.optimizer.optimizer.register_step_pre_hook(
         lambda *_: read.update({name: parameter.grad for name, parameter in named.items()})
     )
-    run.step(next(iter(run.batches())))
+    one_step(run)
     assert len(buffers) == LAYERS
     assert all(read[name] is buffer for name, buffer in buffers.items())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import a_plan, a_session, losses, network
+from made import a_plan, a_session, losses, network, one_step
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -45,7 +45,7 @@ def walk(run: PrivateSession, steps: int) -> list[Tensor]:
     sums = []
     for _ in range(steps):
         before = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
-        run.step(next(run.batches()))
+        one_step(run)
         after = torch.nn.utils.parameters_to_vector(run.model.parameters()).detach()
         sums.append((before - after) / run.optimizer.param_groups[0]["lr"] * N)
     return sums
@@ -160,7 +160,7 @@ def cut_short(run: PrivateSession) -> None:
 
     hook = run.optimizer.register_step_post_hook(stop)
     with pytest.raises(Stop):
-        run.step(next(run.batches()))
+        one_step(run)
     hook.remove()
 
 

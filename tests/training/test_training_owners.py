@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made import a_plan, a_session, sums_of
+from made import a_plan, a_session, one_step, sums_of
 from regression import Recorder
 from scipy import stats
 from torch import Tensor, nn
@@ -281,7 +281,7 @@ def test_a_step_does_not_depend_on_physical_batches_or_workers() -> None:
 def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
     x, owners = rows_of(COUNTS)
     begun = session(UserRecords(x, owners, rows_per_user=3))
-    begun.step(next(iter(begun.batches())))
+    one_step(begun)
     begun.save(tmp_path / "state")
     resumed = session(UserRecords(x, owners, rows_per_user=3))
     resumed.load(tmp_path / "state")

@@ -23,15 +23,17 @@ from torch.utils.data import Dataset, Subset
 
 from tacit.errors import InvalidInput, UnsupportedModel
 from tacit.testing import seeded_generator
-from tacit.training.records import ArrayRecords, DatasetRecords, Prefetcher, Request, as_records
+from tacit.training.records import ArrayRecords, DatasetRecords, Prefetcher, Request
 
 N, D = 40, 6
 WORKERS = min(2, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
 
 
 @pytest.fixture(autouse=True)
-def fixed_draws() -> None:
+def fixed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    # The tests look at whether workers end: on a busy machine that takes them longer than conftest allows.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 5.0)
 
 
 def table() -> tuple[Tensor, Tensor]:
@@ -118,13 +120,6 @@ def test_a_batch_is_the_rows_at_its_positions(positions: list[int], dtype: str) 
         assert numbers.tolist() == positions
 
 
-def test_arrays_that_are_no_tensors_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="cannot be a tensor"):
-        as_records((np.array(["a", "b"]),))
-    with pytest.raises(InvalidInput, match="NaN"):
-        as_records((np.array([[0.0], [np.nan]]),))
-
-
 def test_the_fingerprint_is_that_of_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tacit.training.records._CHUNK_BYTES", 100)
     x, y = table()
@@ -207,15 +202,6 @@ def test_an_item_that_cannot_be_read_is_named(workers: int) -> None:
 def test_a_group_of_items_that_cannot_be_read_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"one of the records at .*: OSError"):
         run(Together(fails_at=11))
-
-
-def test_items_of_different_shapes_are_refused() -> None:
-    class Ragged(Decoded):
-        def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-            return torch.zeros(i + 1), self.y[i]
-
-    with pytest.raises(InvalidInput, match="part 0 differs in shape"):
-        run(Ragged())
 
 
 # --- workers ---------------------------------------------------------------------------------------------

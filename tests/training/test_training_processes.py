@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import warm
-from made import a_plan, a_session, finish, losses, network
+from made import a_ledger, a_plan, a_session, finish, losses, network, one_step
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -23,7 +23,6 @@ from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
-from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import prepare
 from tacit.training import PrivateSession, StepCharges, select_candidate
 from tacit.training import ranks as processes
@@ -136,9 +135,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, world: str, rank: str | None = "1"
 def test_a_script_under_torchrun_is_refused_at_every_door(
     door: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    ledger = Ledger.create("sqlite://")
-    budget = RenyiBudget(epsilon=50.0, delta=1e-3)
-    ledger.open_dataset("people", Policy(unit="row", adjacency="add-remove", budget=budget))
+    ledger = a_ledger(dataset="people")
     data = Counted()
     made = session(data=data, charges=StepCharges(ledger, "people", PLAN))
     turn = next(made.batches())
@@ -234,7 +231,7 @@ def test_a_model_that_is_sharded_later_is_refused(alone: None) -> None:
     made = session()
     fully_shard(made.model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(UnsupportedModel, match="FSDPLinear"):
-        made.step(next(made.batches()))
+        one_step(made)
 
 
 class Holder:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import rank_worker
+from made import a_ledger
 from rank_worker import KINDS, Pool
 from scipy import stats
 
 from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import Ledger, RenyiBudget
 from tacit.training import Alone, PrivateSession, ProcessRanks
 
 
@@ -206,9 +207,7 @@ def test_a_rank_with_a_key_of_its_own_is_noticed(pool: Pool) -> None:
 
 def check_charges(pool: Pool, folder: Path, bug: str | None = None, *, each: bool = True) -> None:
     url = f"sqlite:///{folder}/ledger.db"
-    with closing(Ledger.create(url)) as ledger:
-        budget = RenyiBudget(epsilon=50.0, delta=1e-3)
-        ledger.open_dataset("people", Policy(unit="row", adjacency="add-remove", budget=budget))
+    a_ledger(url, "people").close()
     found = pool("charged", url=url, bug=bug, each=each)
     assert [run["done"] for run in found] == [50, 50]
     with closing(Ledger.open(url)) as ledger:
@@ -230,9 +229,7 @@ def test_planted_bug_every_rank_charges(pool: Pool, tmp_path: Path) -> None:
 
 def test_a_refusal_of_the_ledger_ends_the_run_at_all_ranks(pool: Pool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger.create(url)) as ledger:
-        budget = RenyiBudget(epsilon=1.0, delta=1e-3)
-        ledger.open_dataset("people", Policy(unit="row", adjacency="add-remove", budget=budget))
+    a_ledger(url, "people", budget=RenyiBudget(epsilon=1.0, delta=1e-3)).close()
     told = []
     pool.send("charged", url=url)
     for rank in (0, 1):

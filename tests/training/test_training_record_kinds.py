@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
-from made import a_plan, a_session, no_noise
+from made import a_plan, a_session, no_noise, one_step
 from scipy import sparse
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
@@ -333,7 +333,7 @@ def released(run: PrivateSession, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     with monkeypatch.context() as patched:
         no_noise(patched)
         patched.setattr(run._run.optimizer, "step", seen.update)
-        run.step(next(run.batches()))
+        one_step(run)
     return {name: gradient * PLAN.expected_batch_size for name, gradient in seen.items()}
 
 
@@ -464,7 +464,7 @@ def test_a_model_of_several_types_gets_numbers_as_they_are() -> None:
         return F.cross_entropy(net[1](net[0](x).float()), y, reduction="none")
 
     run = a_session(model, (X, Y), PLAN, loss=loss, engine="reference")
-    run.step(next(run.batches()))
+    one_step(run)
 
 
 def test_a_cast_full_batch_leaves_the_records_alone() -> None:
@@ -503,7 +503,7 @@ def test_planted_bug_a_collate_that_pads_to_the_longest_is_refused() -> None:
     with pytest.raises(
         InvalidInput, match=r"part 0 differs in shape.*pad\(length.*called for each record alone"
     ):
-        run.step(next(run.batches()))
+        one_step(run)
 
 
 SCALED = Case(lambda: [*zip(X, Y.tolist(), strict=True)], scaled_class_of, collate=by_the_mean)
@@ -557,7 +557,7 @@ def remembering() -> Callable[[list[Any]], Any]:
 def test_planted_bug_a_collate_that_remembers_records_is_refused(made: Callable[[], Any]) -> None:
     run = session(Case(lambda: [*zip(X, Y.tolist(), strict=True)], collate=made()))
     with pytest.raises(UnsupportedModel, match="changes with the items read before"):
-        run.step(next(run.batches()))
+        one_step(run)
 
 
 def test_pad_depends_on_the_record_alone() -> None:
@@ -603,11 +603,11 @@ def test_a_state_belongs_to_loss_collate_and_structure(
 ) -> None:
     case = Case(lambda: [{"x": x, "y": y} for x, y in zip(X, Y.tolist(), strict=True)], collate=IDLE)
     run = session(case)
-    run.step(next(run.batches()))
+    one_step(run)
     run.save(tmp_path / "state")
     again = session(case)
     again.load(tmp_path / "state")
-    again.step(next(again.batches()))
+    one_step(again)
     given = dict(change)
     data = given.pop("data", case.data)
     with pytest.raises(PrivacyRefusal, match=words):
@@ -704,11 +704,6 @@ def test_the_loss_of_transformers_itself_is_not_used() -> None:
 CELL = "P" + str(48 * 10**6 + 151_623)  # made here, as a traceback shows lines of source
 
 
-class Stateless(nn.Module):
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x
-
-
 def items(make: Callable[[int], Any]) -> Callable[[], Any]:
     return lambda: Items([make(i) for i in range(N)])
 
@@ -793,6 +788,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a key that is no word": (items(lambda i: {0: X[i], 1: 1}), r"key of type int.*Rename the keys"),
     "lengths that differ": (lambda: {"x": X, "y": Y[:-1]}, r"same leading dimension.*key 'x'.*key 'y'"),
+    "a part that is one number": (lambda: (torch.zeros(()),), r"leading dimension"),
     "an empty mapping": (dict, r"empty dict"),
     "a mapping of data sets": (
         lambda: {"train": Columns({"x": X}), "test": Columns({"x": X})},
@@ -847,7 +843,7 @@ def test_wrong_records_are_refused_by_name(what: str) -> None:
         torch.manual_seed(0)
         full = a_plan(records=N, batch_size=None, steps=1, clipping=CLIP)
         run = a_session(mlp(), make(), full, loss=any_loss)
-        run.step(next(run.batches()))
+        one_step(run)
 
     check_refused(attempt, pattern)
 
@@ -920,7 +916,7 @@ def test_wrong_losses_and_collates_are_refused_by_name(what: str) -> None:
 
     def attempt() -> None:
         run = session(Case(data), **changes)
-        run.step(next(run.batches()))
+        one_step(run)
 
     check_refused(attempt, pattern)
 
@@ -942,7 +938,7 @@ def test_labels_of_a_model_with_virtual_tokens_begin_with_ignored_ones() -> None
     def run_with(labels: Tensor) -> PrivateSession:
         data = {"input_ids": tokens, "labels": labels}
         run = session(Case(lambda: data, loss=losses.causal(), model=Prompted))
-        run.step(next(run.batches()))
+        one_step(run)
         return run
 
     pattern = r"6 positions and its labels have 4: the model adds 2.*F\.pad\(labels, \(2, 0\), value=-100\)"
@@ -951,17 +947,9 @@ def test_labels_of_a_model_with_virtual_tokens_begin_with_ignored_ones() -> None
 
 
 def test_a_model_without_logits_is_refused() -> None:
-    class Other(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, x: Tensor) -> Any:
-            return {"scores": self.inner(x)}
-
-    case = Case(lambda: (X, Y), loss=losses.classification(), model=Other)
-    run = session(case)
-    check_refused(lambda: run.step(next(run.batches())), r"returns dict without a tensor named logits")
+    model = Wrapped(lambda scores: {"scores": scores})
+    run = session(Case(lambda: (X, Y), loss=losses.classification(), model=lambda: model))
+    check_refused(lambda: one_step(run), r"returns dict without a tensor named logits")
 
 
 def test_pad_checks_its_arguments() -> None:
@@ -984,22 +972,23 @@ class Output:
     logits: Tensor
 
 
+class Wrapped(nn.Module):
+    """Returns the outputs of a network in an object."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.wrap = mlp().double(), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.inner(x))
+
+
 @pytest.mark.parametrize("wrap", [Output, lambda t: {"logits": t}, lambda t: (t, None)])
 def test_logits_are_read_from_what_a_model_returns(
     wrap: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, x: Tensor) -> Any:
-            return wrap(self.inner(x))
-
-    def oracle(model: Any, i: int) -> Tensor:
-        return class_of(model.inner, i)
-
-    check(session(Case(lambda: (X, Y), loss=losses.classification(), model=Wrapped)), oracle, monkeypatch)
+    case = Case(lambda: (X, Y), loss=losses.classification(), model=lambda: Wrapped(wrap))
+    check(session(case), lambda model, i: class_of(model.inner, i), monkeypatch)  # type: ignore[arg-type]
 
 
 # --- the ledger recognises records ------------------------------------------------------------------------
@@ -1022,14 +1011,5 @@ def test_the_fingerprint_of_cast_arrays_is_that_of_the_arrays() -> None:
 
 
 def test_such_a_model_is_evaluated() -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = mlp().double()
-
-        def forward(self, x: Tensor) -> Any:
-            return Output(self.inner(x))
-
-    model = Wrapped()
-    x, y = torch.tensor(X), torch.tensor(Y)
+    model, x, y = Wrapped(Output), torch.tensor(X), torch.tensor(Y)
     assert evaluate(model, x, y) == evaluate(model.inner, x, y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,20 +15,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import a_plan, a_session, finish, network
+from made import a_ledger, a_plan, a_session, finish, network, one_step
 from ran import make_statement
 from scipy import stats
 from torch import Tensor, nn
 
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.events import Gaussian
-from tacit.ledger import ApproximateBudget, Budget, Ledger, Policy, RenyiBudget, ZeroConcentratedBudget
+from tacit.ledger import ApproximateBudget, Budget, Ledger, RenyiBudget, ZeroConcentratedBudget
 from tacit.ledger.records import LeaseLost
 from tacit.plan import Plan, ScoreReport
 from tacit.report import make_statement as statement_of
 from tacit.report.verification import against_its_ledger, verify_statement
 from tacit.testing import seeded_generator
-from tacit.training import PrivateSession, StepCharges, UserRecords, score_held_out, scoring
+from tacit.training import Evaluation, PrivateSession, StepCharges, UserRecords, score_held_out, scoring
 from tacit.training.evaluation import record_scores
 
 N, NOISE, STEPS = 60, 7.0, 4
@@ -53,9 +54,18 @@ plan = partial(
 
 
 def opened(path: Path, budget: Budget = RENYI) -> Ledger:
-    ledger = Ledger.create(path / "budget.db")
-    ledger.open_dataset("d", Policy(unit="patient", adjacency="add-remove", budget=budget))
-    return ledger
+    return a_ledger(path / "budget.db", "d", unit="patient", budget=budget)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(opened(tmp_path)) as made:
+        yield made
+
+
+def score(run: PrivateSession, count: int = 40, seed: int = 7, **more: Any) -> Evaluation:
+    """Return the one score of a run, on other records."""
+    return score_held_out(run, *records(count, seed), **more)
 
 
 def session(ledger: Ledger | None, *, seed: int = 1, which: Plan | None = None) -> PrivateSession:
@@ -247,34 +257,32 @@ def test_calibration_takes_the_score_out_of_the_same_epsilon() -> None:
     assert 1.0 < scored.noise_multiplier / plain.noise_multiplier < 1.05
 
 
-def test_the_first_charge_pays_for_the_score_by_its_renyi_divergence(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as ledger:
-        run = session(ledger)
-        finish(run)
-        score_held_out(run, *records(40, 7))
-        costs = [entry.body["cost"] for entry in ledger.history("d") if entry.kind == "reserve"]
-        first, second, memo = costs
-        assert memo == [0] * len(memo)
-        extra = [a - b for a, b in zip(first, second, strict=True)]
-        for order, units in zip(RENYI.orders, extra, strict=False):
-            assert units == pytest.approx(order / (2 * NOISE**2) * 1e12, rel=1e-9)
-        assert ledger.verify("d").ok
+def test_the_first_charge_pays_for_the_score_by_its_renyi_divergence(ledger: Ledger) -> None:
+    run = session(ledger)
+    finish(run)
+    score(run)
+    costs = [entry.body["cost"] for entry in ledger.history("d") if entry.kind == "reserve"]
+    first, second, memo = costs
+    assert memo == [0] * len(memo)
+    extra = [a - b for a, b in zip(first, second, strict=True)]
+    for order, units in zip(RENYI.orders, extra, strict=False):
+        assert units == pytest.approx(order / (2 * NOISE**2) * 1e12, rel=1e-9)
+    assert ledger.verify("d").ok
 
 
-def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(tmp_path: Path) -> None:
+def test_a_score_of_a_plan_for_people_asks_whose_the_test_rows_are(ledger: Ledger) -> None:
     owners = [row % 10 for row in range(40)]
-    with closing(opened(tmp_path)) as ledger:
-        which = plan(records=10)
-        x, y = records(40)
-        charges = StepCharges(ledger, "d", which, generator=seeded_generator(1))
-        people = UserRecords((x, y), owners, rows_per_user=2)
-        run = a_session(network(4, 2), people, which, charges=charges, generator=None)
-        run.step(next(run.batches()))
-        with pytest.raises(PrivacyRefusal, match="owners of the test rows are missing"):
-            score_held_out(run, *records(40, 7))
-        with pytest.raises(InvalidInput, match="40 test rows and 39 owners"):
-            score_held_out(run, *records(40, 7), owners=owners[1:])
-        score_held_out(run, *records(40, 7), owners=owners)
+    which = plan(records=10)
+    x, y = records(40)
+    charges = StepCharges(ledger, "d", which, generator=seeded_generator(1))
+    people = UserRecords((x, y), owners, rows_per_user=2)
+    run = a_session(network(4, 2), people, which, charges=charges, generator=None)
+    one_step(run)
+    with pytest.raises(PrivacyRefusal, match="owners of the test rows are missing"):
+        score(run)
+    with pytest.raises(InvalidInput, match="40 test rows and 39 owners"):
+        score(run, owners=owners[1:])
+    score(run, owners=owners)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.09, -1.0, math.nan, math.inf])
@@ -301,31 +309,30 @@ def test_a_run_has_one_score_whatever_is_asked_later(tmp_path: Path, budget: Bud
         charges = StepCharges(ledger, "d", whole, generator=seeded_generator(1))
         run = finish(a_session(network(4, 2), records(), whole, charges=charges, generator=None))
         spent = ledger.status("d").spent
-        one = score_held_out(run, *records(40, 7))
+        one = score(run)
         assert ledger.status("d").spent == spent
-        assert score_held_out(run, *records(40, 7)) == one
-        assert score_held_out(run, *records(30, 8)) == one
+        assert score(run) == one
+        assert score(run, 30, 8) == one
         assert (one.steps, one.noise, one.loss, one.per_class) == (STEPS, NOISE, None, ())
 
 
 def test_what_crashed_before_the_ledger_had_it_is_drawn_anew_and_later_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(opened(tmp_path)) as ledger:
-        run = session(ledger)
-        run.step(next(run.batches()))
-        with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                score_held_out(run, *records(40, 7))
-        found = score_held_out(run, *records(40, 7))
-        assert found.steps == 1
-        finish(run)
-        assert score_held_out(run, *records(40, 7)) == found  # of the model then: a run has one
+    run = session(ledger)
+    one_step(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score(run)
+    found = score(run)
+    assert found.steps == 1
+    finish(run)
+    assert score(run) == found  # of the model then: a run has one
 
 
 def test_noise_is_fresh_for_a_run_with_a_key_of_the_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the run's key, a crash and another test set would give two sums with one noise."""
     seen: list[tuple[bytes, bool]] = []
@@ -336,40 +343,38 @@ def test_noise_is_fresh_for_a_run_with_a_key_of_the_system(
         return kept(raw, noise, generator)
 
     monkeypatch.setattr(scoring, "_noisy", noisy)
-    with closing(opened(tmp_path)) as ledger:
-        charges = StepCharges(ledger, "d", plan())
-        run = a_session(network(4, 2), records(), plan(), charges=charges, generator=None)
-        run.step(next(run.batches()))
-        score_held_out(run, *records(40, 7))
-        assert seen[0][1]
-        assert seen[0][0] != charges.generator.secret_state()[0]
+    charges = StepCharges(ledger, "d", plan())
+    run = a_session(network(4, 2), records(), plan(), charges=charges, generator=None)
+    one_step(run)
+    score(run)
+    assert seen[0][1]
+    assert seen[0][0] != charges.generator.secret_state()[0]
 
 
-def test_of_two_processes_one_may_show_its_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(opened(tmp_path)) as ledger:
-        slow, fast = session(ledger), session(ledger)
-        for run in (slow, fast):
-            run.step(next(run.batches())) if run is fast else None
-        kept = scoring._noisy
+def test_of_two_processes_one_may_show_its_score(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, fast = session(ledger), session(ledger)
+    for run in (slow, fast):
+        one_step(run) if run is fast else None
+    kept = scoring._noisy
 
-        def meanwhile(raw: Tensor, noise: float, generator: Any) -> list[int]:
-            monkeypatch.setattr(scoring, "_noisy", kept)
-            score_held_out(fast, *records(40, 7))
-            return [1, 1]
+    def meanwhile(raw: Tensor, noise: float, generator: Any) -> list[int]:
+        monkeypatch.setattr(scoring, "_noisy", kept)
+        score(fast)
+        return [1, 1]
 
-        monkeypatch.setattr(scoring, "_noisy", meanwhile)
-        with pytest.raises(LeaseLost):
-            score_held_out(slow, *records(40, 7))
+    monkeypatch.setattr(scoring, "_noisy", meanwhile)
+    with pytest.raises(LeaseLost):
+        score(slow)
 
 
 def test_a_score_that_is_not_paid_for_is_refused(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
         with pytest.raises(PrivacyRefusal, match="needs a charge, and there is none"):
-            score_held_out(session(ledger), *records(40, 7))
+            score(session(ledger))
         with pytest.raises(InvalidInput, match="score_report"):
-            score_held_out(session(ledger, which=plan(score_report=None)), *records(40, 7))
+            score(session(ledger, which=plan(score_report=None)))
     with pytest.raises(InvalidInput, match="charges"):
-        score_held_out(session(None), *records(40, 7))
+        score(session(None))
 
 
 # --- the interval -------------------------------------------------------------------------------------------
@@ -406,13 +411,12 @@ def scored_statement(ledger: Ledger) -> dict[str, Any]:
     return found
 
 
-def test_the_statement_says_that_the_score_is_covered_and_is_verified(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as ledger:
-        data = scored_statement(ledger)
-        assert any("one score on test records" in line for line in data["covered"])
-        assert not any("exact" in line for line in data["not_covered"])
-        assert verify_statement(data).agrees
-        assert against_its_ledger(data, ledger) == []
+def test_the_statement_says_that_the_score_is_covered_and_is_verified(ledger: Ledger) -> None:
+    data = scored_statement(ledger)
+    assert any("one score on test records" in line for line in data["covered"])
+    assert not any("exact" in line for line in data["not_covered"])
+    assert verify_statement(data).agrees
+    assert against_its_ledger(data, ledger) == []
 
 
 def test_a_statement_that_hides_the_score_or_what_it_costs_is_found(tmp_path: Path) -> None:
@@ -430,15 +434,14 @@ def test_a_statement_that_hides_the_score_or_what_it_costs_is_found(tmp_path: Pa
     assert not verify_statement(data).agrees
 
 
-def test_a_ledger_that_was_paid_for_the_steps_alone_does_not_pay_for_the_score(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as ledger:
-        run = session(ledger, which=plan(score_report=None))
-        finish(run)
-        assert run.charges is not None
-        made = make_statement(
-            plan(), steps_done=STEPS, randomness=run.randomness, private=False, ledger=run.charges.so_far()
-        )
-        assert any("its event costs" in text for text in against_its_ledger(made.data, ledger))
+def test_a_ledger_that_was_paid_for_the_steps_alone_does_not_pay_for_the_score(ledger: Ledger) -> None:
+    run = session(ledger, which=plan(score_report=None))
+    finish(run)
+    assert run.charges is not None
+    made = make_statement(
+        plan(), steps_done=STEPS, randomness=run.randomness, private=False, ledger=run.charges.so_far()
+    )
+    assert any("its event costs" in text for text in against_its_ledger(made.data, ledger))
 
 
 def test_the_event_is_the_release() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made import a_plan, losses
+from made import a_ledger, a_plan, losses, one_step
 from scipy import optimize, stats
 from torch import nn
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Gaussian, PrivateSelection
-from tacit.ledger import Conflict, Ledger, Policy, RenyiBudget
+from tacit.ledger import Conflict, Ledger, RenyiBudget
 from tacit.testing import seeded_generator
 from tacit.training import PrivateSession, StepCharges, scoring, select_candidate
 
@@ -109,8 +109,7 @@ def make(rate: float, **changes: Any) -> PrivateSession:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     budget = RenyiBudget(epsilon=6.0, delta=1e-3, orders=ORDERS)
-    with closing(Ledger.create(tmp_path / "budget.db")) as made:
-        made.open_dataset("visits", Policy(unit="patient", adjacency="add-remove", budget=budget))
+    with closing(a_ledger(tmp_path / "budget.db", "visits", unit="patient", budget=budget)) as made:
         yield made
 
 
@@ -206,7 +205,7 @@ def test_runs_that_are_not_what_was_charged_are_refused(ledger: Ledger) -> None:
 
     def begun(rate: float) -> PrivateSession:
         run = make(rate)
-        run.step(next(run.batches()))
+        one_step(run)
         return run
 
     for wrong in (fixed_key, paid_twice, begun):

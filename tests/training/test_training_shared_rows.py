@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made import a_plan, a_session, sums_of
+from made import a_ledger, a_plan, a_session, one_step, sums_of
 from ran import make_statement
 from regression import Recorder
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, PerLayerClipping
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import GroupPrivacy
-from tacit.ledger import Ledger, Policy, RenyiBudget
+from tacit.ledger import RenyiBudget
 from tacit.plan import LossReport, Plan
 from tacit.report.verification import verify_statement
 from tacit.testing import seeded_generator
@@ -265,24 +265,17 @@ def test_lists_of_one_owner_are_lists() -> None:
 
 
 def test_a_ledger_takes_no_rows_of_several_owners() -> None:
-    ledger = Ledger.create("sqlite://")
-    policy = Policy(
-        unit="person", unit_column="sender", adjacency="zero-out", public_records=100,
-        budget=RenyiBudget(epsilon=99.0, delta=1e-3),
-    )  # fmt: skip
-    ledger.open_dataset("mail", policy)
+    mail = {"unit": "person", "unit_column": "sender", "adjacency": "zero-out", "public_records": 100}
+    budget = RenyiBudget(epsilon=99.0, delta=1e-3)
+    ledger = a_ledger("sqlite://", "mail", budget=budget, **mail)
     charges = StepCharges(ledger, "mail", plan(), owned_by="sender")
-    torch.manual_seed(0)
-    model = nn.Linear(D, 1).double()
     with pytest.raises(PrivacyRefusal, match="cannot be charged to a ledger"):
-        PrivateSession(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan(), loss=outputs, charges=charges
-        )
+        session(data(), plan(), charges=charges, generator=None)
 
 
 def test_a_run_goes_on_with_the_same_people_alone(tmp_path: Any) -> None:
     begun = session(data(), plan())
-    begun.step(next(iter(begun.batches())))
+    one_step(begun)
     begun.save(tmp_path / "state")
     session(data(), plan()).load(tmp_path / "state")
     owners = messages()

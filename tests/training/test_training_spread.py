@@ -63,7 +63,7 @@ def test_a_target_far_inside_its_bounds_is_learnt_as_one_that_fills_them() -> No
 
 
 def test_engines_agree() -> None:
-    x, y = far_from_its_bounds(200)
+    x, y = far_from_its_bounds(30)
     found = [trained(x, y, engine=engine)[0].state_dict() for engine in ("fast", "reference")]
     for name, value in found[0].items():
         torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-5)

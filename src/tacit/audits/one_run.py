@@ -379,7 +379,7 @@ def audit_slots(
     Raises:
         InvalidInput: if the evidence is not from a run of this plan.
 
-    >>> from tacit.training.parts.audit_slots import SlotEvidence
+    >>> from tacit.training.audit_slots import SlotEvidence
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
     >>> rng = np.random.default_rng(0)

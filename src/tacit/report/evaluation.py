@@ -302,7 +302,7 @@ _COLUMNS = {
 def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return the metrics of each label, and the mean of the labels' accuracies.
 
-    >>> from tacit.training.labels import LabelFigures
+    >>> from tacit.training.evaluation import LabelFigures
     >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
     >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
     >>> data["mean_accuracy"], data["labels"][0]["precision"]

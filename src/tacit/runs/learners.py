@@ -292,7 +292,7 @@ class Outcome:
         folder: the folder of the run.
         rows: the lines of metrics.
         evaluation: the last evaluation.
-        figures: the data of :func:`tacit.report.evaluated.evaluation_data`.
+        figures: the data of :func:`tacit.report.evaluation.evaluation_data`.
         statement: the privacy statement.
         files: the files to be released.
         remarks: reasons why a file could not be written.

@@ -255,7 +255,7 @@ def figures_of(
     private: bool,
     loss_remark: str = "",
 ) -> dict[str, Any]:
-    """Return the evaluation of a run, in the form of :func:`tacit.report.evaluated.evaluation_data`.
+    """Return the evaluation of a run, in the form of :func:`tacit.report.evaluation.evaluation_data`.
 
     ``loss_remark`` is a remark on the training loss.
 
@@ -304,7 +304,7 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
 
 
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
-    """Return the score and its standard error as arguments of :func:`tacit.report.pages.plots.plot_progress`.
+    """Return the score and its standard error as arguments of :func:`tacit.report.plots.plot_progress`.
 
     If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
     """
