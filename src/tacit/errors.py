@@ -91,16 +91,12 @@ class TacitError(Exception):
 
     def _with_spelling(self, text: str) -> str:
         """Return the text with each argument between backticks replaced by its form in ``spelling``."""
-        spell = self.spelling or _in_python
+        spell = self.spelling or (lambda name, value: name if value is None else f"{name}={value}")
         parts = text.split("`")
         for place in range(1, len(parts), 2):
             name, _, value = parts[place].partition("=")
             parts[place] = spell(name, value or None)
         return "".join(parts)
-
-
-def _in_python(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value}"
 
 
 @contextlib.contextmanager
@@ -264,15 +260,12 @@ def check_real(
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
     """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
-    if type(value) is int and low <= value and (high is None or value <= high):
-        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)
+        if low <= value and (high is None or value <= high):
+            return value
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
-    number = int(value)
-    if number < low or (high is not None and number > high):
-        raise InvalidInput(f"must be {allowed}", argument=name, value=number, why=why)
-    return number
+    raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
 
 
 def check_probability(name: str, value: object) -> float:

@@ -96,19 +96,18 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
         case Variance(column, sample):
             return _variance(column, reading, sample=sample)
         case StandardDeviation(column, sample):
-            return _root(_variance(column, reading, sample=sample))
+            variance = _variance(column, reading, sample=sample)
+            ends = (variance.value, variance.low, variance.high)
+            value, low, high = (math.sqrt(end or 0.0) for end in ends)
+            return Estimate(value, low, high)
         case Quantile():
             return _quantile(item, reading)
     (measure,) = measures_of(item, reading.compiled.policy)
     step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
-    estimates = [_as_estimate(span.scaled(step)) for span in reading.spans(measure, 1.0 - LEVEL)]
-    return (
-        tuple(estimates[1:-1]) if measure.binned else estimates[0]
-    )  # without the bins beyond a histogram's edges
-
-
-def _as_estimate(span: _Span) -> Estimate:
-    return Estimate(_plain(span.value), _plain(span.low), _plain(span.high))
+    spans = [span.scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
+    estimates = [Estimate(_plain(span.value), _plain(span.low), _plain(span.high)) for span in spans]
+    # without the bins beyond a histogram's edges
+    return tuple(estimates[1:-1]) if measure.binned else estimates[0]
 
 
 def _plain(value: Fraction) -> Number:
@@ -223,12 +222,6 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
     return _float(span.scaled(Fraction(total.grid.step) ** 2))
 
 
-def _root(variance: Estimate) -> Estimate:
-    ends = (variance.value, variance.low, variance.high)
-    value, low, high = (math.sqrt(end) for end in ends if end is not None)
-    return Estimate(value, low, high)
-
-
 def _float(span: _Span) -> Estimate:
     return Estimate(float(span.value), float(span.low), float(span.high))
 
@@ -245,7 +238,6 @@ class AnswerRow:
     values: tuple[Estimate | tuple[Estimate, ...], ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the row as plain data."""
         return {"keys": list(self.keys), "values": list(map(_data, self.values))}
 
 
