@@ -9,8 +9,7 @@ from typing import final
 import torch
 from torch import distributed as dist
 
-from tacit.errors import InvalidInput, ProcessLost
-from tacit.launched import Launch
+from tacit.errors import InvalidInput, Launch, ProcessLost
 from tacit.runs.checks import CheckedRun
 from tacit.training.ranks.processes import ProcessRanks, Ranks
 

@@ -28,8 +28,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost
-from tacit.launched import launched
+from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost, launched
 from tacit.noise.generator import Generator
 
 T = TypeVar("T")
