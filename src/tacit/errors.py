@@ -262,7 +262,7 @@ def check_real(
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
     """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, Integral):
         value = int(value)
         if low <= value and (high is None or value <= high):
             return value
