@@ -33,9 +33,9 @@ from tacit.queries import (
     Sum,
     Variance,
 )
-from tacit.queries.answer import Answer, content_of, read_content
 from tacit.queries.engines import DuckDBEngine
 from tacit.queries.plan import Compiled, OwnSampler, RawTable, collect, compile_query, release_all
+from tacit.queries.private_table import Answer, content_of, read_content
 from tacit.queries.query import Aggregate
 
 __all__ = [

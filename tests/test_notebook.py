@@ -19,7 +19,7 @@ from torch import nn
 from tacit import LossReport, Plan, PrivateSession, ScoreReport, train
 from tacit.errors import InvalidInput
 from tacit.queries import Answer
-from tacit.queries.answer import AnswerRow, Estimate
+from tacit.queries.private_table import AnswerRow, Estimate
 from tacit.testing import seeded_generator
 from tacit.training.loop import History, MetricsRow
 from tacit.training.progress import _is_watched

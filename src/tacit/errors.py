@@ -1,4 +1,4 @@
-"""The exception classes, validators whose errors show the value and the allowed range, and weak promises.
+"""The exception classes, validators whose errors show the value and the range, weak promises, and ranks.
 
 Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
 why Tacit refuses it and how to fix it.  ``exit_code`` is the exit code of the command line: 1 if a privacy
@@ -17,10 +17,12 @@ import functools
 import importlib
 import inspect
 import math
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
@@ -91,16 +93,12 @@ class TacitError(Exception):
 
     def _with_spelling(self, text: str) -> str:
         """Return the text with each argument between backticks replaced by its form in ``spelling``."""
-        spell = self.spelling or _in_python
+        spell = self.spelling or (lambda name, value: name if value is None else f"{name}={value}")
         parts = text.split("`")
         for place in range(1, len(parts), 2):
             name, _, value = parts[place].partition("=")
             parts[place] = spell(name, value or None)
         return "".join(parts)
-
-
-def _in_python(name: str, value: str | None) -> str:
-    return name if value is None else f"{name}={value}"
 
 
 @contextlib.contextmanager
@@ -264,15 +262,12 @@ def check_real(
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
     """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
-    if type(value) is int and low <= value and (high is None or value <= high):
-        return value
+    if not isinstance(value, bool) and isinstance(value, Integral):
+        value = int(value)
+        if low <= value and (high is None or value <= high):
+            return value
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
-    number = int(value)
-    if number < low or (high is not None and number > high):
-        raise InvalidInput(f"must be {allowed}", argument=name, value=number, why=why)
-    return number
+    raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
 
 
 def check_probability(name: str, value: object) -> float:
@@ -351,3 +346,39 @@ def check_small_delta(delta: float, records: int, unit: str) -> None:
             why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
             fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
         )
+
+
+# --- the processes of a run ---------------------------------------------------------------------------------
+#
+# The variables of a batch system such as SLURM are not read, because they describe the allocated resources
+# and not the number of processes that run this program.
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The rank of this process among all processes of the run, and among those on this machine."""
+
+    rank: int = 0
+    processes: int = 1
+    rank_here: int = 0
+    processes_here: int = 1
+
+
+def launched() -> Launch:
+    """Read ``WORLD_SIZE``, ``RANK``, ``LOCAL_WORLD_SIZE`` and ``LOCAL_RANK``."""
+    # If one of the first two is not set, there is one process.
+    processes, rank = _number("WORLD_SIZE"), _number("RANK")
+    if processes is None or rank is None:
+        return Launch()
+    rank_here, processes_here = _number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE")
+    return Launch(
+        rank,
+        processes,
+        rank if rank_here is None else rank_here,
+        processes if processes_here is None else processes_here,
+    )
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None

@@ -14,10 +14,10 @@ from query_oracles import fix_bits, policy_of
 from scipy import integrate
 
 from tacit.ledger import Column, Policy
-from tacit.queries.answer import Estimate, Reading, _plain, content_of, estimate
 from tacit.queries.engines import DuckDBEngine
 from tacit.queries.measures import Measure, Present, laplace_sum_reach
 from tacit.queries.plan import Compiled, RawTable, collect, compile_query, release_all, sampler
+from tacit.queries.private_table import Estimate, Reading, _plain, content_of, estimate
 from tacit.queries.query import (
     Aggregate,
     Compare,
@@ -112,7 +112,7 @@ def test_intervals_hold_under_replace_one_too(name: str) -> None:
 
 
 def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.queries.answer.LEVEL", 0.85)
+    monkeypatch.setattr("tacit.queries.private_table.LEVEL", 0.85)
     assert misses(estimates(Sum("age"), policy(), NOISE["laplace"]), float(FRAME.age.sum())) > 52
 
 

@@ -43,9 +43,8 @@ from tacit.queries import (
     Variance,
     register_table,
 )
-from tacit.queries.answer import Answer
 from tacit.queries.engines import Engine, EngineFailure
-from tacit.queries.private_table import PrivateTable
+from tacit.queries.private_table import Answer, PrivateTable
 from tacit.queries.statements import Statement
 
 COLUMNS = {

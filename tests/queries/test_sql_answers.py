@@ -18,7 +18,7 @@ import pytest
 from tacit.errors import TacitError
 from tacit.ledger import ApproximateBudget, Column, Ledger, Policy, PureBudget
 from tacit.queries import PrivateTable, register_table
-from tacit.queries.answer import Answer, Estimate
+from tacit.queries.private_table import Answer, Estimate
 
 N = 4_000
 EPSILON = 200.0

@@ -16,7 +16,7 @@ def main() -> None:
     try:
         from tacit.cli.app import run
         from tacit.cli.terminal import outliving_reader
-        from tacit.launched import launched
+        from tacit.errors import launched
     except ModuleNotFoundError as problem:
         if (problem.name or "").startswith("tacit"):
             raise  # a broken installation, not one without an extra

@@ -53,9 +53,7 @@ _OF_TABLES = (
 
 def command(
     context: typer.Context,
-    table: Annotated[
-        Path, argument("A .csv, .tsv (also .gz), .parquet or .arrow file, or a folder of pictures.")
-    ],
+    table: Annotated[Path, argument("A .csv, .tsv (also .gz), or .parquet file, or a folder of pictures.")],
     out: Annotated[Path | None, option("The file to write; default: TABLE.toml next to the table.")] = None,
     policy: Annotated[
         bool, typer.Option("--policy", help="Write a policy for a ledger instead of a run file.")

@@ -44,7 +44,7 @@ def init(ledger: _Where) -> int:
 
 
 def template(
-    table: Annotated[Path, argument("A .parquet, .arrow or .csv file.")],
+    table: Annotated[Path, argument("A .parquet or .csv file.")],
 ) -> int:
     """Print a policy to fill in, with the table's columns, as tacit init TABLE --policy writes it.
 

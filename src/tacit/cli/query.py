@@ -34,9 +34,8 @@ from tacit.errors import InvalidInput
 if TYPE_CHECKING:
     from tacit.ledger import Ledger, Policy
     from tacit.queries import Query
-    from tacit.queries.answer import Answer
     from tacit.queries.engines import Engine
-    from tacit.queries.private_table import PrivateTable, Quote
+    from tacit.queries.private_table import Answer, PrivateTable, Quote
     from tacit.queries.table_check import TableCheck
 
 

@@ -24,8 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from tacit.errors import InvalidInput, TacitError
-from tacit.launched import launched
+from tacit.errors import InvalidInput, TacitError, launched
 from tacit.rounding import finite
 
 if TYPE_CHECKING:

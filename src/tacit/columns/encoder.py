@@ -76,114 +76,17 @@ def feature_names(name: str, column: Column) -> Iterator[str]:
         yield from (f"{name}={value}" for value in (*column.listed, "other"))
     else:
         yield name
-    yield from (f"{name} {words}" for words in _bin_names(column.edges))
+    if edges := column.edges:
+        yield f"{name} < {edges[0]:g}"
+        yield from (f"{name} {low:g} to {high:g}" for low, high in itertools.pairwise(edges))
+        yield f"{name} >= {edges[-1]:g}"
     for part in column.parts:
         yield from (f"{name} {part}={value}" for value in PART_NAMES[part])
     if column.missing == "indicator":
         yield f"{name} missing"
 
 
-def parts_of(column: Column) -> int:
-    """Return how many features of a column can differ from 0 in one row; each is at most 1 in size."""
-    return 1 + bool(column.edges) + len(column.parts)
-
-
-def _bin_names(edges: Sequence[float]) -> Iterator[str]:
-    if edges:
-        yield f"< {edges[0]:g}"
-        yield from (f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges))
-        yield f">= {edges[-1]:g}"
-
-
 # --- cells ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    column: str
-    source: str
-    before: int
-
-    def __str__(self) -> str:
-        return f"column {self.column!r} of {self.source}"
-
-    def rows(self, places: NDArray[np.int64]) -> str:
-        first = (places[:10] + 1 + self.before).tolist()
-        return row_numbers(first, len(places))
-
-
-def features_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> Floats:
-    if is_one_hot(column):
-        block, lacking = _one_hot(cells, column, place, dialect)
-    else:
-        block, lacking = _scalar(cells, column, place, dialect)
-    match column.missing:
-        case "refuse":
-            _refuse_missing(lacking, place)
-        case "indicator":
-            block[lacking] = 0.0
-            block = np.concatenate([block, lacking[:, None].astype(np.float32)], axis=1)
-    return block
-
-
-def _one_hot(
-    cells: Cells, column: Column, place: Place, dialect: Dialect
-) -> tuple[Floats, NDArray[np.bool_]]:
-    codes, lacking = _codes(cells, column, place, dialect)
-    if column.missing not in ("refuse", "indicator"):
-        values = column.listed
-        value = _text_of(column.missing)
-        codes[lacking] = values.index(value) if value in values else len(values)
-    return np.eye(len(column.listed) + 1, dtype=np.float32)[codes], lacking
-
-
-def _text_of(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) else str(value)
-
-
-def _scalar(cells: Cells, column: Column, place: Place, dialect: Dialect) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the features (scaled value, bins, date parts), and whether each cell is missing."""
-    values = _read_numbers(cells, column, place, dialect)
-    lacking = np.isnan(values)
-    if column.missing not in ("refuse", "indicator"):
-        values = np.where(lacking, column.number_of(column.missing), values)
-    parts = [codes_of_part(part, column.kind, values) for part in column.parts]
-    blocks = [np.nan_to_num(_scaled(values, column), nan=0.0)[:, None]]
-    if column.edges:
-        codes = np.searchsorted(column.edges, np.clip(values, *bounds_of(column)), side="right")
-        blocks.append(np.eye(len(column.edges) + 1, dtype=np.float32)[codes])  # NaN: refused or zeroed later
-    blocks += [
-        np.eye(len(PART_NAMES[part]), dtype=np.float32)[codes]
-        for part, codes in zip(column.parts, parts, strict=True)
-    ]
-    return np.concatenate(blocks, axis=1), lacking
-
-
-def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
-    low, high = (0.0, 1.0) if column.kind == "boolean" else bounds_of(column)
-    scaled: NDArray[np.float64] = 2.0 * (np.clip(values, low, high) - low) / (high - low) - 1.0
-    return scaled.astype(np.float32)
-
-
-def _read_numbers(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.float64]:
-    """Read the cells as numbers, with NaN for missing ones, and refuse unreadable ones."""
-    try:
-        values, wrong = numbers_of(cells, column, dialect)
-    except InvalidInput as problem:  # the whole column is of another type
-        raise InvalidInput(f"{place}: {problem} Declare the kind that it has, or convert it.") from None
-    fault = _FAULTS[column.kind]
-    if column.kind == "integer" and not len(wrong):
-        wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))
-        fault = "are no whole numbers"
-    if len(wrong):
-        form = f" of the form {column.format!r}" if column.format else ""
-        raise InvalidInput(
-            f"{len(wrong):,} values in {place} {fault}{form} ({place.rows(wrong)}). Correct the table, or "
-            f"declare what the column is: {_FIXES.get(column.kind, 'its kind, its format')}, or words for a "
-            "missing value (missing_values)."
-        )
-    return values
-
 
 _OF_NUMBERS = "its kind, the form of its numbers (decimal, thousands, unit, below)"
 _OF_BOOLEANS = (
@@ -192,74 +95,140 @@ _OF_BOOLEANS = (
 _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS}
 
 
-def _codes(
-    cells: Cells, column: Column, place: Place, dialect: Dialect
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the index of each cell's value, and whether the cell is missing."""
-    # All undeclared values share one index, the number of declared values.
-    values = column.listed
-    words: Sequence[str | None]
-    if column.kind == "integer":
-        numbers = _read_numbers(cells, column, place, dialect)
-        words = [None if np.isnan(number) else str(int(number)) for number in numbers]
-    else:
-        words = words_of(cells, values, declared_missing(column, dialect))
-        if column.buckets is not None:
-            words = [None if word is None else values[_hash(word) % len(values)] for word in words]
-    number = {value: code for code, value in enumerate(values)}
-    codes = np.fromiter((number.get(word, len(values)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
-    return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
+@dataclass(frozen=True)
+class _CellsOfColumn:
+    """The cells of a column in some rows of a table, ``before`` of whose rows precede them."""
 
+    name: str
+    column: Column
+    cells: Cells
+    dialect: Dialect
+    source: str
+    before: int
 
-def _hash(word: str) -> int:
-    """Hash a word to the same number on every machine and in every version of Python."""
-    return zlib.crc32(word.encode())
+    def __str__(self) -> str:
+        return f"column {self.name!r} of {self.source}"
 
+    def rows(self, places: NDArray[np.int64]) -> str:
+        first = (places[:10] + 1 + self.before).tolist()
+        return row_numbers(first, len(places))
 
-def _refuse_missing(lacking: NDArray[np.bool_], place: Place, *, target: bool = False) -> None:
-    if not lacking.any():
-        return
-    rows = np.flatnonzero(lacking)
-    whole = not place.before and len(lacking) < ROWS  # this piece is the whole table
-    read = f"{'' if whole else 'the first '}{place.before + len(lacking):,}"
-    fix = (
-        "since nothing can be learnt from them"
-        if target
-        else 'or declare missing for the column: a public value that takes its place, or "indicator"'
-    )
-    raise InvalidInput(
-        f"{len(rows):,} of {read} rows lack {'the target' if target else 'a value'}, {place} "
-        f"({place.rows(rows)}). Remove these rows, {fix}."
-    )
+    def features(self) -> Floats:
+        block, lacking = self._one_hot() if is_one_hot(self.column) else self._scalar()
+        match self.column.missing:
+            case "refuse":
+                self._refuse_missing(lacking)
+            case "indicator":
+                block[lacking] = 0.0
+                block = np.concatenate([block, lacking[:, None].astype(np.float32)], axis=1)
+        return block
 
+    def targets(self) -> NDArray[np.int64] | Floats:
+        column = self.column
+        if column.kind == "boolean" or not _is_listed(column):
+            values = self._numbers()
+            self._refuse_missing(np.isnan(values), target=True)
+            return values.astype(np.int64) if column.kind == "boolean" else _scaled(values, column)[:, None]
+        codes, lacking = self._codes()
+        self._refuse_missing(lacking, target=True)
+        classes = classes_of(column)
+        if len(strange := np.flatnonzero(codes == len(classes))):
+            raise InvalidInput(
+                f"{len(strange):,} labels in {self} are not among the declared classes "
+                f"({', '.join(classes)}): {self.rows(strange)}. Declare every class, or mend the table."
+            )
+        return codes
 
-# --- targets ---------------------------------------------------------------------------------------------
+    def _one_hot(self) -> tuple[Floats, NDArray[np.bool_]]:
+        codes, lacking = self._codes()
+        values, missing = self.column.listed, self.column.missing
+        if missing not in ("refuse", "indicator"):
+            value = str(int(missing) if isinstance(missing, float) else missing)
+            codes[lacking] = values.index(value) if value in values else len(values)
+        return np.eye(len(values) + 1, dtype=np.float32)[codes], lacking
 
+    def _scalar(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the features (scaled value, bins, date parts), and whether each cell is missing."""
+        column, values = self.column, self._numbers()
+        lacking = np.isnan(values)
+        if column.missing not in ("refuse", "indicator"):
+            values = np.where(lacking, column.number_of(column.missing), values)
+        blocks = [np.nan_to_num(_scaled(values, column), nan=0.0)[:, None]]
+        if column.edges:
+            codes = np.searchsorted(column.edges, np.clip(values, *bounds_of(column)), side="right")
+            # NaN: refused or zeroed later
+            blocks.append(np.eye(len(column.edges) + 1, dtype=np.float32)[codes])
+        for part in column.parts:
+            codes = codes_of_part(part, column.kind, values)
+            blocks.append(np.eye(len(PART_NAMES[part]), dtype=np.float32)[codes])
+        return np.concatenate(blocks, axis=1), lacking
 
-def targets_of(cells: Cells, column: Column, place: Place, dialect: Dialect) -> NDArray[np.int64] | Floats:
-    if column.kind == "boolean" or not _is_listed(column):
-        values = _read_numbers(cells, column, place, dialect)
-        _refuse_missing(np.isnan(values), place, target=True)
-        return values.astype(np.int64) if column.kind == "boolean" else _scaled(values, column)[:, None]
-    codes, lacking = _codes(cells, column, place, dialect)
-    _refuse_missing(lacking, place, target=True)
-    classes = classes_of(column)
-    if len(strange := np.flatnonzero(codes == len(classes))):
-        raise InvalidInput(
-            f"{len(strange):,} labels in {place} are not among the declared classes ({', '.join(classes)}): "
-            f"{place.rows(strange)}. Declare every class, or mend the table."
+    def _numbers(self) -> NDArray[np.float64]:
+        """Read the cells as numbers, with NaN for missing ones, and refuse unreadable ones."""
+        column = self.column
+        try:
+            values, wrong = numbers_of(self.cells, column, self.dialect)
+        except InvalidInput as problem:  # the whole column is of another type
+            raise InvalidInput(f"{self}: {problem} Declare the kind that it has, or convert it.") from None
+        fault = _FAULTS[column.kind]
+        if column.kind == "integer" and not len(wrong):
+            wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))
+            fault = "are no whole numbers"
+        if len(wrong):
+            form = f" of the form {column.format!r}" if column.format else ""
+            raise InvalidInput(
+                f"{len(wrong):,} values in {self} {fault}{form} ({self.rows(wrong)}). Correct the table, or "
+                f"declare what the column is: {_FIXES.get(column.kind, 'its kind, its format')}, or words "
+                "for a missing value (missing_values)."
+            )
+        return values
+
+    def _codes(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the index of each cell's value, and whether the cell is missing."""
+        # All undeclared values share one index, the number of declared values.
+        column, values = self.column, self.column.listed
+        words: Sequence[str | None]
+        if column.kind == "integer":
+            words = [None if np.isnan(number) else str(int(number)) for number in self._numbers()]
+        else:
+            words = words_of(self.cells, values, declared_missing(column, self.dialect))
+            if column.buckets is not None:
+                # this hash is the same on every machine and in every version of Python
+                hashes = (None if word is None else zlib.crc32(word.encode()) for word in words)
+                words = [None if number is None else values[number % len(values)] for number in hashes]
+        code_of = {value: code for code, value in enumerate(values)}
+        codes = np.fromiter((code_of.get(word, len(values)) for word in words), np.int64, len(words))  # type: ignore[arg-type]
+        return codes, np.fromiter((word is None for word in words), np.bool_, len(words))
+
+    def _refuse_missing(self, lacking: NDArray[np.bool_], *, target: bool = False) -> None:
+        if not lacking.any():
+            return
+        rows = np.flatnonzero(lacking)
+        whole = not self.before and len(lacking) < ROWS  # this piece is the whole table
+        read = f"{'' if whole else 'the first '}{self.before + len(lacking):,}"
+        fix = (
+            "since nothing can be learnt from them"
+            if target
+            else 'or declare missing for the column: a public value that takes its place, or "indicator"'
         )
-    return codes
+        raise InvalidInput(
+            f"{len(rows):,} of {read} rows lack {'the target' if target else 'a value'}, {self} "
+            f"({self.rows(rows)}). Remove these rows, {fix}."
+        )
+
+
+def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
+    low, high = (0.0, 1.0) if column.kind == "boolean" else bounds_of(column)
+    scaled: NDArray[np.float64] = 2.0 * (np.clip(values, low, high) - low) / (high - low) - 1.0
+    return scaled.astype(np.float32)
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts, of which a pretrained model reads the first ``length`` tokens, L.
+    """A column of texts, of which a pretrained model reads the first ``length`` tokens, L."""
 
-    ``tokens`` turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
-    independently of the others. It is not part of the schema: who reads a saved schema gives it again.
-    """
-
+    # ``tokens`` turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
+    # independently of the others. It is not part of the schema: who reads a saved schema gives it again.
     name: str
     length: int
     tokens: Callable[[Sequence[str]], Any] | None = field(default=None, compare=False, repr=False)
@@ -388,7 +357,9 @@ class Encoder:
     @property
     def longest(self) -> float:
         """An upper bound on the norm of a row of :meth:`inputs` to which a constant 1 is appended."""
-        return math.sqrt(1 + sum(parts_of(self.columns[name]) for name in self._declared))
+        # each of these features is at most 1 in size; in one row, at most one per bin and part differs from 0
+        columns = [self.columns[name] for name in self._declared]
+        return math.sqrt(1 + sum(1 + bool(column.edges) + len(column.parts) for column in columns))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -421,12 +392,8 @@ class Encoder:
             InvalidInput: if a column is absent, a cell is unreadable, or a cell is missing in a column that
                 refuses missing cells.
         """
-        table = cells_of_frame(cells, self.inputs_of, source)
-        _rows_of(table, source)
-        blocks = [
-            features_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
-            for name in self._declared
-        ]
+        table = _table_of(cells, self.inputs_of, source)
+        blocks = [self._cells(name, table, source, before).features() for name in self._declared]
         if self.text is not None:
             blocks.insert(0, self.text.read(table[self.text.name], source, before))
         return np.concatenate(blocks, axis=1)
@@ -443,13 +410,12 @@ class Encoder:
         """
         if self.target is None:
             raise InvalidInput("these columns have no target. Name it with target.")
-        table = cells_of_frame(cells, self.target_names, source)
-        _rows_of(table, source)
-        blocks = [
-            targets_of(table[name], self.columns[name], Place(name, source, before), self.dialect)
-            for name in self.target_names
-        ]
+        table = _table_of(cells, self.target_names, source)
+        blocks = [self._cells(name, table, source, before).targets() for name in self.target_names]
         return blocks[0] if isinstance(self.target, str) else np.column_stack(blocks).astype(np.float32)
+
+    def _cells(self, name: str, table: Mapping[str, Cells], source: str, before: int) -> _CellsOfColumn:
+        return _CellsOfColumn(name, self.columns[name], table[name], self.dialect, source, before)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
         """Yield the features of a file, ``rows`` rows at a time, with the numbers of these rows.
@@ -546,8 +512,9 @@ def _check_several(encoder: Encoder) -> None:
         )
 
 
-def _rows_of(table: Mapping[str, Cells], source: str) -> int:
+def _table_of(cells: Mapping[str, Cells], columns: Sequence[str], source: str) -> Mapping[str, Cells]:
+    table = cells_of_frame(cells, columns, source)
     lengths = {name: len(cells) for name, cells in table.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInput(f"the columns of {source} must have one length; got {lengths}.")
-    return next(iter(lengths.values()))
+    return table

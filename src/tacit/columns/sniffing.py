@@ -29,6 +29,7 @@ from tacit.columns.tables import (
     MISSING_WORDS,
     Cells,
     arrow_cells,
+    arrow_with_parquet,
     cells_of_frame,
     check_names,
     names_of_file,
@@ -202,11 +203,14 @@ def _doubt(numbers: _Numbers) -> str:
 # --- dates -------------------------------------------------------------------------------------------------
 
 
+_ISO_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+
+
 def _dates(cells: Sequence[str]) -> list[tuple[str, str]]:
     """Return each kind and format in which all cells are dates or datetimes; ISO is an empty format."""
     if not any(map(str.isdigit, cells[0])):
         return []
-    if all(map(_is_iso_date, cells)):
+    if all(re.fullmatch(_ISO_DAY, cell) and _reads(cell, "%Y-%m-%d") for cell in cells):
         return [("date", "")]
     if all(map(_is_iso_time, cells)):
         return [("datetime", "")]
@@ -219,18 +223,11 @@ def _dates(cells: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _is_iso_date(cell: str) -> bool:
-    return bool(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", cell)) and _reads(cell, "%Y-%m-%d")
-
-
 def _is_iso_time(cell: str) -> bool:
-    if not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]", cell):
-        return False
     try:
-        datetime.fromisoformat(cell)
+        return bool(re.match(f"{_ISO_DAY}[T ]", cell) and datetime.fromisoformat(cell))
     except ValueError:
         return False
-    return True
 
 
 def _all_read(cells: Sequence[str], form: str) -> bool:
@@ -242,13 +239,6 @@ def _reads(cell: str, form: str) -> bool:
         return 1850 <= datetime.strptime(cell, form).year <= 2150
     except ValueError:
         return False
-
-
-def _date_column(forms: Sequence[tuple[str, str]]) -> FoundColumn:
-    kind, form = forms[0]
-    if len(forms) == 1:
-        return FoundColumn(kind, {"format": form} if form else {})
-    return FoundColumn(kind, formats=tuple(each for _, each in forms))
 
 
 # --- all kinds ---------------------------------------------------------------------------------------------
@@ -265,10 +255,14 @@ def _column_of(cells: Sequence[str], numbers: _Numbers, table: tuple[str, str]) 
             return FoundColumn("boolean", words=_in_case(pair, cells), doubt=_ONE_OF_TWO)
     if any(map(_LEADING_ZERO.fullmatch, cells)):  # 00123 is a code, not the number 123
         return _word_column(cells)
-    if numbers.formats and not _compact_days(cells):
+    days = all(len(cell) == 8 and cell.isdigit() for cell in cells) and _all_read(cells, "%Y%m%d")
+    if numbers.formats and not days:
         return _number_column(numbers, table)
     if dates := _dates(cells):
-        return _date_column(dates)
+        kind, form = dates[0]
+        if len(dates) > 1:
+            return FoundColumn(kind, formats=tuple(each for _, each in dates))
+        return FoundColumn(kind, {"format": form} if form else {})
     return _word_column(cells)
 
 
@@ -276,10 +270,6 @@ def _in_case(pair: tuple[str, str], cells: Sequence[str]) -> tuple[str, str]:
     """Return the two words in the case in which the cells have them; in lower case if there are several."""
     spellings = [(change(pair[0]), change(pair[1])) for change in (str.lower, str.capitalize, str.upper)]
     return next((words for words in spellings if set(cells) <= set(words)), pair)
-
-
-def _compact_days(cells: Sequence[str]) -> bool:
-    return all(len(cell) == 8 and cell.isdigit() for cell in cells) and _all_read(cells, "%Y%m%d")
 
 
 def _word_column(cells: Sequence[str]) -> FoundColumn:
@@ -327,7 +317,6 @@ SAMPLE_ROWS = 1000
 
 _ENDINGS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 _SEPARATORS = (",", ";", "\t", "|")
-_TYPED = (".parquet", ".pq", ".arrow", ".feather")
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _LONGEST_LINE = 1 << 20  # bytes
 
@@ -337,7 +326,7 @@ class Sniffed:
     """The proposed format of a table and of its columns."""
 
     # the settings of ``[table]``: separator, quote, encoding, decimal, thousands. They are empty for a
-    # Parquet or Arrow file.
+    # Parquet file.
     dialect: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, FoundColumn]  # for each column, its kind and formats
     unnamed: tuple[int, ...] = ()  # the positions, from 1, of columns without a name, which cannot be used
@@ -348,11 +337,11 @@ def sniff(path: Path | str) -> Sniffed:
     """Propose the dialect and the columns of a table; see the guarantee of the module.
 
     Args:
-        path: a .csv or .tsv file, which may also end in .gz, or a .parquet, .arrow or .feather file.
+        path: a .csv or .tsv file, which may also end in .gz, or a .parquet file.
 
     Raises:
         InvalidInput: if the file cannot be read, is not a table, or does not begin with a line of names.
-        MissingExtra: if the file is Parquet, Arrow or Feather, and pyarrow is not installed.
+        MissingExtra: if the file is Parquet, and pyarrow is not installed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "people.csv"
@@ -363,12 +352,12 @@ def sniff(path: Path | str) -> Sniffed:
     """
     path = Path(path)
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
-    if ending in _TYPED:
-        return _typed_table(path, ending)
+    if ending in (".parquet", ".pq"):
+        return _typed_table(path)
     if ending not in _ENDINGS:
         raise InvalidInput(
             f"{path.name!r} is no table that can be read. Give a .csv or .tsv file (also with .gz), or a "
-            ".parquet, .arrow or .feather file. Save a spreadsheet as CSV."
+            ".parquet file. Save a spreadsheet as CSV."
         )
     raw, whole = _first_lines(path)
     encoding = _encoding(raw, path)
@@ -468,7 +457,10 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         raise InvalidInput(f"the table {path} is empty; it must begin with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
-    wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not _are_counted(header)]
+    named = [name for name in header if name]
+    counted = [[str(at + first) for at in range(len(named))] for first in (0, 1)]  # defaults of data frames
+    are_counted = len(named) > 1 and named in counted
+    wrong = [at for at, name in enumerate(header, 1) if looks_like_data(name) and not are_counted]
     among = _names_among_values(header, below)
     if 2 * len(among) >= sum(map(bool, header)):  # if fewer, names such as "male" may equal values by chance
         wrong += [header.index(name) + 1 for name in among]
@@ -482,17 +474,8 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         raise InvalidInput(
             f"the first line of {path} names no column; a table must begin with the names of its columns."
         )
-    names = [name for name in header if name]
-    check_names(names, names, f"the table {path}")
+    check_names(named, named, f"the table {path}")
     return header, below
-
-
-def _are_counted(header: Sequence[str]) -> bool:
-    """Return whether the names are 0, 1, 2, ... or 1, 2, 3, ..., the defaults of data frames."""
-    names = [name for name in header if name]
-    return len(names) > 1 and any(
-        names == [str(at) for at in range(start, start + len(names))] for start in (0, 1)
-    )
 
 
 def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -504,15 +487,17 @@ def _names_among_values(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
 # --- files with types --------------------------------------------------------------------------------------
 
 
-def _typed_table(path: Path, ending: str) -> Sniffed:
-    needed("pyarrow.parquet", "tables", "reading the types of a table")
+def _typed_table(path: Path) -> Sniffed:
+    pyarrow = arrow_with_parquet()
     types = needed("pyarrow.types", "tables", "reading the types of a table")
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
-        first = _first_rows_of_parquet(path) if ending in (".parquet", ".pq") else _first_rows_of_arrow(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            batches = list(islice(file.iter_batches(batch_size=SAMPLE_ROWS), 1))
+            first = pyarrow.Table.from_batches(batches, schema=file.schema_arrow)
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may contain a cell
-        raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not {ending[1:]}.") from None
+        raise InvalidInput(f"the table {path} cannot be read: it is damaged, or not parquet.") from None
     check_names(first.schema.names, first.schema.names, f"the table {path}")
     kinds = {
         "boolean": [types.is_boolean],
@@ -522,41 +507,19 @@ def _typed_table(path: Path, ending: str) -> Sniffed:
         "datetime": [types.is_timestamp],
         "category": [types.is_string, types.is_large_string, types.is_dictionary],
     }
-    typed = {
-        each.name: next(
-            (kind for kind, tests in kinds.items() if any(is_of(each.type) for is_of in tests)), ""
-        )
-        for each in first.schema
-    }
-    refinable = ("integer", "number", "category")
-    cells = {
-        name: [word or "" for word in words_of(arrow_cells(first.column(name)))]
-        for name, kind in typed.items()
-        if kind in refinable
-    }
+    typed = {}
+    cells = {}
+    for column in first.schema:
+        kind = next((kind for kind, tests in kinds.items() if any(is_of(column.type) for is_of in tests)), "")
+        typed[column.name] = kind
+        if kind in ("integer", "number", "category"):  # the rows may say more than the type
+            cells[column.name] = [word or "" for word in words_of(arrow_cells(first.column(column.name)))]
     _, by_rows = find_columns(cells, ",", (".", ""))
     columns = {
         name: _merged(kind, by_rows[name]) if name in by_rows else corrected_by_name(name, FoundColumn(kind))
         for name, kind in typed.items()
     }
     return Sniffed(columns=columns, rows=first.num_rows)
-
-
-def _first_rows_of_parquet(path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        batches = list(islice(file.iter_batches(batch_size=SAMPLE_ROWS), 1))
-        return pa.Table.from_batches(batches, schema=file.schema_arrow)
-
-
-def _first_rows_of_arrow(path: Path) -> Any:
-    import pyarrow as pa
-
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
-        batches = [file.get_batch(0)] if file.num_record_batches else []
-        return pa.Table.from_batches(batches, schema=file.schema).slice(0, SAMPLE_ROWS)
 
 
 def _merged(kind: str, column: FoundColumn) -> FoundColumn:

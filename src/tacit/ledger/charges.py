@@ -97,16 +97,12 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
     if policy.relation is not Adjacency.REPLACE_ONE:
         return
     for base, _ in flatten(event):
-        if not _is_noise_on_a_sum(base):
+        noise = base.event if isinstance(base, PoissonSampled) else base
+        if not isinstance(noise, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace):
             raise UnsupportedEvent(
                 f"{base!r} on one block has no proven price under replace-one: the exchanged record may "
                 "change block, so a block gains or loses a record. Charge the whole data set instead."
             )
-
-
-def _is_noise_on_a_sum(base: Event) -> bool:
-    inner = base.event if isinstance(base, PoissonSampled) else base
-    return isinstance(inner, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace)
 
 
 @dataclass(frozen=True)
@@ -265,7 +261,6 @@ class Verdict:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
 
     def to_data(self) -> dict[str, Any]:
-        """Return the verdict as plain data, in the form that the history shows."""
         return {"rules": _RULES, "missing": list(self.missing), "outside": list(self.outside)}
 
 

@@ -1,9 +1,4 @@
-"""The interface of a ledger: price, reserve, run, settle.
-
-The ledger reserves a charge in one transaction, before data is read. It stores the answer in a second
-transaction, before anyone sees the answer. If the process crashes in between, the charge stays spent, as an
-answer may have been computed. There are no refunds.
-"""
+"""The interface of a ledger: price, reserve, run, settle."""
 
 from __future__ import annotations
 
@@ -60,6 +55,10 @@ from tacit.ledger.verification import Verification, replay
 
 if TYPE_CHECKING:
     from tacit.ledger.store import Store
+
+# The ledger reserves a charge in one transaction, before data is read. It stores the answer in a second
+# transaction, before anyone sees the answer. If the process crashes in between, the charge stays spent, as an
+# answer may have been computed. There are no refunds.
 
 
 @final

@@ -5,7 +5,6 @@ A policy is public, and nothing in it is read from the data.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import tomllib
@@ -74,6 +73,32 @@ class Budget(ABC):
 
     mode: ClassVar[str]
     epsilon: float
+    delta: float  # not of every budget, as the next one
+    threshold_delta: float
+
+    def __post_init__(self) -> None:
+        for name, unit, most in (("epsilon", UNIT, _LARGEST), ("delta", DELTA_UNIT, 1.0)):
+            if not hasattr(self, name):
+                continue
+            limit = check_real(
+                f"{name} of a budget",
+                getattr(self, name),
+                low=0.0,
+                high=most,
+                open_low=True,
+                open_high=name == "delta",
+            )
+            if decimal(limit) * unit < 1:
+                raise InvalidInput(
+                    f"{name} of a budget must be at least {1 / unit:g}; got {limit!r}. The ledger counts in "
+                    "that unit."
+                )
+            object.__setattr__(self, name, limit)
+        if hasattr(self, "threshold_delta"):
+            share = check_real(
+                "threshold_delta", self.threshold_delta, low=0.0, high=self.delta, open_high=True
+            )
+            object.__setattr__(self, "threshold_delta", share)
 
     @property
     def limit(self) -> tuple[float, float]:
@@ -127,6 +152,17 @@ class Budget(ABC):
             )
         return tuple(part for part in cost if type(part) is int)
 
+    @property
+    def _conversion(self) -> float:
+        """The part of delta that thresholds leave for the conversion to epsilon, rounded down."""
+        rest = decimal(self.delta) - decimal(self.threshold_delta)
+        rounded = float(rest)
+        return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
+
+    def _delta_of(self, spent: Cost) -> float:
+        """Return the delta of thresholds, and that of the conversion if anything was charged."""
+        return (self._conversion if any(spent[:-1]) else 0.0) + spent[-1] / DELTA_UNIT
+
     def _pure_room(self, room: Cost) -> float:
         """Return about the largest pure epsilon whose price fits into ``room``; slots may be negative."""
         return room[0] / UNIT
@@ -164,40 +200,6 @@ def above(units: int) -> float:
     return math.nextafter(units / UNIT, math.inf)
 
 
-def check_limit(budget: Budget, epsilon: object, *deltas: object) -> None:
-    """Check and set the limits of a budget: epsilon, and delta if the budget has one."""
-    checked = check_real("epsilon of a budget", epsilon, low=0.0, high=_LARGEST, open_low=True)
-    if decimal(checked) * UNIT < 1:
-        raise InvalidInput(
-            f"epsilon of a budget must be at least 1e-12; got {checked!r}. The ledger counts in that unit."
-        )
-    object.__setattr__(budget, "epsilon", checked)
-    for delta in deltas:
-        checked = check_real("delta of a budget", delta, low=0.0, high=1.0, open_low=True, open_high=True)
-        if decimal(checked) * DELTA_UNIT < 1:
-            raise InvalidInput(
-                f"delta of a budget must be at least 1e-18; got {checked!r}. The ledger counts in that unit."
-            )
-        object.__setattr__(budget, "delta", checked)
-
-
-def check_share(budget: Budget, name: str, value: object, delta: float) -> None:
-    share = check_real(name, value, low=0.0, high=delta, open_high=True)
-    object.__setattr__(budget, name, share)
-
-
-def conversion_delta(delta: float, threshold: float) -> float:
-    """Return the part of delta that thresholds leave for the conversion to epsilon, rounded down."""
-    rest = decimal(delta) - decimal(threshold)
-    rounded = float(rest)
-    return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
-
-
-def balance_delta(total: int, conversion: float, leaks: int) -> float:
-    """Return the delta of a total: that of thresholds, and that of the conversion if anything was charged."""
-    return (conversion if total else 0.0) + leaks / DELTA_UNIT
-
-
 @final
 @dataclass(frozen=True)
 class PureBudget(Budget):
@@ -214,9 +216,6 @@ class PureBudget(Budget):
 
     mode: ClassVar[str] = "pure"
     epsilon: float
-
-    def __post_init__(self) -> None:
-        check_limit(self, self.epsilon)
 
     slots = ("epsilon",)
 
@@ -259,9 +258,6 @@ class ApproximateBudget(Budget):
     epsilon: float
     delta: float
 
-    def __post_init__(self) -> None:
-        check_limit(self, self.epsilon, self.delta)
-
     slots = ("epsilon", "delta")
 
     @cached_property
@@ -303,7 +299,9 @@ def _epsilon_as_one(event: Event, adjacency: Adjacency, delta: float) -> float:
 
 
 def budget_from_data(data: object, where: str = "a budget") -> Budget:
-    kinds: dict[str, Any] = {kind.mode: kind for kind in Budget.__subclasses__()}
+    kinds: dict[str, Any] = {
+        kind.mode: kind for kind in (PureBudget, ApproximateBudget, ZeroConcentratedBudget, RenyiBudget)
+    }
     section = check_settings(where, data, data if isinstance(data, Mapping) else (), ["mode"])
     mode = check_in(f"{where} mode", section["mode"], tuple(kinds))
     attributes = fields(kinds[mode])
@@ -339,8 +337,7 @@ class ZeroConcentratedBudget(Budget):
     threshold_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        check_limit(self, self.epsilon, self.delta)
-        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        super().__post_init__()
         if self.cap[0] == 0:
             raise InvalidInput(
                 f"epsilon {self.epsilon!r} at delta {self.delta!r} is too small for zCDP: its rho is below "
@@ -353,7 +350,7 @@ class ZeroConcentratedBudget(Budget):
     @cached_property
     def cap(self) -> Cost:
         """The largest rho that implies (epsilon, delta - threshold_delta)-DP at the best order."""
-        rho = _largest_rho(self.epsilon, conversion_delta(self.delta, self.threshold_delta))
+        rho = _largest_rho(self.epsilon, self._conversion)
         return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
@@ -363,9 +360,8 @@ class ZeroConcentratedBudget(Budget):
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the epsilon and delta of a total, converted at the best order."""
-        conversion = conversion_delta(self.delta, self.threshold_delta)
-        epsilon = zcdp_curve(above(spent[0])).epsilon(conversion) if spent[0] else 0.0
-        return epsilon, balance_delta(spent[0], conversion, spent[1])
+        epsilon = zcdp_curve(above(spent[0])).epsilon(self._conversion) if spent[0] else 0.0
+        return epsilon, self._delta_of(spent)
 
     def _pure_room(self, room: Cost) -> float:
         return math.sqrt(2.0 * max(room[0], 0) / UNIT)  # a pure epsilon is epsilon^2 / 2-zCDP
@@ -398,8 +394,7 @@ class RenyiBudget(Budget):
     threshold_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        check_limit(self, self.epsilon, self.delta)
-        check_share(self, "threshold_delta", self.threshold_delta, self.delta)
+        super().__post_init__()
         if not isinstance(self.orders, list | tuple):  # JSON gives a list
             raise InvalidInput(f"orders must be a list of numbers above 1; got {self.orders!r}.")
         candidates = tuple(self.orders) or _usual_orders(self.epsilon, self.delta)
@@ -424,8 +419,7 @@ class RenyiBudget(Budget):
     @property
     def order_delta(self) -> float:
         """The part of delta for the conversion at each order, rounded down."""
-        conversion = conversion_delta(self.delta, self.threshold_delta)
-        return math.nextafter(conversion / len(self.orders), 0.0)
+        return math.nextafter(self._conversion / len(self.orders), 0.0)
 
     @cached_property
     def cap(self) -> Cost:
@@ -449,12 +443,11 @@ class RenyiBudget(Budget):
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
         """Return the epsilon and delta of a total, converted at the best order with its part of delta."""
-        conversion = conversion_delta(self.delta, self.threshold_delta)
         totals = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
         if all(part >= ENDLESS for part in totals):
             epsilon = math.inf
-        return epsilon, balance_delta(max(spent[:-1]), conversion, spent[-1])
+        return epsilon, self._delta_of(spent)
 
 
 def _epsilons(totals: Sequence[int], orders: tuple[float, ...], delta: float) -> Array:
@@ -648,7 +641,7 @@ class Policy:
         """Return the policy as plain data, with all fields."""
         data: dict[str, Any] = {
             item.name: getattr(self, item.name)
-            for item in dataclasses.fields(self)
+            for item in fields(self)
             if item.name not in ("columns", "dialect")
         }
         changed = {
@@ -680,16 +673,11 @@ class Policy:
     @classmethod
     def from_data(cls, data: object) -> Policy:
         """Read a policy from the plain data of :meth:`to_data`; fields with defaults may be absent."""
-        names = [item.name for item in dataclasses.fields(cls)]
+        names = [item.name for item in fields(cls)]
         settings = check_settings("a policy", data, names, ["unit", "adjacency", "budget"])
-        columns = settings.get("columns", {})
-        if not isinstance(columns, Mapping):
-            raise InvalidInput(f"columns must be an object of columns by name; got {columns!r}.")
         parts = {
             "budget": budget_from_data(settings["budget"]),
-            "columns": {
-                str(name): Column.from_data(facts, f"column {name!r}") for name, facts in columns.items()
-            },
+            "columns": parse_columns(settings.get("columns", {}), source="a policy: "),
             "dialect": Dialect.from_data(settings.get("dialect", {}), "dialect"),
         }
         return cls(**settings | parts)

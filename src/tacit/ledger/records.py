@@ -1,11 +1,4 @@
-"""The entries, charges, prices and errors of a ledger; entries form a chain of hashes.
-
-The body of an entry is canonical JSON (keys sorted, no spaces, no NaN). Its hash is the SHA-256 of the
-previous hash and that text. The last hash shows whether any entry was changed, added or removed.
-
-A plain hash of a table or a question would confirm a guess, as an attacker can hash the guess and compare. A
-keyed hash (HMAC-SHA-256) includes a secret of the ledger, so only a process that has the ledger can compare.
-"""
+"""The entries, charges, prices and errors of a ledger; entries form a chain of hashes."""
 
 from __future__ import annotations
 
@@ -23,6 +16,14 @@ from typing import Any, TypeAlias
 
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger.policy import Cost, Policy
+
+# The body of an entry is canonical JSON (keys sorted, no spaces, no NaN). Its hash is the SHA-256 of the
+# previous hash and that text. The last hash shows whether any entry was changed, added or removed.
+#
+# A plain hash of a table or a question would confirm a guess, as an attacker can hash the guess and compare.
+# A keyed hash (HMAC-SHA-256) includes a secret of the ledger, so only a process that has the ledger can
+# compare.
+
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

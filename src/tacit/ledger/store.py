@@ -1,12 +1,4 @@
-"""The tables of a ledger, and the SQL statements and transactions on them, for both database engines.
-
-* ``ledger``: one row with the ledger's identity.
-* ``dataset``: for each data set, its policy, its cap, what is spent, and the head of its history.
-* ``charge``: one row per request and data set, with its state and, once settled, its answer.
-* ``content``: the fingerprints of registered contents, which the ledger recognises under a second name.
-* ``entry``: the history, to which the ledger only adds. The primary key (data set, number) prevents two
-  transactions from adding the same entry, even without the lock on the data set's row.
-"""
+"""The tables of a ledger, and the SQL statements and transactions on them, for both database engines."""
 
 from __future__ import annotations
 
@@ -40,6 +32,14 @@ except ImportError:
 
 from tacit.ledger.policy import Cost, Policy, Spent
 from tacit.ledger.records import GENESIS, Entry, LeaseLost, LedgerUnavailable, canonical, entry_hash, moment
+
+# * ``ledger``: one row with the ledger's identity.
+# * ``dataset``: for each data set, its policy, its cap, what is spent, and the head of its history.
+# * ``charge``: one row per request and data set, with its state and, once settled, its answer.
+# * ``content``: the fingerprints of registered contents, which the ledger recognises under a second name.
+# * ``entry``: the history, to which the ledger only adds. The primary key (data set, number) prevents two
+#   transactions from adding the same entry, even without the lock on the data set's row.
+
 
 # --- the two database engines ------------------------------------------------------------------------------
 #
@@ -105,12 +105,7 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
 
 
 def prepare(target: Target) -> None:
-    """Make the empty file of a new SQLite ledger, readable by its owner only.
-
-    Raises:
-        InvalidInput: if the folder of the file is missing, or the path is a folder.
-        PrivacyRefusal: if the file would be on a network file system.
-    """
+    """Make the empty file of a new SQLite ledger, readable by its owner only."""
     if target.path is None:
         return
     if not target.path.parent.is_dir():
@@ -131,30 +126,19 @@ def _refuse_folder(path: Path) -> None:
 def connect(target: Target) -> Engine:
     if target.kind == "postgresql":
         return _postgresql(target.url)
-    if target.path is None:
-        return _sqlite(
-            lambda: sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None), "memory"
-        )
-    _refuse_folder(target.path)
-    if not target.path.is_file():
-        raise InvalidInput(f"there is no ledger at {str(target.path)!r}. Make one with `tacit ledger init`.")
-    refuse_network(target.path)
-    name = f"file:{quote(str(target.path.resolve()))}?mode=rw"
-    return _sqlite(
-        lambda: sqlite3.connect(
-            name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
-        ),
-        "file",
-    )
-
-
-def _sqlite(creator: Any, kind: str) -> Engine:
-    if kind == "memory":
-        engine = create_engine("sqlite://", creator=creator, poolclass=StaticPool)
-    else:
-        engine = create_engine(
-            "sqlite://", creator=creator, poolclass=QueuePool, pool_size=2, max_overflow=-1
-        )
+    path = target.path
+    options: dict[str, Any] = {"check_same_thread": False, "isolation_level": None}
+    pool: dict[str, Any] = {"poolclass": StaticPool}
+    name = ":memory:"
+    if path is not None:
+        _refuse_folder(path)
+        if not path.is_file():
+            raise InvalidInput(f"there is no ledger at {str(path)!r}. Make one with `tacit ledger init`.")
+        refuse_network(path)
+        name = f"file:{quote(str(path.resolve()))}?mode=rw"
+        options |= {"uri": True, "timeout": BUSY_SECONDS}
+        pool = {"poolclass": QueuePool, "pool_size": 2, "max_overflow": -1}
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(name, **options), **pool)
 
     @event.listens_for(engine, "connect")
     def settings(connection: sqlite3.Connection, _record: object) -> None:
@@ -163,7 +147,7 @@ def _sqlite(creator: Any, kind: str) -> Engine:
         connection.execute("PRAGMA fullfsync=ON")  # macOS: fsync alone does not reach the disk there
         connection.execute("PRAGMA checkpoint_fullfsync=ON")
         connection.execute("PRAGMA trusted_schema=OFF")
-        if kind == "file":
+        if path is not None:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise PrivacyRefusal(
@@ -180,7 +164,7 @@ def _sqlite(creator: Any, kind: str) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         reads = connection.get_execution_options().get("reads", False)
-        if kind == "file" and not reads:
+        if path is not None and not reads:
             _wait_for_turn(connection)
         else:
             connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
@@ -319,26 +303,40 @@ META = sa.MetaData()
 # SQLite numbers rows only for INTEGER keys
 _ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
+
+def _column(name: str, kind: Any = sa.Text, **settings: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False, **settings)
+
+
+def _place() -> list[sa.Column[Any]]:
+    """Return the key of a table: the data set, and the number of an entry of its history."""
+    own: dict[str, Any] = {"primary_key": True, "autoincrement": False}
+    return [
+        sa.Column("dataset_id", _ROW_NUMBER, sa.ForeignKey("dataset.id"), **own),
+        sa.Column("seq", sa.BigInteger, **own),
+    ]
+
+
 LEDGER = sa.Table(
     "ledger",
     META,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("uuid", sa.Text, nullable=False),
-    sa.Column("secret", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
+    _column("uuid"),
+    _column("secret"),
+    _column("version", sa.Integer),
 )
 DATASET = sa.Table(
     "dataset",
     META,
     sa.Column("id", _ROW_NUMBER, sa.Identity(), primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, unique=True),
-    sa.Column("policy", sa.Text, nullable=False),
-    sa.Column("cap", sa.Text, nullable=False),
-    sa.Column("spent", sa.Text, nullable=False),
-    sa.Column("head_seq", sa.BigInteger, nullable=False),
-    sa.Column("head_hash", sa.Text, nullable=False),
-    sa.Column("head_time", sa.BigInteger, nullable=False),
-    sa.Column("opened", sa.BigInteger, nullable=False),
+    _column("name", unique=True),
+    _column("policy"),
+    _column("cap"),
+    _column("spent"),
+    _column("head_seq", sa.BigInteger),
+    _column("head_hash"),
+    _column("head_time", sa.BigInteger),
+    _column("opened", sa.BigInteger),
 )
 CHARGE = sa.Table(
     "charge",
@@ -346,13 +344,13 @@ CHARGE = sa.Table(
     sa.Column("id", _ROW_NUMBER, sa.Identity(), primary_key=True),
     sa.Column("dataset_id", _ROW_NUMBER, sa.ForeignKey("dataset.id"), nullable=False),
     sa.Column("origin", _ROW_NUMBER, sa.ForeignKey("charge.id")),
-    sa.Column("idem_key", sa.Text, nullable=False),
-    sa.Column("request_hash", sa.Text, nullable=False),
-    sa.Column("cost", sa.Text, nullable=False),
+    _column("idem_key"),
+    _column("request_hash"),
+    _column("cost"),
     sa.Column("block", sa.Text),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("token_hash", sa.Text, nullable=False),
-    sa.Column("lease_ends", sa.BigInteger, nullable=False),
+    _column("state"),
+    _column("token_hash"),
+    _column("lease_ends", sa.BigInteger),
     sa.Column("answer", sa.Text),
     sa.UniqueConstraint("dataset_id", "idem_key"),
     sa.CheckConstraint("state IN ('RESERVED', 'SETTLED', 'FORFEITED')"),
@@ -360,22 +358,9 @@ CHARGE = sa.Table(
     sa.Index("charge_by_state", "dataset_id", "state"),
 )
 CONTENT = sa.Table(
-    "content",
-    META,
-    sa.Column("dataset_id", _ROW_NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),  # the number of its entry
-    sa.Column("fingerprint", sa.Text, nullable=False, index=True),
-    sa.Column("block", sa.Text),
+    "content", META, *_place(), _column("fingerprint", index=True), sa.Column("block", sa.Text)
 )
-ENTRY = sa.Table(
-    "entry",
-    META,
-    sa.Column("dataset_id", _ROW_NUMBER, sa.ForeignKey("dataset.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("prev_hash", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
+ENTRY = sa.Table("entry", META, *_place(), _column("body"), _column("prev_hash"), _column("hash"))
 
 
 @dataclass(frozen=True)
@@ -401,11 +386,9 @@ class DatasetRow:
 
 @dataclass(frozen=True)
 class ChargeRow:
-    """One charge as the database stores it.
+    """One charge as the database stores it."""
 
-    ``origin`` is the id of the charge to a derived data set that this charge mirrors; None for an original.
-    """
-
+    # ``origin`` is the id of the charge to a derived data set that this charge mirrors; None for an original.
     id: int
     dataset_id: int
     origin: int | None
@@ -430,10 +413,6 @@ def _spent(text: str) -> Spent:
     return {block: tuple(map(index, cost)) for block, cost in json.loads(text).items()}
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 _READ: dict[str, Callable[[Any], Any]] = {
     "policy": lru_cache(maxsize=256)(Policy.from_json),
     "cap": _cost,
@@ -443,19 +422,12 @@ _READ: dict[str, Callable[[Any], Any]] = {
 """The readers of the columns that contain JSON, by the name of the column."""
 
 
-def dataset_row(row: Any) -> DatasetRow:
-    return _read(DatasetRow, row, row.name)
-
-
-def charge_row(row: Any) -> ChargeRow:
-    return _read(ChargeRow, row, row.idem_key)
-
-
-def _read(kind: type[_Row], row: Any, name: str) -> _Row:
+def _read(kind: type[_Row], row: Any) -> _Row:
     """Parse a row whose columns are in the order of the fields of ``kind``."""
     try:
-        return kind(*(_READ.get(column, _as_it_is)(value) for column, value in row._mapping.items()))
+        return kind(*(_READ[name](value) if name in _READ else value for name, value in row._mapping.items()))
     except (ValueError, TypeError, AttributeError, RecursionError):
+        name = row.name if kind is DatasetRow else row.idem_key
         raise LedgerUnavailable(
             f"the ledger's record of {name!r} cannot be read: the database was edited, or is damaged. "
             "Nothing may be released. Restore a backup, and record that with Ledger.recover_from_backup."
@@ -491,76 +463,73 @@ class Transaction:
     """One transaction, which takes effect as a whole or not at all."""
 
     def __init__(self, connection: sa.Connection, identity: Identity) -> None:
-        self._connection = connection
+        self._run = connection.execute
+        self.connection = connection
         self.identity = identity
 
     # --- reading --------------------------------------------------------------------------------------------
 
+    def _all(self, kind: type[_Row], query: Any, **values: Any) -> list[_Row]:
+        return [_read(kind, row) for row in self._run(query, values)]
+
     def now(self) -> int:
         """Return microseconds since 1970, by the clock of the engine."""
-        return now(self._connection)
+        return now(self.connection)
 
     def datasets(self) -> list[DatasetRow]:
-        return [
-            dataset_row(row) for row in self._connection.execute(sa.select(DATASET).order_by(DATASET.c.id))
-        ]
+        return self._all(DatasetRow, sa.select(DATASET).order_by(DATASET.c.id))
 
     def dataset(self, name: str) -> DatasetRow | None:
-        row = self._connection.execute(_DATASET_BY_NAME, {"wanted": name}).one_or_none()
-        return None if row is None else dataset_row(row)
+        return next(iter(self._all(DatasetRow, _DATASET_BY_NAME, wanted=name)), None)
 
     def contents(self, dataset_id: int) -> list[tuple[int, str, str | None]]:
         """Return the entry number, fingerprint and block of each content of a data set, in order."""
         query = sa.select(CONTENT).where(CONTENT.c.dataset_id == dataset_id).order_by(CONTENT.c.seq)
-        return [(row.seq, row.fingerprint, row.block) for row in self._connection.execute(query)]
+        return [(row.seq, row.fingerprint, row.block) for row in self._run(query)]
 
     def holders(self, fingerprint: str) -> list[tuple[int, str | None]]:
         """Return the ids of the data sets that have a content, and its block in each."""
         query = sa.select(CONTENT).where(CONTENT.c.fingerprint == fingerprint).order_by(CONTENT.c.dataset_id)
-        return [(row.dataset_id, row.block) for row in self._connection.execute(query)]
+        return [(row.dataset_id, row.block) for row in self._run(query)]
 
     def charge(self, dataset_id: int, key: str) -> ChargeRow | None:
-        row = self._connection.execute(_CHARGE_BY_KEY, {"number": dataset_id, "key": key}).one_or_none()
-        return None if row is None else charge_row(row)
+        return next(iter(self._all(ChargeRow, _CHARGE_BY_KEY, number=dataset_id, key=key)), None)
 
     def charges(self, dataset_id: int) -> list[ChargeRow]:
         query = sa.select(CHARGE).where(CHARGE.c.dataset_id == dataset_id).order_by(CHARGE.c.id)
-        return [charge_row(row) for row in self._connection.execute(query)]
+        return self._all(ChargeRow, query)
 
     def states(self, dataset_id: int) -> dict[str, int]:
         query = sa.select(CHARGE.c.state, sa.func.count()).where(CHARGE.c.dataset_id == dataset_id)
-        return {row[0]: row[1] for row in self._connection.execute(query.group_by(CHARGE.c.state))}
+        return {row[0]: row[1] for row in self._run(query.group_by(CHARGE.c.state))}
 
     def family(self, charge_id: int) -> list[ChargeRow]:
         """Return a charge, and its mirrors in the data sets that its data set is derived from."""
-        return [charge_row(row) for row in self._connection.execute(_FAMILY, {"number": charge_id})]
+        return self._all(ChargeRow, _FAMILY, number=charge_id)
 
     def overdue(self, dataset_id: int, at: int) -> list[int]:
         """Return the ids of reservations whose lease has ended by ``at``; a mirror counts as its original."""
         late = (CHARGE.c.state == "RESERVED") & (CHARGE.c.lease_ends <= at)
         query = sa.select(CHARGE.c.id, CHARGE.c.origin).where((CHARGE.c.dataset_id == dataset_id) & late)
-        return sorted(
-            {row.id if row.origin is None else row.origin for row in self._connection.execute(query)}
-        )
+        return sorted({row.id if row.origin is None else row.origin for row in self._run(query)})
 
     def entries(self, dataset_id: int) -> list[Entry]:
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id).order_by(ENTRY.c.seq)
-        return [_entry(row) for row in self._connection.execute(query)]
+        return [_entry(row) for row in self._run(query)]
 
     def entry(self, dataset_id: int, seq: int) -> Entry:
         query = sa.select(ENTRY).where(ENTRY.c.dataset_id == dataset_id, ENTRY.c.seq == seq)
-        return _entry(self._connection.execute(query).one())
+        return _entry(self._run(query).one())
 
     # --- writing --------------------------------------------------------------------------------------------
 
     def lock_ledger(self) -> None:
         """Keep other transactions from opening data sets until this one ends."""
-        self._connection.execute(sa.select(LEDGER.c.id).with_for_update())
+        self._run(sa.select(LEDGER.c.id).with_for_update())
 
     def lock(self, ids: Iterable[int]) -> dict[int, DatasetRow]:
         """Lock rows of data sets in the order of their ids until the transaction ends, and return them."""
-        rows = self._connection.execute(_LOCKED_DATASETS, {"numbers": sorted(set(ids))})
-        return {row.id: dataset_row(row) for row in rows}
+        return {row.id: row for row in self._all(DatasetRow, _LOCKED_DATASETS, numbers=sorted(set(ids)))}
 
     def add_dataset(self, name: str, policy: Policy, cap: Cost) -> DatasetRow:
         at = self.now()
@@ -574,23 +543,23 @@ class Transaction:
             "head_time": at,
             "opened": at,
         }
-        self._connection.execute(sa.insert(DATASET).values(values))
+        self._run(sa.insert(DATASET).values(values))
         row = self.dataset(name)
         assert row is not None
         return row
 
     def change_budget(self, row: DatasetRow, policy: Policy, cap: Cost) -> None:
         values = {"number": row.id, "policy": policy.to_json(), "cap": canonical(cap)}
-        self._connection.execute(_CHANGE_DATASET, values)
+        self._run(_CHANGE_DATASET, values)
 
     def add_content(self, dataset_id: int, seq: int, fingerprint: str, block: str | None) -> None:
         """Add a content to a data set; ``seq`` is the number of the entry that records it."""
         values = {"dataset_id": dataset_id, "seq": seq, "fingerprint": fingerprint, "block": block}
-        self._connection.execute(sa.insert(CONTENT), values)
+        self._run(sa.insert(CONTENT), values)
 
     def add_charge(self, charge: Mapping[str, Any]) -> int:
         """Add a reservation, given as a row of the table of charges; return its id."""
-        result = self._connection.execute(_ADD_CHARGE, {**charge, "state": "RESERVED"})
+        result = self._run(_ADD_CHARGE, {**charge, "state": "RESERVED"})
         assert result.inserted_primary_key is not None
         return int(result.inserted_primary_key[0])
 
@@ -599,7 +568,7 @@ class Transaction:
     ) -> None:
         """Move a charge from state ``before`` to ``after``, and change the columns in ``changes``."""
         values = {"number": charge.id, "before": before, "state": after, **(changes or {})}
-        if self._connection.execute(_MOVE_CHARGE, values).rowcount != 1:
+        if self._run(_MOVE_CHARGE, values).rowcount != 1:
             raise LeaseLost(f"charge {charge.key!r} is no longer {before}: another process ended it.")
 
     def append(
@@ -612,9 +581,9 @@ class Transaction:
         body = canonical({**facts, **about, "spent": after})
         digest = entry_hash(row.head_hash, body)
         entry = {"dataset_id": row.id, "seq": seq, "body": body, "prev_hash": row.head_hash, "hash": digest}
-        self._connection.execute(_ADD_ENTRY, entry)
+        self._run(_ADD_ENTRY, entry)
         head: dict[str, Any] = {"head_seq": seq, "head_hash": digest, "head_time": at}
-        self._connection.execute(_CHANGE_DATASET, {"number": row.id, "spent": canonical(after), **head})
+        self._run(_CHANGE_DATASET, {"number": row.id, "spent": canonical(after), **head})
         return replace(row, spent=after, **head)
 
 
@@ -684,35 +653,32 @@ class Store:
                 self._engines[process] = connect(self.target)
             return self._engines[process]
 
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        """Run a transaction that may write; commit it at the end, or undo all of it after an error."""
-        with self._turn(), self._guarded(), self._engine().begin() as connection:
-            start(connection, reads=False)
-            yield Transaction(connection, self.identity)
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction that may write; commit it at the end, or undo all of it after an error."""
+        return self._transaction(reads=False)
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction that reads one consistent state of the ledger without waiting for others."""
+        return self._transaction(reads=True)
 
     @contextmanager
-    def read(self) -> Iterator[Transaction]:
-        """Run a transaction that reads one consistent state of the ledger without waiting for others."""
-        with self._turn(), self._guarded(), self._engine().connect() as plain:
-            connection = plain.execution_options(reads=True)
+    def _transaction(self, *, reads: bool) -> Iterator[Transaction]:
+        turn = self._one_at_a_time or nullcontext()
+        with turn, self._guarded(), self._engine().connect() as plain:
+            connection = plain.execution_options(reads=reads)
             with connection.begin():
-                start(connection, reads=True)
+                start(connection, reads=reads)
                 yield Transaction(connection, self.identity)
 
     def describe(self) -> str:
-        with self._turn(), self._guarded(), self._engine().connect() as plain:
-            connection = plain.execution_options(reads=True)
-            return engine_text(self.target, connection)
+        with self.read() as tx:
+            return engine_text(self.target, tx.connection)
 
     def close(self) -> None:
         with self._make:
             engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             engine.dispose()
-
-    def _turn(self) -> AbstractContextManager[Any]:
-        return self._one_at_a_time or nullcontext()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -1,14 +1,4 @@
-"""A replay of the history, which checks entries, balance and charges against each other.
-
-The replay finds these faults:
-
-* an entry that was changed, moved, added or removed;
-* a lowered balance, or a changed cost, state, answer, token, lease, fingerprint, policy or cap;
-* a charge below the price of its event, or one that the parent does not have.
-
-A person who can write to the database and knows all this can also rewrite the whole history, or restore an
-old backup. Only an anchor that was kept elsewhere reveals that.
-"""
+"""A replay of the history, which checks entries, balance and charges against each other."""
 
 from __future__ import annotations
 
@@ -25,6 +15,16 @@ from tacit.ledger.records import GENESIS, Anchor, Entry, entry_hash
 
 if TYPE_CHECKING:
     from tacit.ledger.store import ChargeRow, DatasetRow, Identity
+
+# The replay finds these faults:
+#
+# * an entry that was changed, moved, added or removed;
+# * a lowered balance, or a changed cost, state, answer, token, lease, fingerprint, policy or cap;
+# * a charge below the price of its event, or one that the parent does not have.
+#
+# A person who can write to the database and knows all this can also rewrite the whole history, or restore an
+# old backup. Only an anchor that was kept elsewhere reveals that.
+
 
 _LOOSE = 1.0 + 1e-9
 """The largest ratio of prices that different machines and versions of the accountants may compute."""

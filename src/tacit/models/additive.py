@@ -11,7 +11,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -107,8 +108,12 @@ class Moments(nn.Module):
         values, vectors = torch.linalg.eigh((A + A.T) / 2)
         edge = math.sqrt(2 * len(A)) * noise_multiplier / math.sqrt(1 - self.cross_share) / records
         W: Tensor = (M @ vectors / (values.clamp_min(0.0) + ridge * edge)) @ vectors.T
-        weight = W if self.codes is None else _of_logits(W)
-        return LeastSquaresHead(weight, normalise=self.normalise, constant=self.constant)
+        if self.codes is not None:
+            # Predicted codes are probabilities minus 1/k, up to scale. Logits that are sqrt(k (k - 1)) times
+            # the code give these probabilities to first order around 1/k. Subtracting the mean over classes
+            # changes no prediction.
+            W = (W - W.mean(0)) * math.sqrt(len(W) * (len(W) - 1))
+        return LeastSquaresHead(W, normalise=self.normalise, constant=self.constant)
 
 
 class LeastSquaresHead(nn.Module):
@@ -161,15 +166,6 @@ def simplex_codes(classes: int) -> Tensor:
     return (torch.eye(classes) - 1 / classes) * math.sqrt(classes / (classes - 1))
 
 
-def _of_logits(W: Tensor) -> Tensor:
-    """Convert (k, d) weights that predict simplex codes to weights that predict logits."""
-    # Predicted codes are probabilities minus 1/k, up to scale. Logits that are sqrt(k (k - 1)) times the code
-    # give these probabilities to first order around 1/k. Subtracting the mean over classes changes no
-    # prediction.
-    classes = len(W)
-    return (W - W.mean(0)) * math.sqrt(classes * (classes - 1))
-
-
 # --- models that train in phases ---------------------------------------------------------------------------
 
 _SHARE = 1 / 11  # share of the steps that learn mean and spread; averages of the others get 5 % more noise
@@ -220,13 +216,18 @@ class InPhases(nn.Module, ABC):
     """A model of which a step trains one part: the part is decided by the step's number."""
 
     phase: Tensor
+    phase_of: ClassVar[Mapping[str, int]]  # of each part, by its name
 
     @abstractmethod
     def for_plan(self, plan: Planned) -> None: ...
 
-    @abstractmethod
     def groups(self) -> list[dict[str, object]]:
         """Return the parameter groups from which to make the optimizer, each with its ``phase``."""
+        return [
+            {"params": list(self.get_submodule(name).parameters()), "phase": phase}
+            | ({} if name == "layer" else {"weight_decay": 0.0})
+            for name, phase in self.phase_of.items()
+        ]
 
     @abstractmethod
     def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
@@ -271,6 +272,7 @@ class StandardLinear(InPhases):
     (torch.Size([2, 1]), tensor([0.5000, 0.5000]))
     """
 
+    phase_of = MappingProxyType({"layer": 2, "about_mean": 0, "about_spread": 1})
     scale: Tensor
     least: Tensor
 
@@ -319,14 +321,6 @@ class StandardLinear(InPhases):
         phase = 0 if step < mean else 1 if step < mean + spread else 2
         return phase, {0: 1 / mean, 1: 1 / spread}
 
-    def groups(self) -> list[dict[str, object]]:
-        """Return the optimizer's parameter groups, as :meth:`InPhases.begin_step` needs them."""
-        return [
-            {"params": list(self.layer.parameters()), "phase": 2},
-            {"params": list(self.about_mean.parameters()), "phase": 0, "weight_decay": 0.0},
-            {"params": list(self.about_spread.parameters()), "phase": 1, "weight_decay": 0.0},
-        ]
-
 
 def _steps_of(steps: int) -> tuple[int, int]:
     """Return how many of a run's steps release the mean, and how many release the spread."""
@@ -363,6 +357,7 @@ class Calibrated(InPhases):
     ))
     """
 
+    phase_of = MappingProxyType({"layer": 1, "about_shares": 0, "about_constants": 2})
     norm: Tensor
     least: Tensor
     reach: Tensor
@@ -410,7 +405,9 @@ class Calibrated(InPhases):
         the second derivative by a constant is the share of its class.  The
         second half of them are shorter, and so average.
         """
-        first, last = _steps_of_classes(steps)
+        # of the steps, so many release the shares of classes, and so many train the constants
+        shares_of_steps = (_SHARE_OF_SHARES, _SHARE_OF_CONSTANTS) if steps >= _FEWEST else (0, 0)
+        first, last = (math.ceil(steps * share) for share in shares_of_steps)
         phase = 0 if step < first else 1 if step < steps - last else 2
         if phase < 2:
             return phase, {0: 1 / max(1, first), 2: 0.0}
@@ -426,14 +423,6 @@ class Calibrated(InPhases):
         averaged = step - (steps - last) - last // 2
         return phase, {0: 0.0, 2: min(1.0, 2 / max(1, averaged + 2)) * float(newton)}
 
-    def groups(self) -> list[dict[str, object]]:
-        """Return the optimizer's parameter groups, as :meth:`InPhases.begin_step` needs them."""
-        return [
-            {"params": list(self.layer.parameters()), "phase": 1},
-            {"params": list(self.about_shares.parameters()), "phase": 0, "weight_decay": 0.0},
-            {"params": list(self.about_constants.parameters()), "phase": 2, "weight_decay": 0.0},
-        ]
-
     def released(self) -> nn.Module:
         """Return the layer, with the constants added to its bias."""
         layer = copy.deepcopy(self.layer)
@@ -446,14 +435,6 @@ class Calibrated(InPhases):
 def released(model: nn.Module) -> nn.Module:
     """Return the model to release and to evaluate, of a model in training."""
     return model.released() if isinstance(model, Calibrated) else model
-
-
-def _steps_of_classes(steps: int) -> tuple[int, int]:
-    """Return how many of a run's steps release the shares of classes, and how many train the constants."""
-    if steps < _FEWEST:
-        return 0, 0
-    first = math.ceil(steps * _SHARE_OF_SHARES)
-    return first, math.ceil(steps * _SHARE_OF_CONSTANTS)
 
 
 def standard_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -269,11 +269,9 @@ def _pink_noise(draw: _Draw, size: int) -> Tensor:
 
 
 class PublicDirections:
-    """The k principal directions of standardised public rows, and coordinates of other rows along them.
+    """The k principal directions of standardised public rows, and coordinates of other rows along them."""
 
-    ``values`` (k,) are the mean squared coordinates of the public rows, in decreasing order.
-    """
-
+    # ``values`` (k,) are the mean squared coordinates of the public rows, in decreasing order.
     def __init__(self, public: Tensor, *, directions: int) -> None:
         if public.ndim != 2 or len(public) < 2:
             raise InvalidInput(f"public rows must have shape (n, d), n >= 2; got {tuple(public.shape)}.")
@@ -304,11 +302,9 @@ def shrinking(values: Tensor, *, floor: int, power: float = 0.5) -> Tensor:
 
 
 class PublicWhitening:
-    """Standardises features and shrinks strong directions by public statistics, and returns rows of norm 1.
+    """Standardises features, shrinks strong directions by public statistics, and returns rows of norm 1."""
 
-    Each of the strongest ``directions`` is scaled by sqrt(lam / (s_i + lam)).  The others do not change.
-    """
-
+    # Each of the strongest ``directions`` is scaled by sqrt(lam / (s_i + lam)). The others do not change.
     def __init__(self, public: Tensor, *, directions: int = 1000, floor: int = 400) -> None:
         self._directions = PublicDirections(public, directions=directions)
         self._shrink = shrinking(self._directions.values, floor=floor) - 1

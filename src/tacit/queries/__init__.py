@@ -1,13 +1,11 @@
 """Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
 
 A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum and amounts of noise
-(``measures``), and the SQL that an engine runs (``statements``, ``engines``). The plan's noise is added, and
-``answer`` makes values with intervals. A ``private_table`` does all this and charges the ledger, after the
-curator's ``table_check``.
+(``measures``), and the SQL that an engine runs (``statements``, ``engines``). A ``private_table`` charges
+the ledger, after the curator's ``table_check``, adds the plan's noise, and makes values with intervals.
 """
 
-from tacit.queries.answer import Answer
-from tacit.queries.private_table import PrivateTable
+from tacit.queries.private_table import Answer, PrivateTable
 from tacit.queries.query import (
     And,
     Compare,

@@ -284,7 +284,6 @@ class PostgresEngine(_Database):
             ) from None
 
     def check(self, policy: Policy) -> None:
-        """See :meth:`Engine.check`."""
         refuse_missing_values(policy)
         check_types({name: _POSTGRES_TYPES.get(kind, kind) for name, kind, _ in self._columns}, policy)
         columns = {*policy.columns, policy.unit_column}
@@ -305,7 +304,6 @@ class PostgresEngine(_Database):
             raise EngineFailure from None
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -355,7 +353,6 @@ class SparkEngine(_Database):
             raise InvalidInput(f"Spark has no table {table!r}.") from None
 
     def check(self, policy: Policy) -> None:
-        """See :meth:`Engine.check`."""
         refuse_missing_values(policy)
         check_types({name: _SPARK_TYPES.get(kind, kind) for name, kind in self._columns.items()}, policy)
         columns = [name for name in (policy.unit_column, *policy.columns) if name is not None]
@@ -386,13 +383,11 @@ class SparkEngine(_Database):
 
 @dataclass(frozen=True)
 class Read:
-    """A table that was read, and the positions of the cells that became missing."""
+    """A table that was read; the cells in these places became missing."""
 
     table: Any  # a pyarrow Table with the policy's columns
-    # for each column, the indices (from 0) of rows whose cell is not as the column declares
-    unreadable: Mapping[str, NDArray[np.int64]]
-    # for each column, the indices of rows whose cell is a Python object of another type
-    mistyped: Mapping[str, NDArray[np.int64]]
+    unreadable: Mapping[str, Places]  # by column, cells that are not as the column declares
+    mistyped: Mapping[str, Places]  # by column, Python objects of another type
 
 
 _TEXT = ("VARCHAR", "string")
@@ -406,11 +401,6 @@ _TYPES = {
     "datetime": ("TIMESTAMP", "timestamp[us]"),
 }
 """For each kind of column, its type in SQL and in Arrow."""
-
-
-def sql_type(column: str, policy: Policy) -> str:
-    """Return the SQL type that the policy implies for a column; used if the table's column has no type."""
-    return _TYPES[_kind(column, policy)][0]
 
 
 def _kind(column: str, policy: Policy) -> str:
@@ -430,27 +420,25 @@ def _arrow_type(column: str, policy: Policy) -> Any:
 
 
 def file_table(path: Path, policy: Policy) -> Read:
-    pa = _pyarrow()
-    columns = policy.needed_columns
+    pa, columns = _pyarrow(), policy.needed_columns
     schema = pa.schema([(column, _arrow_type(column, policy)) for column in columns])
     unreadable: dict[str, list[NDArray[np.int64]]] = {column: [] for column in columns}
     batches, rows = [], 0
     names = columns or CsvFile(path, (), policy.dialect).header[:1]
     for piece in pieces(path, names, policy.dialect):
-        arrays = []
-        for column in columns:
-            array, places = _read_cells(piece[column], column, policy)
-            arrays.append(array)
+        read = {column: _read_cells(piece[column], column, policy) for column in columns}
+        for column, (_, places) in read.items():
             unreadable[column].append(places + rows)
         rows += len(next(iter(piece.values())))
-        batches.append(pa.record_batch(arrays, schema=schema))
+        batches.append(pa.record_batch([array for array, _ in read.values()], schema=schema))
     table = pa.Table.from_batches(batches, schema=schema) if columns else _rows_alone(rows)
-    places_of = {column: np.concatenate(places) for column, places in unreadable.items() if places}
-    return Read(table, _not_empty(places_of), {})
+    return Read(
+        table, _places({name: np.concatenate(found) for name, found in unreadable.items() if found}), {}
+    )
 
 
-def _not_empty(places_of: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-    return {column: places for column, places in places_of.items() if len(places)}
+def _places(rows_of: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
+    return {column: Places.at(rows) for column, rows in rows_of.items() if len(rows)}
 
 
 def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray[np.int64]]:
@@ -534,7 +522,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
             cells = cells.cast(_arrow_type(column, policy))
         columns[column] = cells
     table = pa.table(columns) if columns else _rows_alone(rows)
-    return Read(table, _not_empty(unreadable), _not_empty(mistyped))
+    return Read(table, _places(unreadable), _places(mistyped))
 
 
 def _rows_alone(rows: int) -> Any:
@@ -565,13 +553,9 @@ def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArra
 
 
 def _as_text(cell: object) -> str | None:
-    if not isinstance(cell, str):
-        return None
-    try:
-        cell.encode()
-    except UnicodeEncodeError:  # the text contains half of a surrogate pair
-        return None
-    return str(cell)
+    """Return a text that can be encoded: half of a surrogate pair cannot."""
+    is_text = isinstance(cell, str) and cell.encode(errors="ignore").decode() == cell
+    return str(cell) if is_text else None
 
 
 def _as_name(cell: object) -> str | None:
@@ -624,7 +608,9 @@ class DuckDBEngine(Engine):
             self._register(arrow_table(data, policy))
         else:
             self._attach(self._path, policy)
-        for setting in (f"SET temp_directory = {_text(_spill())}", *_LOCK):
+        # data that do not fit into memory go to a folder outside the working directory
+        spill = _text(str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}"))
+        for setting in (f"SET temp_directory = {spill}", *_LOCK):
             self._connection.execute(setting)
         self._stamp = None if self._path is None else _stamp(self._path)
 
@@ -703,9 +689,7 @@ class DuckDBEngine(Engine):
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
         self.load()
-        if self._read is None:
-            return {}, {}
-        return _by_column(self._read.unreadable), _by_column(self._read.mistyped)
+        return ({}, {}) if self._read is None else (self._read.unreadable, self._read.mistyped)
 
     def places(self, condition: Any) -> Places:
         """Return places as :meth:`Engine.places` does, with indices, as DuckDB keeps the order of rows."""
@@ -759,17 +743,8 @@ def _column_sql(column: str, kind: str, policy: Policy) -> str:
     """Return the SQL for a file's column; a column of only NULL has no type, and gets the declared one."""
     name = str(exp.to_identifier(column, quoted=True).sql(dialect="duckdb"))
     if kind == '"NULL"' and column in policy.needed_columns:
-        return f"CAST({name} AS {sql_type(column, policy)}) AS {name}"
+        return f"CAST({name} AS {_TYPES[_kind(column, policy)][0]}) AS {name}"
     return name
-
-
-def _spill() -> str:
-    """Return DuckDB's folder for data that do not fit into memory; it is not in the working directory."""
-    return str(Path(tempfile.gettempdir()) / f"tacit-{uuid.uuid4().hex}")
-
-
-def _by_column(rows_of: Mapping[str, NDArray[np.int64]]) -> dict[str, Places]:
-    return {column: Places.at(rows) for column, rows in rows_of.items()}
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

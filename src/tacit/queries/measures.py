@@ -40,12 +40,10 @@ _SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default gri
 
 @dataclass(frozen=True)
 class Grid:
-    """The integers k = floor(clip(x, lower, upper) / step + 1/2) of a column, from ``low`` to ``high``.
+    """The integers k = floor(clip(x, lower, upper) / step + 1/2) of a column, from ``low`` to ``high``."""
 
-    Division and floor are monotone in x, so k stays between ``low`` and ``high`` in every engine that
-    computes in doubles.
-    """
-
+    # Division and floor are monotone in x, so k stays between ``low`` and ``high`` in every engine that
+    # computes in doubles.
     lower: float
     upper: float
     step: float
@@ -191,12 +189,10 @@ class Squares(Measure):
 
 @dataclass(frozen=True)
 class Bins(Measure):
-    """The number of rows in each bin: 1 for the bin that contains x.
+    """The number of rows in each bin: 1 for the bin that contains x."""
 
-    Bin i contains x between ``edges[i-1]`` and ``edges[i]``. An x that equals ``edges[i]`` is in bin i if
-    ``closed[i]`` is True, else in bin i + 1. Missing values are in no bin.
-    """
-
+    # Bin i contains x between ``edges[i-1]`` and ``edges[i]``. An x that equals ``edges[i]`` is in bin i if
+    # ``closed[i]`` is True, else in bin i + 1. Missing values are in no bin.
     words = "number of rows in each bin of {0.column}"
     binned = True
     column: str
@@ -210,12 +206,10 @@ class Bins(Measure):
 
 @dataclass(frozen=True)
 class Regular(Measure):
-    """The number of rows nearest to each of the candidates ``low``, ``low + stride``, ``low + 2 stride``, ...
+    """The number of rows nearest to each of the candidates ``low``, ``low + stride``, ..."""
 
-    Bin i belongs to candidate i, counted from 0. If two candidates are equally near to k, the larger counts.
-    Missing values are in no bin.
-    """
-
+    # Bin i belongs to candidate i, counted from 0. If two candidates are equally near to k, the larger
+    # counts. Missing values are in no bin.
     words = "number of rows nearest to each candidate of {0.column}"
     binned = True
     column: str
@@ -229,17 +223,15 @@ class Regular(Measure):
 
 @dataclass(frozen=True)
 class Bound:
-    """The sensitivity of a vector of sums, one per group (or bin), to one unit.
+    """The sensitivity of a vector of sums, one per group (or bin), to one unit."""
 
-    As in events, the L1 norm of one unit's contribution is at most ``whole``. A contribution changes at most
-    ``places`` sums, each by at most ``each``. Neighbours differ by at most one contribution under add-remove
-    and zero-out, and by at most two under replace-one.
-
-    ``factor`` multiplies the integers before noise is added. It is 2 under replace-one if the largest
-    difference between neighbours is odd, because ``whole``, half of the difference, must be an integer.
-    ``public`` means that the sum is a public number, which no unit changes.
-    """
-
+    # As in events, the L1 norm of one unit's contribution is at most ``whole``. A contribution changes at
+    # most ``places`` sums, each by at most ``each``. Neighbours differ by at most one contribution under
+    # add-remove and zero-out, and by at most two under replace-one.
+    #
+    # ``factor`` multiplies the integers before noise is added. It is 2 under replace-one if the largest
+    # difference between neighbours is odd, because ``whole``, half of the difference, must be an integer.
+    # ``public`` means that the sum is a public number, which no unit changes.
     whole: int
     each: int
     places: int
@@ -275,7 +267,9 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
         width = rows * (high - low)
     if policy.relation is not Adjacency.REPLACE_ONE or several:
         return tight
-    if _is_public(measure, policy, filtered):
+    # the public number of units, or of rows if each row is a unit
+    counts_units = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
+    if counts_units and not filtered and policy.public_records is not None:
         return Bound(1, 1, 1, public=True)
     if width % 2 == 0:
         return Bound(width // 2, width // 2, 1)
@@ -285,12 +279,6 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
 def most_groups(policy: Policy) -> int:
     """Return the largest number of groups of an answer that one unit can be in."""
     return policy.rows_per_unit if policy.groups_per_unit is None else policy.groups_per_unit
-
-
-def _is_public(measure: Measure, policy: Policy, filtered: bool) -> bool:
-    """Return whether a measure is the public number of units, or of rows if each row is a unit."""
-    counts_units = isinstance(measure, Units) or (isinstance(measure, Rows) and policy.unit_column is None)
-    return counts_units and not filtered and policy.public_records is not None
 
 
 def in_units(grid: Grid, integer: int | Fraction) -> Fraction:

@@ -79,11 +79,6 @@ class _Parameters:
     delta: float | None = None
     mechanism: str = "laplace"
 
-    def as_texts(self) -> dict[str, str | None]:
-        numbers = (("epsilon", self.epsilon), ("rho", self.rho), ("delta", self.delta))
-        texts = {name: None if value is None else repr(float(value)) for name, value in numbers}
-        return {"mechanism": self.mechanism, **texts}
-
 
 @dataclass(frozen=True)
 class Release:
@@ -200,18 +195,17 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
     groups = _declared_groups(query, policy)
+    gate = count_of_units(policy)
     needed: list[tuple[Measure, Quantile | None]] = [
         (measure, item if isinstance(item, Quantile) else None)
         for item in query.aggregates
         for measure in measures_of(item, policy)
     ]
-    gate = count_of_units(policy) if groups is None else None
-    if gate is not None:
+    if groups is None:
         needed.append((gate, None))
-    bounds = {
-        need: bound(need[0], policy, groups=bool(query.by), filtered=query.where is not None)
-        for need in needed
-    }
+    grouped, filtered = bool(query.by), query.where is not None
+    bounds = {need: bound(need[0], policy, groups=grouped, filtered=filtered) for need in needed}
+
     # A query's epsilon (or rho) is divided equally among its different measures. A mean needs two (a centred
     # sum and a count), a variance or standard deviation three, and any other aggregate one. If two aggregates
     # need the same measure, it is measured once. The groups do not divide epsilon further, because
@@ -219,17 +213,38 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
     parts = sum(not limit.public for limit in bounds.values())
     noise = _noise_of(parameters, parts=parts, threshold=groups is None)
     releases = tuple(
-        _release(measure, item, limit, noise, policy, groups=bool(query.by))
+        _release(measure, item, limit, noise, policy, groups=grouped)
         for (measure, item), limit in bounds.items()
     )
+
+    # sums share a statement, and each measure with bins has its own
+    measures = dict.fromkeys(release.measure for release in releases if release.law != "public")
+    sums = [measure for measure in measures if not measure.binned]
+    batches = [sums, *([measure] for measure in measures if measure.binned)]
+
+    shown = None
+    if groups is None:
+        assert noise.threshold_delta is not None, "checked with the parameters"
+        size = next(each for each in releases if each.measure == gate and each.quantile is None)
+        least = threshold(
+            noise.law,
+            size.scale,
+            each=size.bound.each,
+            groups=most_groups(policy),
+            delta=noise.threshold_delta,
+        )
+        shown = Threshold(gate, least, noise.threshold_delta)
+
+    numbers = {name: value for name, value in vars(parameters).items() if name != "mechanism"}
+    texts = {name: None if value is None else repr(float(value)) for name, value in numbers.items()}
     return Compiled(
         query=query,
         policy=policy,
         releases=releases,
-        statements=_statements(releases, query, policy),
+        statements=tuple(statement(batch, query, policy) for batch in batches if batch),
         groups=groups,
-        threshold=None if gate is None else _threshold(gate, releases, noise, policy),
-        parameters=parameters.as_texts(),
+        threshold=shown,
+        parameters={"mechanism": parameters.mechanism, **texts},
         charge_delta=parameters.delta if parameters.mechanism == "gaussian" and parts else None,
     )
 
@@ -311,21 +326,6 @@ def _release(
     return Release(measure, limit, "gaussian", sigma, moved=f)
 
 
-def _threshold(gate: Measure, releases: tuple[Release, ...], noise: _Noise, policy: Policy) -> Threshold:
-    release = next(item for item in releases if item.measure == gate and item.quantile is None)
-    assert noise.threshold_delta is not None
-    delta, each = noise.threshold_delta, release.bound.each
-    least = threshold(noise.law, release.scale, each=each, groups=most_groups(policy), delta=delta)
-    return Threshold(gate, least, delta)
-
-
-def _statements(releases: tuple[Release, ...], query: Query, policy: Policy) -> tuple[Statement, ...]:
-    measures = dict.fromkeys(item.measure for item in releases if item.law != "public")
-    sums = [measure for measure in measures if not measure.binned]
-    batches = [sums, *([measure] for measure in measures if measure.binned)]
-    return tuple(statement(lot, query, policy) for lot in batches if lot)
-
-
 # --- noise: only this section adds noise to integers -------------------------------------------------------
 #
 # Two samplers have one interface: Tacit's (:mod:`tacit.noise.discrete`) and OpenDP's, if it is installed.
@@ -364,13 +364,11 @@ class OwnSampler:
 
 @final
 class OpenDPSampler:
-    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers.
+    """OpenDP's ``make_laplace`` and ``make_gaussian`` over 64-bit integers."""
 
-    This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped before
-    noise is added, which increases no distance between them. Results beyond 64 bits are clamped too, which is
-    post-processing. OpenDP's ``map`` returns the same cost as Tacit, rounded up by at most 2^-52 of it.
-    """
-
+    # This turns on OpenDP's feature "contrib" for the whole process. Values beyond 64 bits are clamped before
+    # noise is added, which increases no distance between them. Results beyond 64 bits are clamped too, which
+    # is post-processing. OpenDP's ``map`` returns the same cost as Tacit, rounded up by at most 2^-52 of it.
     def __init__(self) -> None:
         self._dp = needed("opendp.prelude", "opendp", "Noise drawn by OpenDP")
         self._dp.enable_features("contrib")

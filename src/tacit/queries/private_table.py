@@ -1,23 +1,38 @@
-"""Private tables, which answer questions in Python and charge the ledger first.
-
-The order is always: check against the policy, price, reserve, count, add noise, settle, show.
-"""
+"""Private tables, which charge the ledger before they answer; answers, their intervals and their text."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Self, Unpack, final
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
 from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
-from tacit.queries.answer import Answer, content_of, describe, foreseen, read_content
+from tacit.notebook import grid
 from tacit.queries.engines import EngineFailure, engine_of
+from tacit.queries.measures import (
+    Measure,
+    Present,
+    Squares,
+    Total,
+    centred,
+    in_units,
+    interval,
+    laplace_sum_reach,
+    measures_of,
+    normal_sum_reach,
+)
 from tacit.queries.plan import (
     Compiled,
+    Key,
+    Noisy,
     Privacy,
+    Release,
     Sampler,
     collect,
     compile_query,
@@ -25,8 +40,490 @@ from tacit.queries.plan import (
     release_all,
     sampler,
 )
-from tacit.queries.query import Query
+from tacit.queries.query import Aggregate, Mean, Quantile, Query, StandardDeviation, Variance
 from tacit.queries.sql import parse
+
+# The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
+# value alone, not for all together. The interval covers only the noise: "the answer without noise" is
+# computed from the rows that count, with values clipped to the bounds and rounded to the grid.
+LEVEL = 0.95
+"""The share of answers whose interval contains the answer without noise."""
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval ``[low, high]``; a quantile has a rank error instead.
+
+    In 95 % of all answers, the rank of a quantile's value is off by at most ``rank_error`` rows. Each row
+    counts as the candidate nearest to it.
+
+    >>> Estimate(12, low=8, high=16).to_data()
+    {'value': 12, 'low': 8, 'high': 16}
+    """
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+    rank_error: int | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the estimate as plain data, without the fields that are None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Span:
+    low: Fraction
+    value: Fraction
+    high: Fraction
+
+    def scaled(self, step: Fraction) -> _Span:
+        return _Span(self.low * step, self.value * step, self.high * step)
+
+
+@dataclass(frozen=True)
+class Reading:
+    compiled: Compiled
+    values: Mapping[Release, tuple[int, ...]]
+
+    def spans(self, measure: Measure, risk: float) -> list[_Span]:
+        """Return the values of a measure, with intervals that each miss with probability at most ``risk``."""
+        release = self.compiled.release(measure)
+        if release.law == "public":
+            count = Fraction(self.compiled.policy.public_records or 0)
+            return [_Span(count, count, count)]
+        half = interval(release.law, release.scale, 1.0 - risk)
+        f = release.bound.factor
+        return [
+            _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
+        ]
+
+    def value(self, measure: Measure) -> Fraction:
+        return self.spans(measure, 1.0 - LEVEL)[0].value
+
+
+def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
+    """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin."""
+    # Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
+    match item:
+        case Mean(column):
+            return _mean(column, reading)
+        case Variance(column, sample):
+            return _variance(column, reading, sample=sample)
+        case StandardDeviation(column, sample):
+            variance = _variance(column, reading, sample=sample)
+            ends = (variance.value, variance.low, variance.high)
+            value, low, high = (math.sqrt(end or 0.0) for end in ends)
+            return Estimate(value, low, high)
+        case Quantile():
+            return _quantile(item, reading)
+    (measure,) = measures_of(item, reading.compiled.policy)
+    step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
+    spans = [span.scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
+    estimates = [Estimate(_plain(span.value), _plain(span.low), _plain(span.high)) for span in spans]
+    # without the bins beyond a histogram's edges
+    return tuple(estimates[1:-1]) if measure.binned else estimates[0]
+
+
+def _plain(value: Fraction) -> Number:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def _quantile(item: Quantile, reading: Reading) -> Estimate:
+    release = reading.compiled.choice(item)
+    assert release.choice is not None
+    (place,) = reading.values[release]
+    return Estimate(release.choice.values[place], rank_error=release.choice.rank_error)
+
+
+# --- quotients -------------------------------------------------------------------------------------------
+
+_Part = tuple[Fraction, Measure]  # a factor, and the measure whose noisy number it multiplies
+
+
+def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
+    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``."""
+    # Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
+    # than continuous noise of the same distribution (for Laplace noise, with the scale 1 / (2 tanh(1 / (2
+    # b))), just above b). All these densities decrease on both sides of 0, so the same holds for the sums
+    # (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
+    scales, spread, laplace = [], Fraction(0), False
+    for coefficient, measure in parts:
+        release = reading.compiled.release(measure)
+        if release.law != "public" and coefficient:
+            laplace = release.law == "laplace"
+            wide = float(release.scale)
+            wide = 0.5 / math.tanh(0.5 / wide) if laplace else wide
+            scales.append(abs(float(coefficient)) * wide / release.bound.factor)
+            spread += abs(coefficient) / (2 * release.bound.factor)
+    if not scales:
+        return spread
+    reach = laplace_sum_reach(scales, risk) if laplace else normal_sum_reach(scales, risk)
+    return Fraction(reach * (1 + 1e-9)) + spread
+
+
+def _clamped(span: _Span, low: Fraction, high: Fraction) -> _Span:
+    return _Span(*(min(max(value, low), high) for value in (span.low, span.value, span.high)))
+
+
+def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) -> _Span:
+    """Return the mean of k - c with its interval, which is narrowed in three rounds."""
+    # The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
+    # then for the ends of the interval that the last round gave.
+    low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
+    count = Present(total.column)
+    rows, span = reading.value(count), _Span(low, Fraction(0), high)
+    if rows <= 0:
+        return span
+    x = reading.value(total) / rows
+    for _ in range(3):
+        widest = max(abs(span.low), abs(span.high))
+        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, risk) / rows
+        span = _clamped(_Span(x - reach, x, x + reach), low, high)
+    return span if rows >= least else _clamped(_Span(span.low, Fraction(0), span.high), span.low, span.high)
+
+
+# A mean m is the quotient of two noisy numbers, a sum s and a count n. At the true m, s - m n is only noise,
+# whose distribution is known. So the interval contains all m for which s - m n is within the 95 % range of
+# that noise (Fieller 1954).
+def _mean(column: str, reading: Reading) -> Estimate:
+    """Return centre + total / count, clamped to [lower, upper]."""
+    # Rounding to the grid moves a value by at most half a step, and the interval allows for that.
+    total = centred(column, reading.compiled.policy)
+    grid = total.grid
+    ratio = _centred_mean(total, reading, 1.0 - LEVEL, least=1)
+    declared = reading.compiled.policy.columns[column]
+    on_grid = declared.kind == "integer" and declared.grid_step == 1.0  # needs no rounding
+    half = Fraction(0) if on_grid else Fraction(1, 2)
+    ends = (ratio.low - half, ratio.value, ratio.high + half)
+    shifted = _Span(*(in_units(grid, total.centre + value) for value in ends))
+    return _float(_clamped(shifted, Fraction(grid.lower), Fraction(grid.upper)))
+
+
+# A variance v also needs a noisy sum of squares q. At the true m and v, q - 2 m s + (m^2 - v) n is only
+# noise. The range of that noise holds in 95.5 % of all answers. The intervals for m and for the number of
+# rows matter less, and hold in 99.8 % and 99.7 %. So all three hold together in 95 % (Bonferroni).
+def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
+    """Return the variance E[y^2] - E[y]^2 of y = k - centre, clamped to [0, (range / 2)^2]."""
+    # For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which
+    # changes their mean by at most 2^shift / 2.
+    risk, least = 1.0 - LEVEL, 2 if sample else 1
+    total, count = centred(column, reading.compiled.policy), Present(column)
+    squares = Squares(column, total.grid, total.centre)
+    unit = Fraction(1 << squares.shift)
+    top = Fraction(total.grid.high - total.grid.low, 2) ** 2
+    mean = _centred_mean(total, reading, 0.04 * risk, least=least)
+    rows, s, q = reading.value(count), reading.value(total), reading.value(squares) * unit
+    span = _Span(Fraction(0), Fraction(0), top)
+    if rows > 0:
+        nearest, ends = min(max(s / rows, mean.low), mean.high), (mean.low, mean.high)
+        lowest, *highest = (q - 2 * m * s + m * m * rows for m in (nearest, *ends))
+        slack = unit / 2 if squares.shift else Fraction(0)
+        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the possible mean nearest to 0
+        for _ in range(3):
+            widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
+            parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]
+            reach = _reach_of_sum(parts, reading, 0.9 * risk)
+            low, high = (lowest - reach) / rows - slack, (max(highest) + reach) / rows + slack
+            middle = q / rows - mean.value**2 if rows >= least else Fraction(0)
+            span = _clamped(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
+    if sample:
+        (size,) = reading.spans(count, 0.06 * risk)
+        fewest, largest = (max(value, Fraction(2)) for value in (size.low, size.high))
+        n = max(rows, Fraction(2))
+        span = _Span(
+            span.low * largest / (largest - 1), span.value * n / (n - 1), span.high * fewest / (fewest - 1)
+        )
+    return _float(span.scaled(Fraction(total.grid.step) ** 2))
+
+
+def _float(span: _Span) -> Estimate:
+    return Estimate(float(span.value), float(span.low), float(span.high))
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A group of an answer: its keys, and one estimate per aggregate (for a histogram, one per bin).
+
+    >>> AnswerRow(("east",), (Estimate(12, 8, 16),)).keys
+    ('east',)
+    """
+
+    keys: Key
+    values: tuple[Estimate | tuple[Estimate, ...], ...]
+
+    def to_data(self) -> dict[str, Any]:
+        return {"keys": list(self.keys), "values": list(map(_data, self.values))}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A private answer.
+
+    Attributes:
+        by: the columns that make the groups.
+        columns: the names of the aggregates.
+        rows: one row per group, in the policy's order of keys; sorted by key if a threshold finds the groups.
+        mechanism: how the answer was computed from the data, one line per release.
+        edges: for each aggregate, the bin edges if it is a histogram, else an empty tuple.
+        charge: the key of the charge in the ledger.
+        epsilon, delta: the cost of this answer alone.
+        remaining: the largest epsilon that one more release may cost now.
+        repeated: whether the question was asked before. If so, this answer comes from the ledger and costs
+            nothing.
+        threshold: the noisy number of units below which groups are left out; None if groups are declared.
+        unit: the policy's word for a unit, such as ``patient``.
+
+    >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
+    >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
+    >>> print(answer.to_text())
+    ward  count
+    east  12 (8 to 16)
+    Each interval contains the answer without noise in 95 % of all answers.
+    Cost: epsilon 0.5. Left: epsilon 0.5.
+    """
+
+    by: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[AnswerRow, ...]
+    mechanism: tuple[str, ...]
+    edges: tuple[tuple[float, ...], ...]
+    charge: str
+    epsilon: float
+    delta: float
+    remaining: float
+    repeated: bool
+    threshold: int | None = None
+    unit: str = "row"
+
+    def value(self, column: str | None = None, keys: Key = ()) -> Any:
+        """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
+
+        Raises:
+            InvalidInput: if there is no such aggregate or group.
+        """
+        result = self.estimate(column, keys)
+        return tuple(item.value for item in result) if isinstance(result, tuple) else result.value
+
+    def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
+        """Return the value of an aggregate with its interval; arguments and errors as for :meth:`value`."""
+        exists = column in self.columns if column is not None else len(self.columns) == 1
+        if not exists:
+            raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
+        place = 0 if column is None else self.columns.index(column)
+        for row in self.rows:
+            if row.keys == tuple(keys):
+                return row.values[place]
+        raise InvalidInput(f"the answer has no group {keys!r}.")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data: the content of :meth:`to_json`."""
+        data = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
+        }
+        data |= {
+            "level": LEVEL,
+            "rows": [row.to_data() for row in self.rows],
+            "edges": [*map(list, self.edges)],
+        }
+        data["remaining_epsilon"] = data.pop("remaining")
+        del data["unit"]
+        return data
+
+    def to_json(self) -> str:
+        """Return the answer as JSON."""
+        return json.dumps(self.to_data(), allow_nan=False)
+
+    def cells(self) -> Iterator[tuple[str, ...]]:
+        """Yield the printed table: the column names, then one row per group, or per group and bin."""
+        binned = [edges for edges in self.edges if edges]
+        yield (*self.by, *(("bin",) if binned else ()), *self.columns)
+        for row in self.rows:
+            keys = tuple(map(str, row.keys))
+            if not binned:
+                yield (*keys, *(_cell(item) for item in row.values if isinstance(item, Estimate)))
+                continue
+            yield from self._binned(row, keys)
+
+    def _binned(self, row: AnswerRow, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
+            for number, part in enumerate(_parts(item)):
+                cells = [""] * len(self.columns)
+                cells[place] = _cell(part)
+                yield (*keys, _bin(edges, number), *cells)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on intervals, ranks and hidden groups, then one on cost and remaining budget."""
+        parts = [part for row in self.rows for item in row.values for part in _parts(item)]
+        level = f"{LEVEL:.0%}".replace("%", " %")
+        lines = []
+        if any(part.low is not None for part in parts):
+            lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
+        if any(part.rank_error is not None for part in parts):
+            lines.append(
+                f"Rank ± n: in {level} of all answers the value is at most n rows from the requested rank. "
+                "Each row counts as its nearest candidate."
+            )
+        if self.threshold is not None:
+            below = f"below {self.threshold}"
+            lines.append(f"Groups whose noisy number of units ({self.unit}) is {below} are not shown.")
+        cost = f"epsilon {self.epsilon:.6g}" + (f", delta {self.delta:.3g}" if self.delta else "")
+        paid = (
+            f"Asked before: answered from the ledger at no cost (then {cost})."
+            if self.repeated
+            else f"Cost: {cost}."
+        )
+        return (*lines, f"{paid} Left: epsilon {self.remaining:.6g}.")
+
+    def to_text(self) -> str:
+        """Return the table and its notes as plain text."""
+        table = list(self.cells())
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table
+        ]
+        return "\n".join([*(line.rstrip() for line in lines), *self.notes()])
+
+    def _repr_html_(self) -> str:
+        head, *body = self.cells()
+        return grid("", head, body, self.notes())
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _parts(item: Estimate | tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+    return item if isinstance(item, tuple) else (item,)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _cell(item: Estimate) -> str:
+    if item.low is not None and item.high is not None:
+        return f"{_number(item.value)} ({_number(item.low)} to {_number(item.high)})"
+    if item.rank_error is not None:
+        return f"{_number(item.value)} (rank ± {item.rank_error:,})"
+    return _number(item.value)
+
+
+def _bin(edges: tuple[float, ...], number: int) -> str:
+    if not edges:
+        return ""
+    closing = "]" if number == len(edges) - 2 else ")"
+    return f"[{_number(edges[number])}, {_number(edges[number + 1])}{closing}"
+
+
+# --- to and from the ledger ------------------------------------------------------------------------------
+
+
+def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
+    """Return the part of an answer that the ledger stores: all that depends on the data and the noise."""
+    query, rows = compiled.query, []
+    for place, keys in enumerate(noisy.groups):
+        reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
+        rows.append(AnswerRow(keys, tuple(estimate(item, reading) for item in query.aggregates)))
+    return {
+        "by": list(query.by),
+        "columns": list(query.output_names),
+        "rows": [row.to_data() for row in rows],
+        "level": LEVEL,
+        "mechanism": list(describe(compiled)),
+        "edges": [list(getattr(item, "edges", ())) for item in query.aggregates],
+        "threshold": None if compiled.threshold is None else compiled.threshold.value,
+    }
+
+
+def read_content(
+    data: Mapping[str, Any],
+    compiled: Compiled,
+    *,
+    charge: str,
+    epsilon: float,
+    delta: float,
+    remaining: float,
+    repeated: bool,
+) -> Answer:
+    rows = (AnswerRow(tuple(row["keys"]), tuple(map(_estimate, row["values"]))) for row in data["rows"])
+    return Answer(
+        by=tuple(data["by"]),
+        columns=compiled.query.output_names,
+        rows=tuple(rows),
+        mechanism=tuple(data["mechanism"]),
+        edges=tuple(map(tuple, data["edges"])),
+        charge=charge,
+        epsilon=epsilon,
+        delta=delta,
+        remaining=remaining,
+        repeated=repeated,
+        threshold=data["threshold"],
+        unit=compiled.policy.unit,
+    )
+
+
+def _data(item: Estimate | tuple[Estimate, ...]) -> Any:
+    return [part.to_data() for part in item] if isinstance(item, tuple) else item.to_data()
+
+
+def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
+    return tuple(Estimate(**part) for part in data) if isinstance(data, list) else Estimate(**data)
+
+
+def foreseen(compiled: Compiled) -> tuple[str, ...]:
+    """Return one line per aggregate with the width of its noise; skip widths that depend on the data."""
+    widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
+    reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
+    lines = []
+    for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
+        if isinstance(item, Mean | Variance | StandardDeviation):
+            continue  # its interval shrinks with the number of rows
+        forecast = estimate(item, reading)
+        bins = " in each bin" if isinstance(forecast, tuple) else ""
+        first = forecast[0] if isinstance(forecast, tuple) else forecast
+        if first.rank_error is not None:
+            lines.append(f"{name}: rank ± {first.rank_error:,}")
+        elif first.high is not None:
+            lines.append(f"{name}: ± {_number(first.high - first.value)}{bins}")
+    return tuple(lines)
+
+
+# --- the mechanism, in words -----------------------------------------------------------------------------
+
+
+def describe(compiled: Compiled) -> tuple[str, ...]:
+    lines = [
+        f"{release.measure.words.format(release.measure)}: {_law(release)}" for release in compiled.releases
+    ]
+    if compiled.threshold is not None:
+        lines.append(
+            f"groups are shown if the noisy {compiled.threshold.gate.words} is at least "
+            f"{compiled.threshold.value} (delta {compiled.threshold.delta:g})"
+        )
+    return tuple(lines)
+
+
+def _law(release: Release) -> str:
+    factor = f", added to {release.bound.factor} times the number" if release.bound.factor > 1 else ""
+    match release.law:
+        case "laplace":
+            sensitivity = f"sensitivity {release.bound.whole}"
+            return f"discrete Laplace noise of scale {float(release.scale):.6g}, {sensitivity}{factor}"
+        case "gaussian":
+            sensitivity = f"squared sensitivity {release.bound.squared}"
+            return f"discrete Gaussian noise of sigma {float(release.scale):.6g}, {sensitivity}{factor}"
+        case "choice" if release.choice is not None:
+            candidates = f"{len(release.choice.values)} candidates"
+            return f"exponential mechanism of epsilon {float(release.scale):.6g} over {candidates}"
+        case _:
+            return "public"
+
+
+# --- private tables ----------------------------------------------------------------------------------------
+#
+# The order is always: check against the policy, price, reserve, count, add noise, settle, show.
 
 _UNREGISTERED = (
     "this table is not registered as {dataset!r}. The curator must first check every cell against the "

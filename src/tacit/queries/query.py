@@ -223,7 +223,9 @@ def canonical(predicate: Predicate) -> dict[str, Any]:
             twice: dict[str, Any] = inner["part"] if inner["predicate"] == "Not" else {}
             return twice or {"predicate": name, "part": inner}
         case And(parts) | Or(parts):
-            joined = [each for part in map(canonical, parts) for each in _same_kind(part, name)]
+            inside = map(canonical, parts)
+            nested = (part["parts"] if part["predicate"] == name else [part] for part in inside)
+            joined = [part for several in nested for part in several]
             different = {json.dumps(part, sort_keys=True): part for part in joined}
             if len(different) == 1:
                 return joined[0]
@@ -231,10 +233,6 @@ def canonical(predicate: Predicate) -> dict[str, Any]:
         case In(column, (value,)):
             return canonical(Compare(column, "=", value))
     return {"predicate": name} | vars(predicate)
-
-
-def _same_kind(part: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    return part["parts"] if part["predicate"] == name else [part]
 
 
 class Aggregate:

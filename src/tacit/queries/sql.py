@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
@@ -450,7 +450,11 @@ def read_select(reader: Reader, tree: Node, table: str | None) -> Query:
 
     keys = [key for _, key in by]
     aggregates, names = _read_aggregates(reader, tree, keys)
-    _check_different(reader, [*by, *names])
+    seen: set[str] = set()
+    for node, written in (*by, *names):
+        if written.lower() in seen:
+            raise reader.refusal(node, f"the name {written!r} occurs twice", "name every column once")
+        seen.add(written.lower())
     return Query(
         aggregates=tuple(aggregates),
         where=where,
@@ -509,14 +513,6 @@ def _read_aggregates(
     return aggregates, names
 
 
-def _check_different(reader: Reader, names: Iterable[tuple[Node, str]]) -> None:
-    seen: set[str] = set()
-    for node, name in names:
-        if name.lower() in seen:
-            raise reader.refusal(node, f"the name {name!r} occurs twice", "name every column once")
-        seen.add(name.lower())
-
-
 # --- aggregates ------------------------------------------------------------------------------------------
 
 _OF_ONE_COLUMN: dict[type, Callable[[str], Aggregate]] = {
@@ -540,12 +536,10 @@ def read_aggregate(reader: Reader, node: Node) -> Aggregate:
     match node:
         case exp.Count():
             return _read_count(reader, node)
-        case exp.Quantile():
-            reader.only(node, "this", "quantile")
-            return _quantile(reader, node.this, node.args.get("quantile"))
-        case exp.PercentileCont() | exp.PercentileDisc():
-            reader.only(node, "this", "expression")
-            return _quantile(reader, node.this, node.args.get("expression"))
+        case exp.Quantile() | exp.PercentileCont() | exp.PercentileDisc():
+            share = "quantile" if isinstance(node, exp.Quantile) else "expression"
+            reader.only(node, "this", share)
+            return _quantile(reader, node.this, node.args.get(share))
         case exp.WithinGroup():  # PostgreSQL's percentile_cont(0.9) WITHIN GROUP (ORDER BY age)
             reader.only(node, "this", "expression")
             order = node.expression
@@ -554,8 +548,7 @@ def read_aggregate(reader: Reader, node: Node) -> Aggregate:
                 remedy = "write percentile_cont(0.9) WITHIN GROUP (ORDER BY age), or quantile(age, 0.9)"
                 raise reader.refusal(node, "WITHIN GROUP belongs to a quantile of one column", remedy)
             (ordered,) = reader.child(order, "expressions")
-            column, share = reader.child(ordered, "this"), reader.child(node.this, "this")
-            return _quantile(reader, column, share)
+            return _quantile(reader, reader.child(ordered, "this"), reader.child(node.this, "this"))
         case exp.Anonymous() if str(node.this).lower() == "mean" and len(node.expressions) == 1:
             reader.only(node, "this", "expressions")
             return Mean(_numbers(reader, node.expressions[0]))

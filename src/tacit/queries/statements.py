@@ -230,11 +230,6 @@ def _holds(predicate: Predicate, policy: Policy) -> Any:
     return or_else(exp.and_(has_value(column, policy), test) if is_number else test)
 
 
-def _key_of(column: str, policy: Policy) -> Any:
-    key = typed(column, policy)
-    return sql("CAST(:key AS BIGINT)", key=key) if policy.columns[column].is_number else key
-
-
 def _key_tests(column: str, policy: Policy) -> list[Any]:
     """Return the conditions on a row's key; a row with a missing or undeclared key is in no group."""
     declared = policy.columns[column]
@@ -334,7 +329,10 @@ def _rows(
     if policy.unit_column is not None:
         columns.append(alias(field(policy.unit_column), "unit"))
     for column, key in zip(query.by, keys, strict=False):
-        columns.append(alias(_key_of(column, policy), key))
+        # an integer, a text or a boolean
+        value = typed(column, policy)
+        whole = sql("CAST(:key AS BIGINT)", key=value) if policy.columns[column].is_number else value
+        columns.append(alias(whole, key))
         tests += _key_tests(column, policy)
     grids = {item.column: item.grid for item in measures if isinstance(item, Total | Squares)}
     for column, value in values.items():

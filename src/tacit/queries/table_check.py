@@ -119,7 +119,6 @@ class TableCheck:
         return not self.left
 
     def to_data(self) -> dict[str, Any]:
-        """Return the check as plain data."""
         left = set(self.left)
         findings = [
             vars(finding) | {"rows": list(finding.rows), "accepted": finding not in left}

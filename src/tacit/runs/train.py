@@ -17,9 +17,8 @@ from torch import nn
 
 from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset
-from tacit.errors import InvalidInput, MissingExtra, ProcessLost
+from tacit.errors import InvalidInput, Launch, MissingExtra, ProcessLost
 from tacit.files import remove_leftovers, write_atomically
-from tacit.launched import Launch
 from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan

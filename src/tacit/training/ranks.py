@@ -39,8 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost, UnsupportedModel
-from tacit.launched import launched
+from tacit.errors import InvalidInput, PrivacyRefusal, ProcessLost, UnsupportedModel, launched
 from tacit.noise import on_device
 from tacit.noise.gaussian import DRAWS_PER_TILE, MOST_TILES_IN_A_CHUNK, TILES_APART, NoiseAhead, StepNoise
 from tacit.noise.generator import Generator
