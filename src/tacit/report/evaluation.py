@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,15 @@ _CLASS_FIGURES = {
 }
 """The names of the metrics of classes. The same metric of a constant answer is at the key that ends in
 "_of_a_constant". It is 0.5 if there is no such key."""
+_LABEL_FIGURES = {
+    "share": "share",
+    "auc": "AUC",
+    "recall": "recall",
+    "precision": "precision",
+    "accuracy": "accuracy",
+    "accuracy_of_a_constant": "constant",
+}
+"""The metrics of a label, and their names in a terminal."""
 _LONGEST_NAME = 18
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _WORST = 5  # the number of classes in the text if the confusion matrix is too wide
@@ -217,9 +226,14 @@ def evaluation_text(data: Data) -> str:
     if "classes" in data:
         parts.append(_matrix(data) or _worst(data))
     if "labels" in data:
-        parts.append(_table(*rows_of_labels(data["labels"], _short)))
+        rows = [
+            (_short(one["label"]), *(figure(one[key]) for key in _LABEL_FIGURES)) for one in data["labels"]
+        ]
+        parts.append(_table(("label", *_LABEL_FIGURES.values()), rows))
     if "errors" in data:
-        parts.append(_target_errors(data["errors"]))
+        keys = ["mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared"]
+        rows = [(_short(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in data["errors"]]
+        parts.append(_table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -263,12 +277,6 @@ def _worst(data: Data) -> list[str]:
     return _table(head, rows)
 
 
-def _target_errors(errors: Sequence[Data]) -> list[str]:
-    keys = ("mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared")
-    rows = [(_short(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in errors]
-    return _table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows)
-
-
 def _perplexity(loss: float | None) -> float | None:
     return None if loss is None or loss > _MOST_NATS else math.exp(loss)
 
@@ -286,17 +294,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-_COLUMNS = {
-    "share": "share",
-    "auc": "AUC",
-    "recall": "recall",
-    "precision": "precision",
-    "accuracy": "accuracy",
-    "accuracy_of_a_constant": "constant",
-}
-"""The metrics of a label, and their names in a terminal."""
 
 
 def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
@@ -327,14 +324,6 @@ def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, An
             for name, one in zip(names, labels, strict=True)
         ],
     }
-
-
-def rows_of_labels(
-    labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the header and the rows of a table of labels, with each label's name shortened by ``short``."""
-    rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
-    return ("label", *_COLUMNS.values()), [*rows]
 
 
 _DIGITS = ".6g"

@@ -67,7 +67,8 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         for number, line in enumerate(lines):
             label: dict[str, Any] = {} if number else {"label": "each class against the others"}
             axes.plot(*line, color=PALE, linewidth=1.0, **style, **label)
-        mean = np.mean([_held(grid, *line) for line in lines], axis=0)
+        held = [np.asarray(p)[np.searchsorted(r, grid).clip(max=len(r) - 1)] for r, p in lines]
+        mean = np.mean(held, axis=0)
         axes.plot(grid, mean, color=BLUE, label="mean of the classes", **style)
     else:
         axes.plot(*lines[0], color=BLUE, label=_quoted(curves[0]["positive"]), **style)
@@ -75,11 +76,6 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         axes.plot([0.0, 1.0], [share, share], **_DASHED, label="guessing")
     axes.legend(loc="best")
     return axes
-
-
-def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any:
-    """Return the precision at each recall of the grid, taken from the curve's next point."""
-    return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
 
 
 def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
@@ -107,11 +103,15 @@ def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
 
 def _cells(cells: Data, target: str) -> Axes:
     """Draw cells of predicted and true values, shaded by record count, and each column's mean true value."""
+    from matplotlib.patches import Rectangle
+
     axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
     edges, records = np.array(cells["edges"]), np.array(cells["records"])
     shades = records / max(1, records.max())
     for row, column in zip(*np.nonzero(records), strict=True):
-        axes.add_patch(_rectangle(edges, row, column, _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]))
+        sides = np.diff(edges)[[column, row]]
+        opacity = _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]
+        axes.add_patch(Rectangle((edges[column], edges[row]), *sides, color=BLUE, alpha=opacity, linewidth=0))
     axes.plot(edges[[0, -1]], edges[[0, -1]], **_DASHED, label="prediction = truth")
     columns = [one for one in cells["residuals"] if one["mean"] is not None]
     middle = np.array([(edges[one["column"]] + edges[one["column"] + 1]) / 2 for one in columns])
@@ -123,13 +123,6 @@ def _cells(cells: Data, target: str) -> Axes:
     axes.set(xlim=edges[[0, -1]], ylim=edges[[0, -1]])
     axes.legend(loc="upper left")
     return axes
-
-
-def _rectangle(edges: Any, row: int, column: int, alpha: float) -> Any:
-    from matplotlib.patches import Rectangle
-
-    corner, sides = (edges[column], edges[row]), np.diff(edges)[[column, row]]
-    return Rectangle(corner, *sides, color=BLUE, alpha=alpha, linewidth=0)
 
 
 def _rates(x: str, y: str, title: str) -> Axes:

@@ -233,44 +233,17 @@ def plot_advice(advice: PlanAdvice, path: Path) -> None:
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EPSILONS = (np.inf, 10.0, 1.0, 0.1)
-_SIDE = 48
-
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
     """Draw the sheet into the file ``path``. The ending of its name gives the format."""
-    figure = new_figure(10.5, 7.2)
+    figure = new_figure(10.5, 4.4)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
     )
-    halves = figure.add_gridspec(2, 1, height_ratios=(1.6, 1.0))
-    above, below = figure.add_subfigure(halves[0]), figure.add_subfigure(halves[1])
-    left, right = above.subplots(1, 2)
+    left, right = figure.subplots(1, 2)
     _draw_worlds(left, sheet)
     _draw_found(right, sheet)
-    below.suptitle(
-        "The effect of ε on one number: each pixel, between 0 and 1, with Laplace noise of scale 1/ε.\n"
-        f"Here the unit is one pixel; for the whole picture of {_SIDE * _SIDE} pixels ε is {_SIDE * _SIDE} "
-        "times as large.",
-        fontsize=9,
-    )
-    for axes, epsilon in zip(below.subplots(1, len(_EPSILONS)), _EPSILONS, strict=True):
-        axes.imshow(pixel_noise(_face(), epsilon), cmap="gray", vmin=0.0, vmax=1.0)
-        axes.set_title("no noise, ε = ∞" if np.isinf(epsilon) else f"ε = {epsilon:g} per pixel", fontsize=9)
-        axes.set_axis_off()
     save_figure(figure, path)
-
-
-def pixel_noise(picture: Array, epsilon: float) -> Array:
-    """Return ``picture``, with values in [0, 1], plus Laplace noise of scale 1 / epsilon.
-
-    The result is an illustration and is not safe to release, because the seed is fixed.
-
-    >>> float(pixel_noise(np.full((2, 2), 0.5), np.inf)[0, 0])
-    0.5
-    """
-    noise = np.random.default_rng(0).laplace(size=picture.shape)  # a fixed seed, so that pictures reproduce
-    return np.clip(picture + noise / epsilon, 0.0, 1.0)
 
 
 def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
@@ -301,24 +274,6 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
         title="The most that an attacker can find",
     )
     axes.legend(frameon=False, loc="lower right")
-
-
-def _face() -> Array:
-    """Draw the face of no real person as an array (48, 48) of values in [0, 1]."""
-    y, x = np.mgrid[-1.0 : 1.0 : _SIDE * 1j, -1.0 : 1.0 : _SIDE * 1j]
-
-    def disc(cx: float, cy: float, rx: float, ry: float) -> NDArray[np.bool_]:
-        inside: NDArray[np.bool_] = ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 < 1.0
-        return inside
-
-    picture = np.full(x.shape, 0.15)
-    picture[disc(0.0, 0.0, 0.72, 0.9)] = 0.8
-    picture[disc(0.0, -0.75, 0.72, 0.3)] = 0.3
-    for side in (-1.0, 1.0):
-        picture[disc(0.28 * side, -0.15, 0.13, 0.09)] = 0.1
-    picture[disc(0.0, 0.15, 0.07, 0.16)] = 0.62
-    picture[disc(0.0, 0.42, 0.34, 0.2) & ~disc(0.0, 0.34, 0.36, 0.2)] = 0.25
-    return picture
 
 
 _POINTS, _DELTAS, _RATES = 13, 25, 81

@@ -19,7 +19,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.checklist import NOT_STATED, STATEMENTS, signature_line
-from tacit.report.document import yaml_text
 from tacit.report.verification import check_against, read_schema
 
 Record = dict[str, Any]
@@ -99,11 +98,6 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     record["tier"] = next(tier for tier in (3, 2, 1) if tier == 1 or not fields_missing(record, tier))
     check_against(read_schema(_SCHEMA), record, what="the registry's record")
     return record
-
-
-def registry_yaml(record: Mapping[str, Any]) -> str:
-    """Write the record as YAML, the file format of the registry."""
-    return yaml_text(record)
 
 
 def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:

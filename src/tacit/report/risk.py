@@ -148,7 +148,11 @@ def risk_sheet(
     for value in (*rates, *secrets):
         check_real("rate", value, low=0.0, high=1.0, open_low=True, open_high=True)
     epsilon = curve.epsilon(delta) if epsilon is None else epsilon
-    real, pair = _curve_limit(curve), _pair_limit(epsilon, delta)
+    pair = _pair_limit(epsilon, delta)
+
+    def real(rates: Array) -> Array:
+        # a -> 1 - f(a), rounded up
+        return np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
     def shares(question: str, before: Sequence[float]) -> tuple[Chance, ...]:
         at = np.array(before)
@@ -187,11 +191,6 @@ def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
     rates = ndtr(-bins)
     beyond = 1.0 - np.asarray(curve.false_negative_rate(rates))
     return -np.diff(rates), -np.diff(beyond)
-
-
-def _curve_limit(curve: PrivacyCurve) -> Detection:
-    """Return the function a -> 1 - f(a), rounded up."""
-    return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
 
 def _pair_limit(epsilon: float, delta: float) -> Detection:

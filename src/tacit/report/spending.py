@@ -162,6 +162,8 @@ def _reserved(entry: Entry) -> Spending:
     body = entry.body
     dataset = body["for"]["dataset"] if "for" in body else body["dataset"]
     key = str(body["key"]).removeprefix(f"@{dataset}/")
+    kind, _, rest = key.partition("/")
+    is_run = kind in ("training", "selection") and rest
     return Spending(
         seq=entry.seq,
         time=entry.time,
@@ -172,15 +174,9 @@ def _reserved(entry: Entry) -> Spending:
         by=body["by"],
         label=body["label"],
         dataset=dataset,
-        run=_run_of(key),
+        run=rest.partition("/")[0] if is_run else None,
         state="RESERVED",
     )
-
-
-def _run_of(key: str) -> str | None:
-    """Return the run id in the key of a charge for training or private selection, or None for a query."""
-    kind, _, rest = key.partition("/")
-    return rest.partition("/")[0] if kind in ("training", "selection") and rest else None
 
 
 _POINTS = 100  # points of the curve
