@@ -216,12 +216,7 @@ def _mechanisms(spendings: Sequence[Spending], run: str | None) -> list[dict[str
 def guarantee_of(
     policy: Policy, mechanisms: Sequence[Mapping[str, Any]], burnt: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Compute the figures of the promise from the policy and the mechanisms of a certificate.
-
-    Args:
-        burnt: the budget units burned on the whole data set after an old backup was restored, or None if
-            no units were burned.
-    """
+    """Compute the figures of the promise; ``burnt`` are units that went after an old backup was restored."""
     epsilon, delta = policy.budget.limit
     sums = totals(policy, [*_charged(mechanisms), *(() if burnt is None else ((None, tuple(burnt)),))])
     blocks = {" + ".join(names): _figures(policy.budget, cost) for names, cost in sums.items()}

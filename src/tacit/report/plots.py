@@ -18,7 +18,7 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.events import Event, Repeat
 from tacit.planner import PlanAdvice
 from tacit.planner.answer import NEAR_FLOOR
-from tacit.report.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREY, ORANGE, label_of, line_style, new_figure, save_figure
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.report.run_page import draw_worlds
@@ -51,11 +51,7 @@ def plot_progress(
 
     If there are fewer than two scores, the upper chart shows the noisy training loss. The vertical axis has
     room for four standard errors, so that a line which moves only by chance looks flat. A band shows two
-    standard errors to each side.
-
-    Args:
-        path: the path of the PNG.
-        known: the qualifier of a baseline that is not exact, such as "at least".
+    standard errors to each side. ``within`` is the range of possible scores.
     """
     picture = new_figure(height=4.8)
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -139,20 +135,15 @@ def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
 
 
 def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
-    """Draw the confusion matrix of a run. Rows are true classes, and a cell's shade is its share of the row.
+    """Draw the confusion matrix, if there is an exact one of at most 30 classes, and return whether there is.
 
-    Args:
-        path: the path of the PNG.
-
-    Returns:
-        True if the picture was drawn. There must be an exact matrix of at most 30 classes.
+    Rows are true classes, and a cell's shade is its share of the row.
     """
     matrix = data.get("confusion_matrix")
     if not matrix or len(matrix) > _MOST_CLASSES:
         return False
     counts = np.array(matrix)
-    names = [one["class"] if len(one["class"]) <= 14 else f"{one['class'][:13]}…" for one in data["classes"]]
-    names = [name.replace("$", r"\$") for name in names]  # which would begin a formula in matplotlib
+    names = [label_of(one["class"], 14) for one in data["classes"]]
     side = 2.6 + 0.42 * len(names)
     figure = new_figure(width=max(4.6, side + 0.8), height=max(3.8, side))
     axes = figure.add_subplot()
@@ -282,17 +273,9 @@ _REPEATS = 64
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of the picture.
+    """The curves of the picture: for each method, epsilon at ``counts`` repetitions and at ``deltas``.
 
-    Attributes:
-        pricing: the event and its cost.
-        counts: the numbers of repetitions.
-        count_label: the label of their axis.
-        over_counts: for each method, epsilon at the ``counts``.
-        deltas: the values of delta.
-        profile: for each method, epsilon at the ``deltas``.
-        rates: false-positive rates.
-        false_negatives: f at the ``rates``.
+    ``false_negatives`` are f at the false-positive ``rates``.
     """
 
     pricing: Pricing

@@ -1,13 +1,7 @@
-"""The record of a certificate for the registry of deployments, as YAML.
+"""The record of a certificate for the registry of deployments, as YAML (Dwork et al., 2509.13509).
 
-The registry of Dwork, Kohli and Mulligan, which OpenDP maintains (2509.13509), has fields of three tiers.
-``registry.schema.json`` has the names of the fields, and ``docs/regulators.md`` says where they come from.
-
-**Guarantee**
-
-* Every figure and every sentence is a line of the certificate, or a statement of the curator.
-* Epsilon and delta are those of the cap, which holds for all releases. They are not today's spending.
-* The record has the highest tier for which no field is missing, or NOT STATED even in part.
+Every figure and sentence is a line of the certificate or a statement of the curator. Epsilon and delta are
+those of the cap, not today's spending. The record has the highest tier with no field missing or NOT STATED.
 """
 
 from __future__ import annotations

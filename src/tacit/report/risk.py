@@ -177,16 +177,10 @@ def risk_sheet(
 
 
 def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
-    """Return the probability that the best test's evidence falls into each bin, without the unit and with it.
+    """Return the (n,) probabilities of n ``bins`` for the best test's evidence, without the unit and with it.
 
     The evidence is scaled so that it is standard normal without the unit: P(evidence > u) = Phi(-u). With the
     unit, P(evidence > u) = 1 - f(Phi(-u)). For Gaussian DP this is the normal distribution shifted by mu.
-
-    Args:
-        bins: (n + 1,) the edges of the bins.
-
-    Returns:
-        Two arrays (n,) of probabilities: without the unit, and with it.
     """
     rates = ndtr(-bins)
     beyond = 1.0 - np.asarray(curve.false_negative_rate(rates))
