@@ -298,6 +298,9 @@ def against_reference(
     """Compare a model with the declared score of the same model without DP on public records.
 
     ``interval`` is the 95 % interval of the evaluation's score, if known.
+
+    >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]
+    ' this one is worse by 0.070 (0.050 to 0.090).'
     """
     sign = -1.0 if evaluation.measure.startswith("mean squared error") else 1.0
     worse = sign * (reference - evaluation.score)
