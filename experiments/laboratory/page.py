@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import numpy as np
+from numpy.typing import ArrayLike
 
+from tacit.errors import needed
 from tacit.report import document, run_page
 from tacit.report.canvas import PALE, line_style, new_chart
 
@@ -72,3 +77,16 @@ def _sorted(exposed: Data) -> Axes:
     values = [value for curve in exposed["curves"] for value in curve["values"]]
     axes.set(xlim=(0.0, 100.0), ylim=(min(-1.0, *values), max(3.0, *values)))
     return axes
+
+
+def grey_picture(values: ArrayLike) -> str:
+    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 3:
+        array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)
+    low, high = float(array.min()), float(array.max())
+    pixels = np.round(255.0 * (array - low) / max(high - low, 1e-12)).astype(np.uint8)
+    buffer = io.BytesIO()
+    image = needed("PIL.Image", "images", "a picture", package="pillow")
+    image.fromarray(pixels).save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

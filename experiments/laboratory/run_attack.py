@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from experiments.laboratory.exposed_records import by_chance, ranked_and_reported
 from experiments.laboratory.inversion import Inversion, mi_face
+from experiments.laboratory.page import grey_picture
 from experiments.laboratory.recitation import recitation_found
 from experiments.laboratory.shadow_ensembles import at_once
 from experiments.laboratory.suite import Evidence, attack_all, attacks_without
@@ -40,7 +41,6 @@ from tacit.audits.attacks import (
 )
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.text import END, PADDING, Alphabet
-from tacit.report.canvas import grey_picture
 from tacit.report.findings import AttackedModel, default_rates, membership_found
 from tacit.report.verification import read_event
 from tacit.runs.attack import (

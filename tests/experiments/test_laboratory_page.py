@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import xml.etree.ElementTree as ET
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from experiments.laboratory.page import charts_of, page, write_report
+from experiments.laboratory.page import charts_of, grey_picture, page, write_report
 from tacit.accounting import account
 from tacit.events import Gaussian
-from tacit.report.canvas import grey_picture
 from tacit.report.findings import risk_found
 from tacit.report.risk import risk_sheet
 
@@ -98,3 +100,33 @@ def test_what_is_written_can_be_read_back(tmp_path: Path) -> None:
     ET.parse(tmp_path / "report" / "exposed.svg")
     assert path.stat().st_mode & 0o077 == 0
     assert not re.findall(r'(?:src|href)="(?!data:)[^"]*"', page(data)), "the page stands alone"
+
+
+def test_what_a_model_recites_has_a_section() -> None:
+    probe = {"repeats": 20, "piece": 6, "after_repeating": 0.1, "after_repeating_unseen": 0.05}
+    probe |= {"asked_plainly": float("nan"), "asked_plainly_unseen": 0.0, "answers": 260, "diverged": 255}
+    group = {
+        "copies": 1,
+        "count": 3,
+        "fitted": 2,
+        "extrapolated": 5.0,
+        "largest": 7.0,
+        "queries": float("inf"),
+    }
+    records = {kind: {"completed": 3, "tried": 200} for kind in ("members", "others")}
+    one = {"model": "with DP", "planted": [group], "records": records, "probe": probe}
+    data = whole()
+    del data["exposed"]
+    text = page(data | {"recitation": [one]})
+    for words in ("5.0, largest 7.0 (2 fitted)", "never", "3 of 200 training records and 3 of 200", "–"):
+        assert words in text
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (3, 3, 5)], ids=str)
+def test_pictures_are_what_another_reader_sees(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).random(shape)
+    picture = Image.open(BytesIO(base64.b64decode(grey_picture(values).partition(",")[2])))
+    seen = np.asarray(picture, dtype=float)
+    wanted = 255 * (values - values.min()) / (values.max() - values.min())
+    wanted = np.moveaxis(wanted, 0, -1) if len(shape) == 3 else wanted
+    assert np.abs(seen.reshape(wanted.shape) - wanted).max() <= 0.5 + 1e-9

@@ -26,7 +26,8 @@ from tacit.report.checklist import (
     check_statements,
     statements_text,
 )
-from tacit.report.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.document import yaml_text
+from tacit.report.registry import fields_missing, registry_record
 from tacit.report.verification import check_against, read_schema
 
 yaml: Any = pytest.importorskip("yaml")
@@ -93,7 +94,7 @@ def test_the_tutorials_ledger_leaves_no_field_of_any_tier_out(certified: Data) -
         assert fields_missing(record, tier) == []
     assert record["tier"] == 3
     jsonschema.Draft202012Validator(SCHEMA).validate(record)
-    assert yaml.safe_load(registry_yaml(record)) == record
+    assert yaml.safe_load(yaml_text(record)) == record
     assert fields["privacy_parameters"] == {"epsilon": 4.0, "delta": 1e-4}
     assert fields["variant_name"] == "Approximate DP"
 

@@ -7,20 +7,18 @@ import functools
 import json
 import re
 import xml.etree.ElementTree as ET
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy.stats import norm
 
 from tacit.accounting import account
 from tacit.audits import AuditResult, Scores
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian
-from tacit.report.canvas import BLUE, grey_picture, new_chart, to_svg
+from tacit.report.canvas import BLUE, new_chart, to_svg
 from tacit.report.findings import (
     AttackedModel,
     Planted,
@@ -287,15 +285,3 @@ def test_a_chart_has_a_name_texts_as_text_and_the_colours_of_its_page() -> None:
     assert "<style" not in inside
     assert "prefers-color-scheme: dark" in alone
     assert len(inside) < 10_000
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (3, 3, 5)], ids=str)
-def test_pictures_are_what_another_reader_sees(shape: tuple[int, ...]) -> None:
-    import base64
-
-    values = np.random.default_rng(0).random(shape)
-    picture = Image.open(BytesIO(base64.b64decode(grey_picture(values).partition(",")[2])))
-    seen = np.asarray(picture, dtype=float)
-    wanted = 255 * (values - values.min()) / (values.max() - values.min())
-    wanted = np.moveaxis(wanted, 0, -1) if len(shape) == 3 else wanted
-    assert np.abs(seen.reshape(wanted.shape) - wanted).max() <= 0.5 + 1e-9

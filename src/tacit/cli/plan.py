@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
@@ -36,13 +36,13 @@ from tacit.errors import InvalidInput, TacitError, check_integer, check_real
 from tacit.events import Adjacency as Neighbours
 from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat, event_from_json
 from tacit.plan import Plan, Signal
-from tacit.planner import PlanAdvice, PlanOption, PlanRequest, advise
-from tacit.report.canvas import figure_path
-from tacit.report.plots import plot_advice
+from tacit.report.canvas import figure_path, new_figure
 from tacit.report.pricing import Pricing, Quote, price_event
 from tacit.rounding import round_up
-from tacit.runs.config import Config, read_config
-from tacit.runs.plan import check_comparable, make_plan, ranked_ways, trained_weights
+
+if TYPE_CHECKING:
+    from tacit.planner import PlanAdvice, PlanOption, PlanRequest
+    from tacit.runs.config import Config
 
 _T = TypeVar("_T")
 
@@ -110,6 +110,12 @@ def command(
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --advantage 0.1 --delta 1e-6
     --epochs 30
     """
+    # Here, so that `tacit account` and `tacit risk` start without them.
+    from tacit.planner import PlanRequest, advise
+    from tacit.runs.config import read_config
+    from tacit.runs.plan import check_comparable
+    from tacit.runs.weights import ranked_ways
+
     run_file = None if config is None else read_config(config)
     if run_file is not None:
         privacy, training = run_file.privacy, run_file.training
@@ -151,6 +157,8 @@ def command(
         tuned = config is not None and run_file is not None and run_file.pretrained
         ways_to_tune = ranked_ways(config) if tuned and config is not None else []
     if target is not None:
+        from tacit.report.plots import plot_advice
+
         plot_advice(advice, target)
     if as_json:
         extras = {} if signal is None else {"signal": signal.as_data()}
@@ -214,6 +222,9 @@ def _show(advice: PlanAdvice) -> None:
 
 def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
     """Compute how well the run file's plan, or else the recommended one, can learn; None without weights."""
+    from tacit.runs.plan import make_plan
+    from tacit.runs.weights import trained_weights
+
     count = None if weights is None else whole("weights", weights)
     if count is None and run_file is not None:
         count = trained_weights(run_file)
@@ -335,11 +346,17 @@ def account_command(
     Example:  tacit account --records 60000 --batch-size 600 --noise 4 --epochs 100 --delta 1e-5 --adjacency
     add-remove --method pld,rdp,moments --figure cost.png
     """
-    if noise is None:
-        _refuse_stray(context)
+    if noise is None and (stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs")):
+        raise InvalidInput(
+            f"{', '.join(stray)} describe DP-SGD, but its noise is missing. Add --noise, the standard "
+            "deviation of the noise divided by the norm bound of one record."
+        )
     target, relation = _stated_delta(delta), _stated_adjacency(adjacency)
     methods = [*METHODS] if method == "all" else [name.strip() for name in method.split(",")]
-    drawing = _can_draw(figure)
+    drawing = None
+    if figure is not None:
+        drawing = figure_path(figure)
+        new_figure(1.0, 1.0)  # fails before the long work begins, if there is no matplotlib
     mechanism = _event(event or (), noise, sampling_rate, records, batch_size, steps, epochs)
     with Preparations() as progress:
         pricing = price_event(
@@ -351,7 +368,9 @@ def account_command(
             progress=progress,
         )
         if drawing is not None:
-            _draw(pricing, drawing, progress)
+            from tacit.report.plots import draw_pricing, prepare_drawing
+
+            draw_pricing(prepare_drawing(pricing, progress), drawing)
     if as_json:
         print_json(_as_data(pricing, figure, budget=error_budget))
         return 0
@@ -369,14 +388,6 @@ def account_command(
 
 
 # --- the question -----------------------------------------------------------------------------------------
-
-
-def _refuse_stray(context: typer.Context) -> None:
-    if stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs"):
-        raise InvalidInput(
-            f"{', '.join(stray)} describe DP-SGD, but its noise is missing. Add --noise, the standard "
-            "deviation of the noise divided by the norm bound of one record."
-        )
 
 
 def _event(
@@ -490,23 +501,6 @@ def _stated_adjacency(adjacency: str | None) -> Neighbours:
 # --- the answer -------------------------------------------------------------------------------------------
 
 
-def _can_draw(figure: Path | None) -> Path | None:
-    """Check that a figure can be drawn, before the long work begins, and return its path."""
-    if figure is None:
-        return None
-    from tacit.report.canvas import figure_path, new_figure
-
-    path = figure_path(figure)
-    new_figure(1.0, 1.0)
-    return path
-
-
-def _draw(pricing: Pricing, path: Path, progress: Preparations) -> None:
-    from tacit.report.plots import draw_pricing, prepare_drawing
-
-    draw_pricing(prepare_drawing(pricing, progress), path)
-
-
 def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str, Any]:
     data = pricing.to_data() | {"figure": None if figure is None else str(figure)}
     if budget:
@@ -518,7 +512,11 @@ def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str
 
 
 def _show_pricing(pricing: Pricing) -> None:
-    show_line(_described(pricing.event))
+    match pricing.event:
+        case Repeat(PoissonSampled(rate, Gaussian(sigma)), count):
+            show_line(f"{count:,} steps, sampling rate {rate:.6g}, noise multiplier {sigma:.6g}")
+        case event:
+            show_line(repr(event))
     console.print(f"{pricing.adjacency.value}, δ = {pricing.delta:.15g}")
     table = Table("accountant", "ε at most", "ε at least", "by direction")
     for quote in pricing.quotes:
@@ -534,24 +532,15 @@ def _row(quote: Quote) -> tuple[str, str, str, str]:
     if quote.refusal is not None:
         return quote.method, "refused", "", ""
     directions = ", ".join(f"{name} {_up(value, 6)}" for name, value in quote.directions.items())
-    lower = _down(quote.lower) if quote.lower > 0.0 or quote.upper == 0.0 else "not known"
+    lower = "not known"
+    if quote.lower > 0.0 or quote.upper == 0.0:
+        downwards = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
+        lower = f"{downwards.create_decimal(repr(quote.lower)).normalize():f}"
     return quote.method, _up(quote.upper), lower, directions or "the larger of them"
-
-
-def _described(event: Event) -> str:
-    match event:
-        case Repeat(PoissonSampled(rate, Gaussian(sigma)), count):
-            return f"{count:,} steps, sampling rate {rate:.6g}, noise multiplier {sigma:.6g}"
-    return repr(event)
 
 
 def _up(value: float, digits: int = 9) -> str:
     return round_up(value, digits) if math.isfinite(value) else "no finite bound"
-
-
-def _down(value: float, digits: int = 9) -> str:
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
-    return f"{context.create_decimal(repr(value)).normalize():f}"
 
 
 def _meaning(pricing: Pricing) -> str:

@@ -23,7 +23,8 @@ from tacit.report.certificate import (
     read_certificate,
 )
 from tacit.report.checklist import STATEMENTS, ask_statements, statements_text
-from tacit.report.registry import fields_missing, registry_record, registry_yaml
+from tacit.report.document import yaml_text
+from tacit.report.registry import fields_missing, registry_record
 from tacit.report.verification import (
     OtherVersion,
     Verification,
@@ -86,12 +87,29 @@ def _statement(
     if public_key is not None:
         raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
     data = read_statement(file)
+    hint = ""
     with messages.status("pricing the event"):
-        result, hint = _verified(data, second_opinion)
+        try:
+            result = verify_statement(data, opinions=[google_epsilon] if second_opinion else ())
+        except MissingExtra as problem:
+            hint = str(problem)
+            result = verify_statement(data)
+
+        # What the ledger was charged, and what the texts of the folder say, are further findings.
+        problems: list[str] = []
+        free = list(result.not_verified)
         if ledger is not None:
-            result = _paid_for(result, data, ledger)
+            problems += against_its_ledger(data, Ledger.open(ledger))
+            if not problems:
+                free.remove("ledger")
+                result = replace(result, checked=_AS_CHARGED)
         if folder is not None:
-            result = _with_texts(result, data, folder)
+            from tacit.runs.folder_texts import compare_texts
+
+            contradictions, not_verified = compare_texts(folder, data)
+            problems += contradictions
+            free += not_verified
+        result = replace(result, contradictions=(*result.contradictions, *problems), not_verified=tuple(free))
     if as_json:
         print_json(result.as_data())
     else:
@@ -99,27 +117,6 @@ def _statement(
         if hint:
             note(hint)
     return 0 if result.agrees else 1
-
-
-def _paid_for(result: Verification, data: dict[str, object], ledger: str) -> Verification:
-    """Add the findings of the comparison with the ledger."""
-    problems = against_its_ledger(data, Ledger.open(ledger))
-    if problems:
-        return replace(result, contradictions=(*result.contradictions, *problems))
-    left = tuple(name for name in result.not_verified if name != "ledger")
-    return replace(result, checked=_AS_CHARGED, not_verified=left)
-
-
-def _with_texts(result: Verification, data: dict[str, object], folder: Path) -> Verification:
-    """Add the findings of the comparison with the texts in the folder."""
-    from tacit.runs.learners import compare_texts
-
-    problems, not_verified = compare_texts(folder, data)
-    return replace(
-        result,
-        contradictions=(*result.contradictions, *problems),
-        not_verified=(*result.not_verified, *not_verified),
-    )
 
 
 _AS_CHARGED = (
@@ -139,16 +136,6 @@ def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json
     else:
         _show(result)
     return 0 if result.agrees else 1
-
-
-def _verified(data: dict[str, object], second_opinion: bool) -> tuple[Verification, str]:
-    """Return the result, and a hint on what to install for a second opinion."""
-    if second_opinion:
-        try:
-            return verify_statement(data, opinions=[google_epsilon]), ""
-        except MissingExtra as problem:
-            return verify_statement(data), str(problem)
-    return verify_statement(data), ""
 
 
 def _show(result: Verification | CertificateCheck) -> None:
@@ -235,7 +222,7 @@ def _record(data: dict[str, Any]) -> str:
     if record["tier"] < 3 and (lacking := fields_missing(record, record["tier"] + 1)):
         text += f" Tier {record['tier'] + 1} needs {', '.join(lacking)}, which are missing or incomplete."
     messages.print(text, soft_wrap=True)
-    return registry_yaml(record)
+    return yaml_text(record)
 
 
 def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ are light or dark as the reader's browser is set.
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 import re
@@ -14,9 +13,6 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from tacit.errors import InvalidInput, needed
 
@@ -162,14 +158,11 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     )
 
 
-def grey_picture(values: ArrayLike) -> str:
-    """Write a picture (h, w) or (channels, h, w) as a data URL. Its values are scaled to the full range."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim == 3:
-        array = np.moveaxis(array, 0, -1) if array.shape[0] == 3 else array.mean(axis=0)
-    low, high = float(array.min()), float(array.max())
-    pixels = np.round(255.0 * (array - low) / max(high - low, 1e-12)).astype(np.uint8)
-    buffer = io.BytesIO()
-    image = needed("PIL.Image", "images", "a picture", package="pillow")
-    image.fromarray(pixels).save(buffer, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+def cut(name: str, most: int = 18) -> str:
+    """Shorten a name to ``most`` characters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def label_of(name: str, most: int = 18) -> str:
+    """Shorten a name, and escape dollars, which would begin a formula in matplotlib."""
+    return cut(name, most).replace("$", r"\$")

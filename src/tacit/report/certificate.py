@@ -216,12 +216,7 @@ def _mechanisms(spendings: Sequence[Spending], run: str | None) -> list[dict[str
 def guarantee_of(
     policy: Policy, mechanisms: Sequence[Mapping[str, Any]], burnt: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Compute the figures of the promise from the policy and the mechanisms of a certificate.
-
-    Args:
-        burnt: the budget units burned on the whole data set after an old backup was restored, or None if
-            no units were burned.
-    """
+    """Compute the figures of the promise; ``burnt`` are units that went after an old backup was restored."""
     epsilon, delta = policy.budget.limit
     sums = totals(policy, [*_charged(mechanisms), *(() if burnt is None else ((None, tuple(burnt)),))])
     blocks = {" + ".join(names): _figures(policy.budget, cost) for names, cost in sums.items()}
@@ -279,7 +274,12 @@ def _ledger(entries: Sequence[Entry], spendings: Sequence[Spending]) -> dict[str
         "test_keys": sum(_TEST_KEY in spent.label for spent in spendings),
         "refusals": sum(entry.kind == "refuse" for entry in entries),
         "cap_changes": [_raised(entry) for entry in entries if entry.kind == "raise-cap"],
-        "recoveries": [_recovered(entry) for entry in entries if entry.kind == "burn"],
+        "recoveries": [
+            f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy had been put back, and what was left of "
+            "the budget was burned"
+            for entry in entries
+            if entry.kind == "burn"
+        ],
     }
 
 
@@ -290,13 +290,6 @@ def _raised(entry: Entry) -> str:
         f"by {_without_claim(entry.body['by'])!r}: {_without_claim(entry.body['reason'])!r}; what was "
         "promised "
         "before is void"
-    )
-
-
-def _recovered(entry: Entry) -> str:
-    return (
-        f"entry {entry.seq}, {entry.time:%Y-%m-%d}: an old copy had been put back, and what was left of the "
-        "budget was burned"
     )
 
 
@@ -682,17 +675,13 @@ def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str],
     then, later = history[: data["ledger"]["last"] + 1], len(history) - data["ledger"]["last"] - 1
     run = None if data["run"] is None else data["run"]["id"]
     if later >= 0:
-        problems += _differences_from(data, recorded(then, run))
+        for name, expected in recorded(then, run).items():
+            problems += [f"against the ledger, {text}" for text in _differences(data[name], expected, name)]
     return problems, [
         f"The ledger's {len(history):,} entries were replayed, and the certificate was compared with the "
         f"first {len(then):,} of them; {max(0, later):,} came later.",
         *replay.notes,
     ]
-
-
-def _differences_from(data: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
-    for name, expected in record.items():
-        yield from (f"against the ledger, {text}" for text in _differences(data[name], expected, name))
 
 
 def _differences(value: Any, expected: Any, where: str) -> Iterator[str]:

@@ -94,17 +94,7 @@ def _code_block(text: str) -> Any:
 
 
 def yaml_text(data: Mapping[str, Any]) -> str:
-    """Write data as YAML in the given order. A text of several lines becomes a literal block.
-
-    >>> print(yaml_text({"a": {"b": 1e-5, "c": ["yes"]}, "d": "x\\ny"}), end="")
-    a:
-      b: 1.0e-05
-      c:
-      - 'yes'
-    d: |-
-      x
-      y
-    """
+    """Write data as YAML in the given order. A text of several lines becomes a literal block."""
     yaml = needed("yaml", "cli", "a file of YAML", package="pyyaml")
 
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})

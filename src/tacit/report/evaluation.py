@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import nn
 
 from tacit.columns import Encoder
 from tacit.models.additive import AdditiveModel, Curve, LinearModel
-from tacit.report.canvas import to_svg
+from tacit.report.canvas import cut, to_svg
 from tacit.report.document import figure, page
 from tacit.report.evaluation_charts import Panels, charts_of, charts_of_columns, legend_of, panels_of
 from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
@@ -38,7 +38,15 @@ _CLASS_FIGURES = {
 }
 """The names of the metrics of classes. The same metric of a constant answer is at the key that ends in
 "_of_a_constant". It is 0.5 if there is no such key."""
-_LONGEST_NAME = 18
+_LABEL_FIGURES = {
+    "share": "share",
+    "auc": "AUC",
+    "recall": "recall",
+    "precision": "precision",
+    "accuracy": "accuracy",
+    "accuracy_of_a_constant": "constant",
+}
+"""The metrics of a label, and their names in a terminal."""
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
 _WORST = 5  # the number of classes in the text if the confusion matrix is too wide
 
@@ -89,7 +97,7 @@ def evaluation_data(
     if evaluation.records:
         data |= _class_data(evaluation, names)
     elif evaluation.labels:
-        data |= data_of_labels(evaluation, names)
+        data |= _label_data(evaluation, names)
     elif evaluation.errors:
         data |= _number_data(evaluation, targets)
     elif evaluation.answers is not None:
@@ -131,6 +139,29 @@ def _class_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
             "average_precision_of_a_constant": evaluation.records[1] / sum(evaluation.records),
         }
     return data | class_figures(evaluation, names)
+
+
+def _label_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics of each label, and the mean of the labels' accuracies."""
+    labels = evaluation.labels
+    return {
+        "mean_accuracy": sum(one.accuracy for one in labels) / len(labels),
+        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in labels) / len(labels),
+        "labels": [
+            {
+                "label": name,
+                "records": one.positives + one.negatives,
+                "positives": one.positives,
+                "share": one.share,
+                "auc": finite(one.auc),
+                "recall": one.recall,
+                "precision": one.precision,
+                "accuracy": one.accuracy,
+                "accuracy_of_a_constant": one.constant_accuracy,
+            }
+            for name, one in zip(names, labels, strict=True)
+        ],
+    }
 
 
 def _number_data(evaluation: Evaluation, targets: Sequence[str]) -> dict[str, Any]:
@@ -217,9 +248,12 @@ def evaluation_text(data: Data) -> str:
     if "classes" in data:
         parts.append(_matrix(data) or _worst(data))
     if "labels" in data:
-        parts.append(_table(*rows_of_labels(data["labels"], _short)))
+        rows = [(cut(one["label"]), *(figure(one[key]) for key in _LABEL_FIGURES)) for one in data["labels"]]
+        parts.append(_table(("label", *_LABEL_FIGURES.values()), rows))
     if "errors" in data:
-        parts.append(_target_errors(data["errors"]))
+        keys = ["mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared"]
+        rows = [(cut(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in data["errors"]]
+        parts.append(_table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
@@ -227,7 +261,7 @@ def _figures(data: Data) -> list[str]:
     rows = [(f"test {data['measure']}", data["score"], data["baseline"]["score"])]
     for key, words in _CLASS_FIGURES.items():
         if key in data:
-            name = words.format(_short(data.get("positive_class", "")))
+            name = words.format(cut(data.get("positive_class", "")))
             rows.append((name, data[key], data.get(f"{key}_of_a_constant", 0.5)))
     if "loss_of_a_constant" in data:
         losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
@@ -241,7 +275,7 @@ def _matrix(data: Data) -> list[str]:
     matrix, classes = data["confusion_matrix"], data["classes"]
     if matrix is None:
         return []
-    names = [_short(one["class"]) for one in classes]
+    names = [cut(one["class"]) for one in classes]
     rows = [
         (name, *(str(count) for count in row), figure(one["recall"]))
         for name, row, one in zip(names, matrix, classes, strict=True)
@@ -256,17 +290,11 @@ def _worst(data: Data) -> list[str]:
         (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
     )
     rows = [
-        (_short(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
+        (cut(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
         for one in ordered[:_WORST]
     ]
     head = (f"least recall, of {len(ordered)}", "records", "predicted", "recall")
     return _table(head, rows)
-
-
-def _target_errors(errors: Sequence[Data]) -> list[str]:
-    keys = ("mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared")
-    rows = [(_short(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in errors]
-    return _table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows)
 
 
 def _perplexity(loss: float | None) -> float | None:
@@ -284,74 +312,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(line(row)).rstrip() for row in (head, *rows)]
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-_COLUMNS = {
-    "share": "share",
-    "auc": "AUC",
-    "recall": "recall",
-    "precision": "precision",
-    "accuracy": "accuracy",
-    "accuracy_of_a_constant": "constant",
-}
-"""The metrics of a label, and their names in a terminal."""
-
-
-def data_of_labels(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
-    """Return the metrics of each label, and the mean of the labels' accuracies.
-
-    >>> from tacit.training.evaluation import LabelFigures
-    >>> one = LabelFigures(positives=1, negatives=3, true_positives=1, false_positives=1, auc=0.9)
-    >>> data = data_of_labels(Evaluation(0.9, 0.3, (), labels=(one,)), ["spam"])
-    >>> data["mean_accuracy"], data["labels"][0]["precision"]
-    (0.75, 0.5)
-    """
-    labels = evaluation.labels
-    return {
-        "mean_accuracy": sum(one.accuracy for one in labels) / len(labels),
-        "mean_accuracy_of_a_constant": sum(one.constant_accuracy for one in labels) / len(labels),
-        "labels": [
-            {
-                "label": name,
-                "records": one.positives + one.negatives,
-                "positives": one.positives,
-                "share": one.share,
-                "auc": finite(one.auc),
-                "recall": one.recall,
-                "precision": one.precision,
-                "accuracy": one.accuracy,
-                "accuracy_of_a_constant": one.constant_accuracy,
-            }
-            for name, one in zip(names, labels, strict=True)
-        ],
-    }
-
-
-def rows_of_labels(
-    labels: Sequence[Mapping[str, Any]], short: Callable[[str], str]
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the header and the rows of a table of labels, with each label's name shortened by ``short``."""
-    rows = [(short(one["label"]), *(figure(one[key]) for key in _COLUMNS)) for one in labels]
-    return ("label", *_COLUMNS.values()), [*rows]
-
-
 _DIGITS = ".6g"
 
 
 def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
-    """Return one curve for each declared column of a linear model.
+    """Return one curve for each declared column of a linear model, from it and public declarations alone.
 
-    Returns:
-        A dictionary. Its ``of`` names the quantity that the curves show: "log odds", "logits" minus their
-        mean, or "numbers" in the units of the target. ``outputs`` has the names of the outputs, ``constant``
-        the constant of each output, and ``columns`` the curves. The result is None if the model is not linear
-        in the features, if it also reads a text column, or if it has diverged.
-
-    **Guarantee**
-
-    * The result depends only on the model and on public declarations.
+    ``of`` names what the curves show: "log odds", "logits" minus their mean, or "numbers" in units of the
+    target. The result is None if the model is not linear in the features, reads a text column, or has
+    diverged.
     """
     linear = LinearModel.of(model)
     if linear is None or encoder.text is not None:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tacit.report.canvas import BLUE, ORANGE, PALE, line_style, new_chart, new_figure, save_figure
+from tacit.report.canvas import (
+    BLUE,
+    ORANGE,
+    PALE,
+    cut,
+    label_of,
+    line_style,
+    new_chart,
+    new_figure,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +57,7 @@ def _roc(curves: Sequence[Data]) -> Axes:
         mean = np.mean([np.interp(grid, *line) for line in lines], axis=0)
         axes.plot([0.0, *grid], [0.0, *mean], color=BLUE, label="mean of the classes")
     else:
-        axes.plot(*lines[0], color=BLUE, label=_quoted(curves[0]["positive"]))
+        axes.plot(*lines[0], color=BLUE, label=f"“{cut(curves[0]['positive'], 24)}”")
     axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="guessing")
     axes.legend(loc="lower right")
     return axes
@@ -67,24 +77,20 @@ def _precision_recall(curves: Sequence[Data], classes: Sequence[Data]) -> Axes:
         for number, line in enumerate(lines):
             label: dict[str, Any] = {} if number else {"label": "each class against the others"}
             axes.plot(*line, color=PALE, linewidth=1.0, **style, **label)
-        mean = np.mean([_held(grid, *line) for line in lines], axis=0)
+        held = [np.asarray(p)[np.searchsorted(r, grid).clip(max=len(r) - 1)] for r, p in lines]
+        mean = np.mean(held, axis=0)
         axes.plot(grid, mean, color=BLUE, label="mean of the classes", **style)
     else:
-        axes.plot(*lines[0], color=BLUE, label=_quoted(curves[0]["positive"]), **style)
+        axes.plot(*lines[0], color=BLUE, label=f"“{cut(curves[0]['positive'], 24)}”", **style)
         share = next(one["records"] for one in classes if one["class"] == curves[0]["positive"]) / total
         axes.plot([0.0, 1.0], [share, share], **_DASHED, label="guessing")
     axes.legend(loc="best")
     return axes
 
 
-def _held(grid: Any, recall: Sequence[float], precision: Sequence[float]) -> Any:
-    """Return the precision at each recall of the grid, taken from the curve's next point."""
-    return np.asarray(precision)[np.searchsorted(recall, grid).clip(max=len(recall) - 1)]
-
-
 def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
     """Draw shares with intervals against probabilities, on axes that end where the bins end."""
-    name = "the answer" if of_class is None else _quoted(of_class)
+    name = "the answer" if of_class is None else f"“{cut(of_class, 24)}”"
     happened = "the share that is right" if of_class is None else f"share of {name}"
     axes = _rates(f"probability that the model gives {name}", happened, "Calibration")
     axes.plot([0.0, 1.0], [0.0, 1.0], **_DASHED, label="perfect calibration")
@@ -107,11 +113,15 @@ def _calibration(calibration: Data, *, of_class: str | None) -> Axes:
 
 def _cells(cells: Data, target: str) -> Axes:
     """Draw cells of predicted and true values, shaded by record count, and each column's mean true value."""
+    from matplotlib.patches import Rectangle
+
     axes = new_chart(f"predicted {target}", f"true {target}", title=f"Predicted and true {target}")
     edges, records = np.array(cells["edges"]), np.array(cells["records"])
     shades = records / max(1, records.max())
     for row, column in zip(*np.nonzero(records), strict=True):
-        axes.add_patch(_rectangle(edges, row, column, _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]))
+        sides = np.diff(edges)[[column, row]]
+        opacity = _FAINTEST + (0.85 - _FAINTEST) * shades[row, column]
+        axes.add_patch(Rectangle((edges[column], edges[row]), *sides, color=BLUE, alpha=opacity, linewidth=0))
     axes.plot(edges[[0, -1]], edges[[0, -1]], **_DASHED, label="prediction = truth")
     columns = [one for one in cells["residuals"] if one["mean"] is not None]
     middle = np.array([(edges[one["column"]] + edges[one["column"] + 1]) / 2 for one in columns])
@@ -125,21 +135,10 @@ def _cells(cells: Data, target: str) -> Axes:
     return axes
 
 
-def _rectangle(edges: Any, row: int, column: int, alpha: float) -> Any:
-    from matplotlib.patches import Rectangle
-
-    corner, sides = (edges[column], edges[row]), np.diff(edges)[[column, row]]
-    return Rectangle(corner, *sides, color=BLUE, alpha=alpha, linewidth=0)
-
-
 def _rates(x: str, y: str, title: str) -> Axes:
     axes = new_chart(x, y, title=title)
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))
     return axes
-
-
-def _quoted(name: str) -> str:
-    return f"“{name}”" if len(name) <= 24 else f"“{name[:23]}…”"
 
 
 _MOST_COLUMNS = 12
@@ -148,7 +147,6 @@ _MOST_VALUES = 10  # the most values of a category in one chart
 _MARKERS = "os^DvP*<"
 _ZERO: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth": 1.0}
 _WIDTH, _HEIGHT, _ROW = 3.6, 2.6, 0.25  # in inches; the last is the height of one value of a category
-_LONGEST = 18
 _KINDS = {"numbers": "target", "logits": "class", "log odds": "label"}
 _NAMES = {"log odds": "log odds", "logits": "logit"}
 _ZERO_IS = "0 is the mean over a column's values, or its range."
@@ -157,15 +155,9 @@ _NOISE = "This includes the noise of training: bends of a few bins may be noise.
 
 @dataclass(frozen=True)
 class Panels:
-    """The charts that share one scale.
+    """The charts that share one scale, most important column first; ``rest`` names the columns left out.
 
     All classes or labels share a scale. Targets of a regression have different units, so each has a scale.
-
-    Attributes:
-        data: the result of :func:`tacit.report.evaluation.by_column`.
-        outputs: the indices of the outputs.
-        columns: the columns that are drawn, in order of decreasing importance.
-        rest: the names of the columns that are not drawn.
     """
 
     data: Data
@@ -176,13 +168,15 @@ class Panels:
     @property
     def axis(self) -> str:
         """The label of the scale."""
-        return f"added to {_cut(self.names[0])}" if self.data["of"] == "numbers" else _NAMES[self.data["of"]]
+        return (
+            f"added to {label_of(self.names[0])}" if self.data["of"] == "numbers" else _NAMES[self.data["of"]]
+        )
 
     @property
     def adds_to(self) -> str:
         """The quantity that the curves are added to, in words."""
         outputs, scale = self.data["outputs"], self.data["of"]
-        name = f"“{_cut(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[scale]}"
+        name = f"“{label_of(outputs[0])}”" if len(outputs) == 1 else f"each {_KINDS[scale]}"
         return name if scale == "numbers" else f"the {_NAMES[scale]} of {name}"
 
     @property
@@ -241,14 +235,7 @@ def legend_of(panels: Panels) -> Axes | None:
 
 
 def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
-    """Draw the charts of all panels as one picture.
-
-    Args:
-        path: the path of the PNG.
-
-    Returns:
-        Whether there was something to draw.
-    """
+    """Draw the charts of all panels as one picture, and return whether there was something to draw."""
     pairs = [(panels, column) for panels in panels_of(data) for column in panels.columns]
     if not pairs:
         return False
@@ -262,7 +249,7 @@ def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
         _draw(axes, column, panels)
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=8)
-        axes.set_title(_cut(column["column"]), fontsize=10)
+        axes.set_title(label_of(column["column"]), fontsize=10)
     first = pairs[0][0]
     if len(first.outputs) > 1:
         _legend(grid[0], first)
@@ -276,7 +263,7 @@ def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
 
 def _legend(axes: Axes, panels: Panels) -> None:
     for number, name in enumerate(panels.names):
-        axes.plot([], [], label=_cut(name), marker=_MARKERS[number], **line_style(number))
+        axes.plot([], [], label=label_of(name), marker=_MARKERS[number], **line_style(number))
 
 
 # --- one column ---------------------------------------------------------------------------------------------
@@ -305,7 +292,7 @@ def _draw_values(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
         for number in range(len(outputs)):
             marks = [added[number] for _, added in values]
             axes.plot(marks, places, **_mark(number))
-    axes.set_yticks(places, [_cut(name) for name, _ in values])
+    axes.set_yticks(places, [label_of(name) for name, _ in values])
     axes.set_ylim(len(values) - 0.4, -0.6)
     axes.set_axisbelow(True)
     axes.grid(False, axis="y")
@@ -352,8 +339,3 @@ def _draw_line(axes: Axes, column: Data, outputs: Sequence[int]) -> None:
 def _positions(column: Data) -> Iterator[Any]:
     for x in column["x"]:
         yield x if column["kind"] == "number" else dt.datetime.fromisoformat(x)
-
-
-def _cut(name: str) -> str:
-    """Shorten a name, and escape dollars, which would begin a formula in matplotlib."""
-    return (name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…").replace("$", r"\$")

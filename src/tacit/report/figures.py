@@ -1,11 +1,6 @@
-"""Curves, calibration and confidence intervals of exact test answers.
+"""Curves, calibration and 95 % intervals (for the population; independent records) of exact test answers.
 
-A curve is that of one binary problem, such as one class against the others. Points of a curve, bins and cells
-that contain fewer than five records are left out, so that they show no single record.
-
-All intervals have 95 % confidence for the population of the test records. They assume that the records are
-independent.
-
+Points of a curve, bins and cells with fewer than five records are left out, so that they show no record.
 Letters: n records, k of them positive.
 """
 
@@ -103,12 +98,8 @@ def precision_interval(value: float, positives: int) -> Range:
 def ranked(scores: Array, positive: NDArray[np.bool_]) -> dict[str, Any] | None:
     """Compute AUC and average precision with intervals, and points of the ROC and precision-recall curves.
 
-    Args:
-        scores: (n,), finite. A higher score means that a record is more likely positive.
-        positive: (n,), whether each record is positive.
-
-    Returns:
-        The figures, or None if all records are positive or all are negative.
+    ``scores`` (n,) are higher for records that are more likely ``positive`` (n,). The result is None if all
+    records are positive or all are negative.
     """
     precision = average_precision(scores, positive)
     if precision is None:
@@ -180,13 +171,9 @@ def calibration(probabilities: Array, happened: NDArray[np.bool_]) -> dict[str, 
 
 
 def flagged(scores: Array, positive: NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """Count the positive records among the top 1, 5 and 10 % of the scores.
+    """Count the positive records among the top 1, 5 and 10 % of the (n,) scores.
 
     Records with the same score as the last one count too. A share of fewer than five records is left out.
-
-    Args:
-        scores: (n,), finite. A higher score means that a record is more likely positive.
-        positive: (n,), whether each record is positive.
     """
     total, rows = int(positive.sum()), []
     for top in _TOPS:
@@ -210,16 +197,11 @@ def flagged(scores: Array, positive: NDArray[np.bool_]) -> list[dict[str, Any]]:
 
 
 def predicted_and_true(predicted: Array, true: Array) -> dict[str, Any] | None:
-    """Count records by predicted and true value in square cells, and describe the residuals by column.
+    """Count the (n,) records by predicted and true value in square cells, and describe residuals by column.
 
     The residual is the true value minus the predicted value. The cells span the inner 98 % of all values, and
-    the outermost cells also count the values beyond. With fewer records, there are fewer cells.
-
-    Args:
-        predicted, true: (n,), finite values of one target.
-
-    Returns:
-        The counts and residuals, or None if all values are equal or there are fewer than 20 records.
+    the outermost cells also count the values beyond. With fewer records, there are fewer cells. The result is
+    None if all values are equal or there are fewer than 20 records.
     """
     n = len(true)
     low, high = np.quantile(np.concatenate([predicted, true]), [0.01, 0.99])
@@ -289,13 +271,7 @@ def class_figures(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any
 
 
 def log_rest(logits: Array, number: int) -> Array:
-    """Return the logarithm of the summed exponentials of the logits of all classes but one.
-
-    The logit of that one class minus this value is its log odds.
-
-    >>> log_rest(np.zeros((1, 3)), 0).round(3).tolist()
-    [0.693]
-    """
+    """Return log(sum(exp)) of all logits but one; that logit minus it is the log odds of its class."""
     return np.asarray(logsumexp(np.delete(logits, number, axis=1), axis=1))
 
 
@@ -305,12 +281,7 @@ def _curves(scores: Array, positive: NDArray[np.bool_], names: Sequence[str]) ->
 
 
 def one_class_figures(right: int, records: int, predicted: int) -> dict[str, Any]:
-    """Return the precision and F1 of a class, and the intervals of precision, F1 and recall.
-
-    >>> figures = one_class_figures(right=60, records=80, predicted=80)
-    >>> figures["precision"], figures["f1"]
-    (0.75, 0.75)
-    """
+    """Return the precision and F1 of a class, and the intervals of precision, F1 and recall."""
     return {
         "recall_interval": share_interval(right, records),
         "precision": right / predicted if predicted else None,

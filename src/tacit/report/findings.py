@@ -47,14 +47,8 @@ _POINTS = 120  # the most points of a drawn curve
 class AttackedModel:
     """One model, and every attack's scores on the same members and non-members.
 
-    Attributes:
-        name: the name of the model.
-        private: whether the model was trained by the accounted plan.
-        scores: the scores by attack.
-        train_score, test_score: the score on training and test records. It is the accuracy for classes, R^2
-            for numbers, and the mean AUC for labels.
-        without: for each attack with shadow models, its scores with one group of shadow models left out, for
-            each group.
+    The scores on training and test records are accuracies for classes, R^2 for numbers, mean AUCs for labels.
+    ``without`` has, for each attack with shadow models, its scores with each group of these left out.
     """
 
     name: str

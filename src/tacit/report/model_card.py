@@ -1,15 +1,7 @@
-"""The model card of a released model: its guarantee, the limits of that guarantee, and how to use the model.
+"""The model card of a released model: its guarantee as stated, its limits, and how to use the model.
 
-The card is a page of Markdown that begins with YAML, as model hubs expect. Every figure of the guarantee
-comes from the privacy statement of the run.
-
-**Guarantee**
-
-* About the training records, the card says what the statement says, and nothing else.
-* If the run gave an exact test score, the card shows it and says that the guarantee does not cover it. If the
-  run gave a noisy one, the card shows that score, its interval, and no other figure of the test records.
-* The publisher's own statements are marked as such, and the card names those that are missing.
-* If huggingface_hub is installed, the data that it reads from the card must equal the data that were written.
+If the run gave a noisy test score, the card shows that score and no other figure of the test records. The
+publisher's own statements are marked as such, and the card names those that are missing.
 """
 
 from __future__ import annotations
@@ -51,18 +43,11 @@ _FOR_REGULATORS = (
 class CardFacts:
     """Public facts about the use of a model, for its card.
 
-    Attributes:
-        kind: the kind of the records: "table", "pictures", "text" or "arrays".
-        task: what the model predicts: "classes", "labels", "numbers" or "text".
-        classes: the names of the classes.
-        records: one sentence on the data that the model takes.
-        columns: for a table, the name of each column that the model reads, and its declaration in words.
-        factory: the function that makes the user's own model, written as "module:function".
-        example: the name of an input file, for the example commands.
-        library: the name on model hubs of the library that loads the model.
-        use: instructions for use; by default those for use with Tacit.
-        statements: the publisher's statements, as
-            :func:`~tacit.report.checklist.check_card` accepts them.
+    ``kind`` is "table", "pictures", "text" or "arrays", and ``task`` "classes", "labels", "numbers" or
+    "text". ``records`` is a sentence on the data that the model takes; ``columns`` has each column that it
+    reads, and its declaration in words. ``factory``, "module:function", makes a model of the user's own.
+    ``example`` is an input file for the example commands. ``library`` is the loading library's name on model
+    hubs.
     """
 
     kind: str

@@ -19,6 +19,8 @@ from tacit.events import Event, Repeat
 from tacit.planner import PlanAdvice
 from tacit.planner.advice import NEAR_FLOOR
 from tacit.report.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
+from tacit.planner.answer import NEAR_FLOOR
+from tacit.report.canvas import BLUE, GREY, ORANGE, label_of, line_style, new_figure, save_figure
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.report.run_page import draw_worlds
@@ -51,11 +53,7 @@ def plot_progress(
 
     If there are fewer than two scores, the upper chart shows the noisy training loss. The vertical axis has
     room for four standard errors, so that a line which moves only by chance looks flat. A band shows two
-    standard errors to each side.
-
-    Args:
-        path: the path of the PNG.
-        known: the qualifier of a baseline that is not exact, such as "at least".
+    standard errors to each side. ``within`` is the range of possible scores.
     """
     picture = new_figure(height=4.8)
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -139,20 +137,15 @@ def _constant(axes: Axes, value: float, answer: str, *, at_end: bool) -> None:
 
 
 def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
-    """Draw the confusion matrix of a run. Rows are true classes, and a cell's shade is its share of the row.
+    """Draw the confusion matrix, if there is an exact one of at most 30 classes, and return whether there is.
 
-    Args:
-        path: the path of the PNG.
-
-    Returns:
-        True if the picture was drawn. There must be an exact matrix of at most 30 classes.
+    Rows are true classes, and a cell's shade is its share of the row.
     """
     matrix = data.get("confusion_matrix")
     if not matrix or len(matrix) > _MOST_CLASSES:
         return False
     counts = np.array(matrix)
-    names = [one["class"] if len(one["class"]) <= 14 else f"{one['class'][:13]}…" for one in data["classes"]]
-    names = [name.replace("$", r"\$") for name in names]  # which would begin a formula in matplotlib
+    names = [label_of(one["class"], 14) for one in data["classes"]]
     side = 2.6 + 0.42 * len(names)
     figure = new_figure(width=max(4.6, side + 0.8), height=max(3.8, side))
     axes = figure.add_subplot()
@@ -233,44 +226,17 @@ def plot_advice(advice: PlanAdvice, path: Path) -> None:
 
 Array: TypeAlias = NDArray[np.float64]
 
-_EPSILONS = (np.inf, 10.0, 1.0, 0.1)
-_SIDE = 48
-
 
 def draw_risk(sheet: RiskSheet, path: Path) -> None:
     """Draw the sheet into the file ``path``. The ending of its name gives the format."""
-    figure = new_figure(10.5, 7.2)
+    figure = new_figure(10.5, 4.4)
     figure.suptitle(
         f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
     )
-    halves = figure.add_gridspec(2, 1, height_ratios=(1.6, 1.0))
-    above, below = figure.add_subfigure(halves[0]), figure.add_subfigure(halves[1])
-    left, right = above.subplots(1, 2)
+    left, right = figure.subplots(1, 2)
     _draw_worlds(left, sheet)
     _draw_found(right, sheet)
-    below.suptitle(
-        "The effect of ε on one number: each pixel, between 0 and 1, with Laplace noise of scale 1/ε.\n"
-        f"Here the unit is one pixel; for the whole picture of {_SIDE * _SIDE} pixels ε is {_SIDE * _SIDE} "
-        "times as large.",
-        fontsize=9,
-    )
-    for axes, epsilon in zip(below.subplots(1, len(_EPSILONS)), _EPSILONS, strict=True):
-        axes.imshow(pixel_noise(_face(), epsilon), cmap="gray", vmin=0.0, vmax=1.0)
-        axes.set_title("no noise, ε = ∞" if np.isinf(epsilon) else f"ε = {epsilon:g} per pixel", fontsize=9)
-        axes.set_axis_off()
     save_figure(figure, path)
-
-
-def pixel_noise(picture: Array, epsilon: float) -> Array:
-    """Return ``picture``, with values in [0, 1], plus Laplace noise of scale 1 / epsilon.
-
-    The result is an illustration and is not safe to release, because the seed is fixed.
-
-    >>> float(pixel_noise(np.full((2, 2), 0.5), np.inf)[0, 0])
-    0.5
-    """
-    noise = np.random.default_rng(0).laplace(size=picture.shape)  # a fixed seed, so that pictures reproduce
-    return np.clip(picture + noise / epsilon, 0.0, 1.0)
 
 
 def _draw_worlds(axes: Axes, sheet: RiskSheet) -> None:
@@ -303,41 +269,15 @@ def _draw_found(axes: Axes, sheet: RiskSheet) -> None:
     axes.legend(frameon=False, loc="lower right")
 
 
-def _face() -> Array:
-    """Draw the face of no real person as an array (48, 48) of values in [0, 1]."""
-    y, x = np.mgrid[-1.0 : 1.0 : _SIDE * 1j, -1.0 : 1.0 : _SIDE * 1j]
-
-    def disc(cx: float, cy: float, rx: float, ry: float) -> NDArray[np.bool_]:
-        inside: NDArray[np.bool_] = ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 < 1.0
-        return inside
-
-    picture = np.full(x.shape, 0.15)
-    picture[disc(0.0, 0.0, 0.72, 0.9)] = 0.8
-    picture[disc(0.0, -0.75, 0.72, 0.3)] = 0.3
-    for side in (-1.0, 1.0):
-        picture[disc(0.28 * side, -0.15, 0.13, 0.09)] = 0.1
-    picture[disc(0.0, 0.15, 0.07, 0.16)] = 0.62
-    picture[disc(0.0, 0.42, 0.34, 0.2) & ~disc(0.0, 0.34, 0.36, 0.2)] = 0.25
-    return picture
-
-
 _POINTS, _DELTAS, _RATES = 13, 25, 81
 _REPEATS = 64
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of the picture.
+    """The curves of the picture: for each method, epsilon at ``counts`` repetitions and at ``deltas``.
 
-    Attributes:
-        pricing: the event and its cost.
-        counts: the numbers of repetitions.
-        count_label: the label of their axis.
-        over_counts: for each method, epsilon at the ``counts``.
-        deltas: the values of delta.
-        profile: for each method, epsilon at the ``deltas``.
-        rates: false-positive rates.
-        false_negatives: f at the ``rates``.
+    ``false_negatives`` are f at the false-positive ``rates``.
     """
 
     pricing: Pricing

@@ -42,13 +42,10 @@ class Quote:
 class Risk:
     """Upper bounds on what an attacker who sees the release can do, from one curve.
 
-    Attributes:
-        method: the accountant of the curve.
-        advantage: the true-positive rate minus the false-positive rate of a test for membership.
-        success: the probability of a right guess at membership if members and non-members are equally common.
-        detected: pairs (false-positive rate, true-positive rate) of tests for membership.
-        posteriors: pairs of probabilities of membership, (before the release, after it). With probability
-            delta, the second may be exceeded.
+    ``success`` is the probability of a right guess if members and non-members are equally common.
+    ``detected`` has pairs (false-positive rate, true-positive rate), and ``posteriors`` pairs of
+    probabilities of membership, (before the release, after it). With probability delta, the second may be
+    exceeded.
     """
 
     method: str

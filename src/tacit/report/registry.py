@@ -1,13 +1,7 @@
-"""The record of a certificate for the registry of deployments, as YAML.
+"""The record of a certificate for the registry of deployments, as YAML (Dwork et al., 2509.13509).
 
-The registry of Dwork, Kohli and Mulligan, which OpenDP maintains (2509.13509), has fields of three tiers.
-``registry.schema.json`` has the names of the fields, and ``docs/regulators.md`` says where they come from.
-
-**Guarantee**
-
-* Every figure and every sentence is a line of the certificate, or a statement of the curator.
-* Epsilon and delta are those of the cap, which holds for all releases. They are not today's spending.
-* The record has the highest tier for which no field is missing, or NOT STATED even in part.
+Every figure and sentence is a line of the certificate or a statement of the curator. Epsilon and delta are
+those of the cap, not today's spending. The record has the highest tier with no field missing or NOT STATED.
 """
 
 from __future__ import annotations
@@ -19,7 +13,6 @@ from typing import Any
 
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.checklist import NOT_STATED, STATEMENTS, signature_line
-from tacit.report.document import yaml_text
 from tacit.report.verification import check_against, read_schema
 
 Record = dict[str, Any]
@@ -99,11 +92,6 @@ def registry_record(data: Mapping[str, Any]) -> Record:
     record["tier"] = next(tier for tier in (3, 2, 1) if tier == 1 or not fields_missing(record, tier))
     check_against(read_schema(_SCHEMA), record, what="the registry's record")
     return record
-
-
-def registry_yaml(record: Mapping[str, Any]) -> str:
-    """Write the record as YAML, the file format of the registry."""
-    return yaml_text(record)
 
 
 def fields_missing(record: Mapping[str, Any], tier: int) -> list[str]:

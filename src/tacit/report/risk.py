@@ -148,7 +148,11 @@ def risk_sheet(
     for value in (*rates, *secrets):
         check_real("rate", value, low=0.0, high=1.0, open_low=True, open_high=True)
     epsilon = curve.epsilon(delta) if epsilon is None else epsilon
-    real, pair = _curve_limit(curve), _pair_limit(epsilon, delta)
+    pair = _pair_limit(epsilon, delta)
+
+    def real(rates: Array) -> Array:
+        # a -> 1 - f(a), rounded up
+        return np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
     def shares(question: str, before: Sequence[float]) -> tuple[Chance, ...]:
         at = np.array(before)
@@ -173,25 +177,14 @@ def risk_sheet(
 
 
 def two_worlds(curve: PrivacyCurve, bins: Array) -> tuple[Array, Array]:
-    """Return the probability that the best test's evidence falls into each bin, without the unit and with it.
+    """Return the (n,) probabilities of n ``bins`` for the best test's evidence, without the unit and with it.
 
     The evidence is scaled so that it is standard normal without the unit: P(evidence > u) = Phi(-u). With the
     unit, P(evidence > u) = 1 - f(Phi(-u)). For Gaussian DP this is the normal distribution shifted by mu.
-
-    Args:
-        bins: (n + 1,) the edges of the bins.
-
-    Returns:
-        Two arrays (n,) of probabilities: without the unit, and with it.
     """
     rates = ndtr(-bins)
     beyond = 1.0 - np.asarray(curve.false_negative_rate(rates))
     return -np.diff(rates), -np.diff(beyond)
-
-
-def _curve_limit(curve: PrivacyCurve) -> Detection:
-    """Return the function a -> 1 - f(a), rounded up."""
-    return lambda rates: np.minimum(np.nextafter(1.0 - curve.false_negative_rate(rates), 2.0), 1.0)
 
 
 def _pair_limit(epsilon: float, delta: float) -> Detection:

@@ -78,19 +78,16 @@ _DASHED: dict[str, Any] = {"color": PALE, "linestyle": (0, (4, 3)), "linewidth":
 
 def charts_of(data: Data) -> dict[str, Axes]:
     """Draw the charts, and return them by name. Each can also be a separate file."""
-    charts = {"two-worlds": _worlds(data["risk"])}
+    risk = data["risk"]
+    worlds = new_chart("strength of the best evidence", "times in 100", title="Two worlds")
+    draw_worlds(worlds, risk["two_worlds"], risk["unit"])
+    charts = {"two-worlds": worlds}
     if membership := data.get("membership"):
-        charts["attacks"] = _roc(membership, data["risk"])
+        charts["attacks"] = _roc(membership, risk)
     if (remembered := data.get("remembered")) and remembered["canaries"]:
         for model in remembered["models"]:
             charts[f"exposure-{model['model'].replace(' ', '-').lower()}"] = _exposures(remembered, model)
     return charts
-
-
-def _worlds(risk: Data) -> Axes:
-    axes = new_chart("strength of the best evidence", "times in 100", title="Two worlds")
-    draw_worlds(axes, risk["two_worlds"], risk["unit"])
-    return axes
 
 
 def draw_worlds(axes: Axes, worlds: Data, unit: str) -> None:
@@ -233,7 +230,9 @@ def figures(data: Data) -> dict[str, str]:
         model = next(one for one in membership["models"] if one["private"])
         attack = next(one for one in model["attacks"] if one["attack"] == membership["headline"])
         by_kind["attack"] = f"{percent(attack['points'][0]['true_positive_rate'])} found"
-    if groups := [group for group in _planted_secrets(data) if group["count"]]:
+    models = data.get("remembered", {}).get("models", ())
+    secrets = next((model["planted"] for model in models if model["private"]), ())
+    if groups := [group for group in secrets if group["count"]]:
         out, count = (sum(group[key] for group in groups) for key in ("completed", "count"))
         by_kind["memory"] = f"{out} of {count} came out"
     for planted in data.get("audits", ()):
@@ -245,11 +244,6 @@ def figures(data: Data) -> dict[str, str]:
                 f"not confirmed: once in {once} a first test says ε ≥ {result['eps_lower']:.2f}"
             )
     return by_kind
-
-
-def _planted_secrets(data: Data) -> list[Data]:
-    models = data.get("remembered", {}).get("models", ())
-    return next((list(model["planted"]) for model in models if model["private"]), [])
 
 
 def epsilon_of(risk: Data) -> str:
@@ -312,11 +306,10 @@ def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
         return None
     parts = []
     for group in {g["copies"]: g for g in (groups[0], groups[-1])}.values():
-        counts = [
-            f"{own['completed']} {model['model']} (median exposure {own['median']:.1f} bits)"
-            for model in remembered["models"]
-            if (own := _with_copies_of(model, group))
-        ]
+        counts = []
+        for model in remembered["models"]:
+            own = next(one for one in model["planted"] if one["copies"] == group["copies"])
+            counts.append(f"{own['completed']} {model['model']} (median exposure {own['median']:.1f} bits)")
         parts.append(f"of {group['count']} {planted(group['copies'])}, {', '.join(counts)}")
     chance = remembered["by_chance"]
     words = (
@@ -331,11 +324,6 @@ def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
             "allows. Do not release it."
         )
     return "memory", words
-
-
-def _with_copies_of(model: Data, group: Data) -> Data:
-    match: Data = next(one for one in model["planted"] if one["copies"] == group["copies"])
-    return match
 
 
 def planted(copies: int) -> str:

@@ -28,20 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spending:
-    """One charge, from the entries of a ledger.
+    """One charge, from the entries of a ledger; ``seq`` and ``time`` (in UTC) are those of its reservation.
 
-    Attributes:
-        seq: the number of the entry that reserved the charge.
-        time: the time of that entry, in UTC.
-        event: the charged mechanism, as plain data.
-        cost: the cost in the units of the budget.
-        block: the block of the data that the charge concerns; None for all data. No person is in two blocks.
-        delta: the delta at which the event was accounted for, or None if no delta was given.
-        by: the person who spent it, or "".
-        label: the purpose of the charge, or "".
-        dataset: the data set that was read: this one, or one derived from it.
-        run: the id of the training run; None for a query.
-        state: RESERVED, SETTLED or FORFEITED.
+    ``cost`` is in the units of the budget. ``block`` is None for all data, and no person is in two blocks.
+    ``dataset`` is the data set that was read: this one, or one derived from it. ``run`` is None for a query.
+    ``state`` is RESERVED, SETTLED or FORFEITED.
     """
 
     seq: int
@@ -82,14 +73,11 @@ def spendings(entries: Sequence[Entry]) -> list[Spending]:
 
 
 def totals(policy: Policy, charged: Sequence[tuple[str | None, Cost]]) -> dict[tuple[str, ...], Cost]:
-    """Sum, for each block, the charges on that block and on all data.
+    """Sum, for each block, the charges (block, cost) on that block and on all data (block None).
 
     No person is in two blocks, so a person's cost comes from one block (parallel composition, McSherry 2009).
     Under replace-one, the replaced and the new person may be in different blocks, so there is a sum for each
     pair of blocks.
-
-    Args:
-        charged: pairs (block, cost), one for each charge. The block is None for all data.
     """
     width = len(policy.budget.slots)
     at_once = 2 if policy.relation is Adjacency.REPLACE_ONE else 1
@@ -161,6 +149,8 @@ def _reserved(entry: Entry) -> Spending:
     body = entry.body
     dataset = body["for"]["dataset"] if "for" in body else body["dataset"]
     key = str(body["key"]).removeprefix(f"@{dataset}/")
+    kind, _, rest = key.partition("/")
+    is_run = kind in ("training", "selection") and rest
     return Spending(
         seq=entry.seq,
         time=entry.time,
@@ -171,15 +161,9 @@ def _reserved(entry: Entry) -> Spending:
         by=body["by"],
         label=body["label"],
         dataset=dataset,
-        run=_run_of(key),
+        run=rest.partition("/")[0] if is_run else None,
         state="RESERVED",
     )
-
-
-def _run_of(key: str) -> str | None:
-    """Return the run id in the key of a charge for training or private selection, or None for a query."""
-    kind, _, rest = key.partition("/")
-    return rest.partition("/")[0] if kind in ("training", "selection") and rest else None
 
 
 _POINTS = 100  # points of the curve

@@ -22,6 +22,8 @@ from tacit.events import Adjacency, event_to_json
 from tacit.notebook import facts
 from tacit.plan import Plan
 from tacit.rounding import finite, round_up
+from tacit.rounding import round_up
+from tacit.strength import weakness
 
 if TYPE_CHECKING:
     from tacit.training import PrivateSession
@@ -205,6 +207,7 @@ def statement_data(
     """
     event = plan.event_after(steps_done)
     lower, epsilon = curve.epsilon_bounds(plan.delta)
+    groups = {str(size): group_epsilon(curve, plan.delta, size) for size in _GROUPS}
     covered = [*_COVERED]
     if plan.loss_report is not None:
         covered.append("the noisy training loss of each step, whose noise is part of the step's")
@@ -225,10 +228,10 @@ def statement_data(
         "guarantee": {
             "unit": plan.unit,
             "adjacency": str(plan.adjacency),
-            "epsilon": finite(epsilon),
+            "epsilon": None if math.isinf(epsilon) else epsilon,
             "delta": plan.delta,
             "lower_bound_of_the_same_analysis": lower,
-            "groups": {str(size): finite(group_epsilon(curve, plan.delta, size)) for size in _GROUPS},
+            "groups": {size: None if math.isinf(most) else most for size, most in groups.items()},
         },
         "mechanism": mechanism_of(plan, steps_done),
         "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),

@@ -23,13 +23,7 @@ RARE = 1.5
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a model.
-
-    Attributes:
-        useless: whether the model is hardly or not better than a constant answer.
-        sentence: the verdict in words, with the advice.
-        advice: the changes to try, each as a phrase.
-    """
+    """The verdict in words, with the advice, and whether the model is hardly better than a constant."""
 
     useless: bool
     sentence: str
@@ -300,10 +294,9 @@ def _noisy(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
 def against_reference(
     evaluation: Evaluation, interval: Sequence[float] | None, reference: float
 ) -> tuple[str, dict[str, Any]]:
-    """Compare a model with the same model trained without DP, which has the score that the user declares.
+    """Compare a model with the declared score of the same model without DP on public records.
 
-    Args:
-        reference: the declared score without DP on public records, in the same measure.
+    ``interval`` is the 95 % interval of the evaluation's score, if known.
 
     >>> against_reference(Evaluation(0.75, 0.6, ()), (0.73, 0.77), 0.82)[0].rpartition(":")[2]
     ' this one is worse by 0.070 (0.050 to 0.090).'

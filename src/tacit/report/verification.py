@@ -102,14 +102,7 @@ _NO_PROMISE = 500.0  # above this epsilon the check asks no other accountant
 
 @dataclass(frozen=True)
 class Opinion:
-    """Another accountant's answer for the same event.
-
-    Attributes:
-        source: the name and version of the accountant.
-        method: the method of the accountant.
-        epsilon: its upper bound on epsilon in nats, or None if it has no answer.
-        why_not: the reason why it has no answer, or "".
-    """
+    """Another accountant's answer: an upper bound on the event's epsilon in nats, or why there is none."""
 
     source: str
     method: str
