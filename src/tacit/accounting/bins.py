@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -44,7 +45,6 @@ class Window:
     right: float
 
     def values(self) -> Array:
-        """Return the values of S, of shape (size,)."""
         return self.d * (self.first + np.arange(self.size, dtype=np.float64))
 
     def tilts(self, *, down: bool) -> tuple[float, ...]:
@@ -64,7 +64,6 @@ def _thinned(masses: Array, d: float) -> tuple[Array, Array]:
 
 
 def _log_mean(masses: Array, x: Array, tilt: float) -> float:
-    """Compute the log of sum masses e^{tilt x}."""
     positive = masses > 0.0
     exponents = tilt * x[positive]
     top = float(exponents.max())
@@ -99,12 +98,10 @@ def window_of(masses: Array, d: float, bins: int, below: float, above: float) ->
 
 
 def sum_of(head: Array, tail: Array, bins: int, window: Window, *, down: bool) -> tuple[Array, Array, float]:
-    """Compute the distribution of the sum of ``bins`` terms, at least one of which comes from ``tail``.
-
-    Returns:
-        The masses in the window, a bound on the rounding error of each, and a bound on the P-mass outside of
-        the window, which wraps around and adds to the masses.
-    """
+    """Compute the distribution of the sum of ``bins`` terms, at least one of which comes from ``tail``."""
+    # The result is the masses in the window, a bound on the rounding error of each, and a bound on the P-mass
+    # outside of the window, which wraps around and adds to the masses.
+    #
     # A term has the distribution ``head + tail``.  ``tail`` has no mass below the last point of ``head``,
     # which may be empty.  If ``down``, small sums are precise, else large ones.
     size, s, tilts = window.size, window.values(), window.tilts(down=down)
@@ -148,8 +145,8 @@ def _power(head: Array, tail: Array, bins: int, size: int, unit: float) -> tuple
     # With the transforms B of ``head``, L of ``tail`` and A = B + L, that is A^t - B^t = L sum_i A^i
     # B^{t-1-i}.  Its relative accuracy is that of L, however small.  Errors of A and B grow t-fold.  The
     # transform of a smooth sum is 0 nearly everywhere, and is not computed there.
-    of_tail = _transform(tail, size)
-    of_head = _transform(head, size) if head.size else np.zeros_like(of_tail)
+    of_tail = wrapped_transform(tail, size)
+    of_head = wrapped_transform(head, size) if head.size else np.zeros_like(of_tail)
     largest = np.maximum(np.abs(of_head + of_tail), np.abs(of_head))
     large = np.flatnonzero(largest >= math.exp(-_NOTHING / bins) - 2.0 * unit)
     of_head, of_tail, largest = of_head[large], of_tail[large], np.maximum(largest[large], unit)
@@ -162,7 +159,7 @@ def _power(head: Array, tail: Array, bins: int, size: int, unit: float) -> tuple
     return power, float(errors.sum()) + 2.0 * (power.size - large.size) * math.exp(-_NOTHING)
 
 
-def _transform(masses: Array, size: int) -> Complex:
+def wrapped_transform(masses: Array, size: int) -> Complex:
     if masses.size > size:
         masses = np.pad(masses, (0, -masses.size % size)).reshape(-1, size).sum(axis=0)
     transform: Complex = scipy.fft.rfft(masses, size)
@@ -245,13 +242,9 @@ def coarse_tail(tail: float) -> float:
 
 
 def balls_in_bins(bins: int, sigma: float, *, remove: bool, tail: float) -> Loss:
-    """Return the loss of removing (or adding) a record; its ``dominated`` is a lower bound.
-
-    **Guarantee**
-
-    * The loss dominates that of every adaptive epoch, whatever ``tail``.
-    * ``dominated`` is dominated by the loss of the epoch in which every gradient is the same unit vector.
-    """
+    """Return the loss of removing (or adding) a record; its ``dominated`` is a lower bound."""
+    # * The loss dominates that of every adaptive epoch, whatever ``tail``.
+    # * ``dominated`` is dominated by the loss of the epoch in which every gradient is the same unit vector.
     law, rest = _Lognormal(sigma), tail * _COARSER
     if remove:
         return replace(_removed(law, bins, rest), under=lambda: _under(law, bins, rest * _LOWER_TAIL))
@@ -273,11 +266,24 @@ def _spread(low: Array, high: Array) -> Array:
     return lines
 
 
-def _split(low: Array, high: Array, start: int) -> tuple[Array, Array]:
-    """Return the masses at the grid points of the first ``start`` cells, and of the other cells."""
-    head = _spread(low[:start], high[:start]) if start else np.empty(0)
-    none = np.arange(low.size) < start
-    return head, _spread(np.where(none, 0.0, low), np.where(none, 0.0, high))
+def _sums(
+    law: _Lognormal, levels: list[_Level], bins: int, below: float, above: float, *, down: bool
+) -> Iterator[tuple[Array, Array]]:
+    """Yield the values of S on each level, and its masses there, rounded up; see `window_of`, `sum_of`."""
+    for number, level in enumerate(levels):
+        low, high = law.cells(level.d, level.points)
+        if down and number == 0:  # larger W are clipped
+            high[-1] += float(law.mass_above(np.array(level.d * level.points)))
+        window = window_of(_spread(low, high), level.d, bins, below, above)
+        if window is None:
+            continue
+
+        start = level.start
+        head = _spread(low[:start], high[:start]) if start else np.empty(0)
+        later = np.arange(low.size) >= start
+        tail = _spread(low * later, high * later)
+        pmf, error, _ = sum_of(head, tail, bins, window, down=down)  # mass that wraps around only adds
+        yield window.values(), np.maximum(pmf, 0.0) + error
 
 
 def _first_grid(
@@ -305,15 +311,7 @@ def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
         levels.append(_Level(d, max(points, start + 1), start))
         points = levels[-1].points
     share = rest / len(levels)
-    parts = []
-    for level in levels:
-        low, high = law.cells(level.d, level.points)
-        head, tail = _split(low, high, level.start)
-        window = window_of(_spread(low, high), level.d, bins, share, share)
-        if window is None:
-            continue
-        pmf, error, _ = sum_of(head, tail, bins, window, down=False)  # mass that wraps around only adds
-        parts.append((window.values(), np.maximum(pmf, 0.0) + error))
+    parts = list(_sums(law, levels, bins, share, share, down=False))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
     ratios, p = np.log(np.maximum(s, 1e-300) / bins), masses * s / bins
     return _loss(ratios, p, 2.0 * rest + bins * law.above(d * points), bins)
@@ -324,19 +322,10 @@ def _added(law: _Lognormal, bins: int, rest: float) -> Loss:
     cut = law.clip(bins)
     levels = _downwards(law, bins, cut, rest)
     share = rest / len(levels)
-    parts, missing = [], 0.0
-    for number, level in enumerate(levels):
-        low, high = law.cells(level.d, level.points)
-        high[-1] += float(law.mass_above(np.array(level.d * level.points))) if number == 0 else 0.0
-        head, tail = _split(low, high, level.start)
-        window = window_of(_spread(low, high), level.d, bins, share, _SURE)
-        if window is None:
-            continue
-        pmf, error, _ = sum_of(head, tail, bins, window, down=True)
-        s, masses = window.values(), np.maximum(pmf, 0.0) + error
+    parts, missing = list(_sums(law, levels, bins, share, _SURE, down=True)), 0.0
+    for s, masses in parts:
         masses[-1] += _SURE * max(1.0, bins / float(s[-1]))  # outside the window S is larger and costs less
         missing += float(masses[s <= 0.0].sum())
-        parts.append((s, masses))
     s, masses = (np.concatenate(column) for column in zip(*parts, strict=True))
     positive = s > 0.0
     return _loss(-np.log(s[positive] / bins), masses[positive], 2.0 * rest + missing, bins)
@@ -380,7 +369,11 @@ def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
         top = float(edges[-1])
     s, masses, wrapped = (np.concatenate(column) for column in zip(*parts, strict=True))
     loss = _loss(np.log(np.maximum(s, 1e-300) / bins), masses * s / bins, 0.0, bins)
-    return _without_top(loss, float(wrapped.sum()))
+    # dropping as much mass of the largest values as may wrap around lowers the tail everywhere
+    losses, masses = loss.atoms.T
+    above = np.cumsum(masses[::-1])[::-1]  # with the atom itself
+    left = np.clip(above - float(wrapped.sum()), 0.0, masses)
+    return replace(loss, atoms=np.stack([losses[left > 0.0], left[left > 0.0]], axis=1))
 
 
 def _part_under(
@@ -418,7 +411,6 @@ class _Lognormal:
         return min(self.cut(min(0.5, _SHIFT * diverges)), math.exp(log_clip))
 
     def mass_above(self, level: Array) -> Array:
-        """Return P(W > level)."""
         mass: Array = ndtr(-np.log(level) * self.sigma - 0.5 / self.sigma)
         return mass
 
@@ -428,7 +420,6 @@ class _Lognormal:
         return float(ndtr(x - 0.5 / self.sigma) / ndtr(x + 0.5 / self.sigma)) * (1.0 - _SURE)
 
     def log_mass_below(self, level: float) -> float:
-        """Return log P(W <= level)."""
         return float(log_ndtr(math.log(level) * self.sigma + 0.5 / self.sigma))
 
     def density(self, w: Array) -> Array:
@@ -481,11 +472,3 @@ def _loss(ratios: Array, masses: Array, outside: float, bins: int) -> Loss:
     positive = positive[np.argsort(ratios[positive], kind="stable")]
     atoms = np.stack([ratios[positive], masses[positive]], axis=1)
     return Loss((), atoms, 0.0, outside, math.inf, bins * _SURE)
-
-
-def _without_top(loss: Loss, mass: float) -> Loss:
-    """Remove ``mass`` of the largest values from ``loss``, which lowers its tail everywhere."""
-    losses, masses = loss.atoms.T
-    above = np.cumsum(masses[::-1])[::-1]  # with the atom itself
-    left = np.clip(above - mass, 0.0, masses)
-    return replace(loss, atoms=np.stack([losses[left > 0.0], left[left > 0.0]], axis=1))

@@ -12,7 +12,7 @@ from tacit.accounting.closed_form import GaussianPrice, SinglePrice
 from tacit.accounting.contour import ContourPrice, epsilons_along
 from tacit.accounting.flatten import LEAST_NOISE, MOST_NOISE, NoiseOutOfRange, Steps, flatten
 from tacit.accounting.pld import TruncatedPrice, estimate, uncut
-from tacit.accounting.price import BoundedPrice, LeastPrice, brent, last_whole
+from tacit.accounting.price import BoundedPrice, LeastPrice, brent, crossing, last_whole
 from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import (
     Adjacency,
@@ -277,7 +277,10 @@ def calibrate(
         if solution > least:
             noise = _noise(solution)
             if digits is not None:
-                noise = _raised(lambda trial: excess(math.log(trial)) <= 0.0, solution, digits)
+                # each one is checked: bounds are accurate only to about 1e-7, and may rise with more noise
+                noise = raised(noise, digits)
+                while noise < MOST_NOISE and excess(math.log(noise)) > 0.0:
+                    noise = raised(math.nextafter(noise, math.inf), digits)
             _check_priced(lambda: price_of(family(noise), relation, method), goal.says())
             return noise
     limit = goal.says()
@@ -299,15 +302,6 @@ def _check_priced(price: Callable[[], object], goal: str) -> None:
         price()
     except NoiseOutOfRange as problem:
         raise BudgetExceeded(f"{goal} needs more noise than can be accounted for: {problem}") from problem
-
-
-def _raised(keeps: Callable[[float], bool], log_noise: float, digits: int) -> float:
-    """Find the least noise with ``digits`` significant digits, from ``log_noise`` up, that meets the goal."""
-    # Each candidate is checked: bounds are accurate only to about 1e-7, and may rise with more noise.
-    noise = raised(_noise(log_noise), digits)
-    while noise < MOST_NOISE and not keeps(noise):
-        noise = raised(math.nextafter(noise, math.inf), digits)
-    return noise
 
 
 def _noise(log_noise: float) -> float:
@@ -386,10 +380,7 @@ def _refine(excess: Callable[[float], float], start: float, least: float, tolera
         low, high, step = max(low - step, least), low, 4.0 * step
     if high - low <= tolerance:
         return high
-    root = brent(excess, low, high, xtol=tolerance / 4.0, rtol=1e-14)
-    while excess(root) > 0.0:
-        root += tolerance / 4.0
-    return root
+    return crossing(excess, low, high, xtol=tolerance / 4.0)
 
 
 def largest_steps(

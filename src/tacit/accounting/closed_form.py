@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr
 
 from tacit.accounting.flatten import Base, Steps, flatten, in_units_of, merged, total_mu
-from tacit.accounting.price import Array, Direction, ExactPrice, Price, brent, decimal, directions
+from tacit.accounting.price import (
+    Array,
+    Direction,
+    ExactPrice,
+    Price,
+    brent,
+    decimal,
+    directions,
+    least_epsilon,
+)
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
     Adjacency,
@@ -92,18 +101,9 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return 0.0
     if not math.isfinite(mu * mu):
         return math.inf
-
-    def excess(epsilon: float) -> float:
-        value = gaussian_delta_above(epsilon, mu)
-        return math.log(value / delta) if value > 0.0 else -1.0
-
     high = mu * mu / 2.0 + mu * math.sqrt(2.0 * math.log(1.0 / delta)) + mu  # P(L > eps) <= delta
     high *= 1.0 + 1e-13  # if mu^2 is so large that rounding loses the other terms
-    epsilon = brent(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
-    step = 1e-13 * max(epsilon, 1e-280)
-    while excess(epsilon) > 0.0:  # rounding may leave epsilon on the wrong side
-        epsilon, step = epsilon + step, 2.0 * step
-    return epsilon
+    return least_epsilon(lambda epsilon: gaussian_delta_above(epsilon, mu), delta, high)
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,9 @@ class GaussianPrice(ExactPrice):
 
 
 def gaussian_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price a composition of Gaussians in closed form, and refuse any other mechanism by name.
-
-    **Guarantee**
-
-    * The price is exact: both ends of ``epsilon_bounds`` agree with the closed form to 1e-10.
-    * It is never below the closed form, as rounding goes up.
-    """
+    """Price a composition of Gaussians in closed form, and refuse any other mechanism by name."""
+    # * The price is exact: both ends of ``epsilon_bounds`` agree with the closed form to 1e-10.
+    # * It is never below the closed form, as rounding goes up.
     units = in_units_of(adjacency, steps)
     for base, _ in units:
         if not isinstance(base, Gaussian):
@@ -174,7 +170,6 @@ def pure_epsilon(base: Base, adjacency: Adjacency) -> float | None:
 
 
 def is_amplified(inner: Base, adjacency: Adjacency) -> bool:
-    """Return whether a theorem proves that Poisson sampling amplifies ``inner``."""
     # The theorems are about a record that may be absent, so they do not cover replace-one.  They do not cover
     # randomised response either: it shows who does not report.
     return adjacency is not Adjacency.REPLACE_ONE and not isinstance(inner, RandomizedResponse)
@@ -234,7 +229,12 @@ def single_delta(base: Base, epsilon: float) -> float:
     """Compute the smallest delta of ``base`` at ``epsilon`` >= 0, rounded up."""
     match base:
         case PoissonSampled(rate, (Gaussian() | Laplace()) as inner):
-            return rate * single_delta(inner, _unamplified(epsilon, rate) / _SINGLE_UP) * _SINGLE_UP
+            # log(1 + (e^eps - 1) / q) inverts the amplification
+            if epsilon > 30.0:
+                whole = epsilon + math.log((1.0 - (1.0 - rate) * math.exp(-epsilon)) / rate)
+            else:
+                whole = math.log1p(math.expm1(epsilon) / rate)
+            return rate * single_delta(inner, whole / _SINGLE_UP) * _SINGLE_UP
         case Gaussian(sigma):
             return min(1.0, gaussian_delta_above(epsilon, 1.0 / sigma) * _SINGLE_UP)
         case Laplace(scale):  # losses: 1/b w.p. 1/2, then density e^{-(1/b - l)/2} / 4
@@ -262,23 +262,13 @@ def _no_closed_form(base: Base) -> UnsupportedEvent:
     return UnsupportedEvent(f"Tacit has no closed form for {base!r}. Use method 'pld' or 'rdp'.")
 
 
-def _unamplified(epsilon: float, rate: float) -> float:
-    """Return log(1 + (e^eps - 1) / q), which inverts the amplification."""
-    if epsilon > 30.0:
-        return epsilon + math.log((1.0 - (1.0 - rate) * math.exp(-epsilon)) / rate)
-    return math.log1p(math.expm1(epsilon) / rate)
-
-
 @dataclass(frozen=True)
 class SinglePrice(ExactPrice):
-    """The price of one mechanism performed once, exact up to rounding."""
-
     base: Base
     adjacency: Adjacency
 
     @property
     def _mixture(self) -> GaussianMixture | None:
-        """The mechanism as a mixture, if it has no simpler closed form."""
         match self.base:
             case PoissonSampled(rate, Gaussian(sigma)) if self.adjacency is Adjacency.REPLACE_ONE:
                 return GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate))
@@ -351,20 +341,10 @@ def _log_sum(logs: Array) -> float:
 def mixture_epsilon(base: GaussianMixture, delta: float, adjacency: Adjacency, side: float = 1.0) -> float:
     """Compute the least epsilon of ``base`` at ``delta``, rounded up, or rounded down if ``side`` is -1."""
 
-    def excess(epsilon: float) -> float:
-        value = mixture_delta(base, epsilon, adjacency, side)
-        return math.log(value / delta) if value > 0.0 else -800.0
+    def delta_at(epsilon: float) -> float:
+        return mixture_delta(base, epsilon, adjacency, side)
 
-    if excess(0.0) <= 0.0:
-        return 0.0
-    high = 0.1
-    while excess(high) > 0.0:
-        high *= 2.0
-        if high > _ENDLESS:
-            return math.inf
-    epsilon, step = brent(excess, 0.0, high, xtol=1e-14, rtol=1e-13), 1e-13
-    while epsilon > 0.0 and side * excess(epsilon) > 0.0:  # rounding may leave epsilon on the wrong side
-        epsilon, step = max(0.0, epsilon + side * step * (1.0 + epsilon)), 2.0 * step
+    epsilon = least_epsilon(delta_at, delta, 0.1, most=_ENDLESS, side=side)
     return epsilon * _MIXED_UP if side > 0.0 else epsilon / _MIXED_UP
 
 
@@ -391,9 +371,7 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
     >>> pure_cost(Repeat(DiscreteLaplace(scale=10.0), 3), "add-remove")
     (Fraction(3, 10), Fraction(0, 1))
     """
-    relation = Adjacency.parse(adjacency)
-    steps, leaks = without_leaks(flatten(event), relation)
-    leak = sum((count * chance for chance, count in leaks), Fraction(0))
+    relation, steps, leak = with_leak(event, adjacency)
     parts = [(exactly_pure(base, relation), count) for base, count in steps]
     if any(epsilon is None for epsilon, _ in parts):
         return None
@@ -401,12 +379,10 @@ def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fract
 
 
 def pure_claim(steps: Steps, adjacency: Adjacency) -> tuple[Fraction, Fraction] | None:
-    """Compute the (epsilon, delta) of ``steps`` at the largest finite privacy loss; None if it is unbounded.
-
-    Epsilons add up.  No delta leaks with the product of the chances that each does not (Kairouz, Oh &
-    Viswanath 2015, 1311.0776, Theorem 3.3), so this delta is less than that of :func:`pure_cost`.
-    """
-    pure, leaks = without_leaks(steps, adjacency)
+    """Compute the (epsilon, delta) of ``steps`` at the largest finite privacy loss; None if there is none."""
+    # Epsilons add up.  No delta leaks with the product of the chances that each does not (Kairouz, Oh &
+    # Viswanath 2015, 1311.0776, Theorem 3.3), so this delta is less than that of :func:`pure_cost`.
+    pure, leaks = _without_leaks(steps, adjacency)
     total = Fraction(0)
     for base, count in pure:
         epsilon = exactly_pure(base, adjacency)
@@ -421,7 +397,14 @@ def pure_claim(steps: Steps, adjacency: Adjacency) -> tuple[Fraction, Fraction] 
     return total, Fraction(min(1.0, leaked))
 
 
-def without_leaks(steps: Steps, adjacency: Adjacency) -> tuple[Steps, list[tuple[Fraction, int]]]:
+def with_leak(event: Event, adjacency: Adjacency | str) -> tuple[Adjacency, Steps, Fraction]:
+    """Return the adjacency, the steps of ``event`` in its units without deltas, and the sum of deltas."""
+    relation = Adjacency.parse(adjacency)
+    steps, leaks = _without_leaks(flatten(event), relation)
+    return relation, steps, sum((count * chance for chance, count in leaks), Fraction(0))
+
+
+def _without_leaks(steps: Steps, adjacency: Adjacency) -> tuple[Steps, list[tuple[Fraction, int]]]:
     """Return ``steps`` without deltas, in units of ``adjacency``, and each delta with its count."""
     split = [(*_split(base, adjacency), count) for base, count in in_units_of(adjacency, steps)]
     leaks = [(chance, count) for _, chance, count in split if chance > 0]

@@ -22,6 +22,7 @@ from tacit.accounting.transform import (
     Saddle,
     Tilted,
     TooDear,
+    log_peak,
     saddle_at,
 )
 
@@ -113,7 +114,6 @@ def estimate(terms: Terms, counts: Array, log_delta: float) -> Saddle:
 
 
 def saddle_at_delta(terms: Terms, counts: Array, log_delta: float) -> Saddle:
-    """Estimate epsilon at delta, and the saddle there."""
     near = estimate(terms, counts, log_delta)
     at_tilt = saddle_at(_cumulant(terms, counts, near.tilt), near.tilt)
     if abs(at_tilt.epsilon - near.epsilon) > 1e-3 * abs(near.epsilon):
@@ -153,12 +153,9 @@ _LOG_TAIL = math.log(1e-9)
 
 
 def log_decay(base: Mixture, tilt: float, log_value: float, *, fine: bool = False) -> Array:
-    """Bound log |phi(u)| from above on each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf).
-
-    Args:
-        log_value: K(c) = log E e^{cL}, to better than 1e-7.
-        fine: try more cuts, which help in some cases.
-    """
+    """Bound log |phi(u)| from above on each interval [EDGES[i], EDGES[i+1]], the last [EDGES[-1], inf)."""
+    # log_value: K(c) = log E e^{cL}, to better than 1e-7.
+    # fine: try more cuts, which help in some cases.
     left, right, density = _lower_density(base, tilt, log_value)
     masses = density * (right - left)
 
@@ -317,7 +314,7 @@ class Line:
         left = -math.log(math.expm1(min(700.0, self.tilt * period)))
         right = np.full(epsilon.shape, math.inf)
         for tilt, value in self.further:
-            log_bound = _log_chernoff(tilt) + counts @ value - tilt * epsilon
+            log_bound = log_peak(tilt) + counts @ value - tilt * epsilon
             log_bound = log_bound - math.log(math.expm1(min(700.0, (tilt - self.tilt) * period)))
             right = np.minimum(right, log_bound)
         both: Array = np.logaddexp(left, right)
@@ -379,11 +376,6 @@ class Line:
                 step = np.where(good, step, 2.0 * step)
             below, above = np.where(good & np.isfinite(ends), ends, math.nan)
         return below, above
-
-
-def _log_chernoff(tilt: float) -> float:
-    """Return log of m = max (1 - e^{-u}) e^{-cu} = c^c / (1+c)^{1+c}, with delta <= m e^{K(c) - c eps}."""
-    return tilt * (math.log(tilt) - math.log1p(tilt)) - math.log1p(tilt)
 
 
 @lru_cache(maxsize=256)
@@ -452,7 +444,7 @@ def _lay_out(
     for factor in _FURTHER:
         c = tilt + factor * saddle.tilt
         above = _values_above(terms, c)
-        log_bound = _log_chernoff(c) + float(counts @ above) - c * saddle.epsilon
+        log_bound = log_peak(c) + float(counts @ above) - c * saddle.epsilon
         further.append((c, above))
         least = min(least, max(log_bound - log_error, 1.0) / (c - tilt))
         if least <= period:
@@ -544,7 +536,6 @@ class _Drawn:
 def _draw_once(
     terms: Terms, counts: tuple[float, ...], log_delta: float, most: int = MANY_PRODUCTS
 ) -> _Drawn:
-    """Draw the best line for these counts."""
     # If the bracket is too wide, the line is drawn again: around the first result if the estimate was far
     # off, else with more accurate sums.
     row = np.array(counts)
@@ -708,7 +699,7 @@ def _deltas(terms: Terms, counts: Array, epsilons: Array, most: int) -> tuple[Ar
             log_bounds = [0.0]
             for tilt in (saddle.tilt * factor for factor in (1.0, 0.1, 0.01, 1e-3)):
                 with suppress(TooDear):
-                    log_mean = _log_chernoff(tilt) + float(counts @ _values_above(terms, tilt))
+                    log_mean = log_peak(tilt) + float(counts @ _values_above(terms, tilt))
                     log_bounds.append(log_mean - tilt * epsilon * (1.0 - 1e-12))
             lower[index], upper[index] = 0.0, math.exp(min(log_bounds))
             continue

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import scipy.fft
 
+from tacit.accounting.bins import wrapped_transform
 from tacit.accounting.flatten import Base, Steps
 from tacit.accounting.grid import (
     MASS_ERROR,
@@ -25,7 +26,7 @@ from tacit.accounting.grid import (
 from tacit.accounting.losses import loss_of
 from tacit.accounting.pair import Loss
 from tacit.accounting.price import Array, Direction, brent
-from tacit.accounting.transform import Cumulant, Saddle, saddle_at
+from tacit.accounting.transform import Cumulant, Saddle, log_peak, saddle_at
 
 # Compositions of losses on a grid, by an exponentially tilted FFT with bounded errors.
 #
@@ -37,7 +38,8 @@ from tacit.accounting.transform import Cumulant, Saddle, saddle_at
 # where E_theta is the expectation in the measure tilted by e^{theta S}.  If the tilt moves the mean of S
 # close to eps, delta has full *relative* accuracy, however small it is.
 
-_FAINT = 1e-290
+FAINT = 1e-290
+"""A mass too small to affect any delta."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,8 @@ class Composition:
         return math.exp(min(700.0, exponent + math.log(expectation))) if expectation > 0.0 else 0.0
 
     def upper(self, epsilon: float) -> float:
-        """Bound the delta of the composed grid at ``epsilon`` from above."""
         epsilon -= self.origin
-        missing = _peak(self.tilt) * self.below if epsilon < self.h * self.first else 0.0
+        missing = math.exp(log_peak(self.tilt)) * self.below if epsilon < self.h * self.first else 0.0
         expectation = self._expectation(epsilon) + (1.0 + 2e-6) * self.rounding + missing
         inside = self._scaled(epsilon, expectation, self._relative(epsilon))
         return inside + self.beyond + self.infinite
@@ -127,8 +128,8 @@ class Composition:
         beyond = math.exp(-self.tilt * self.h) * _decayed(masses, self.tilt * self.h)
         expectation = -math.expm1(-self.h) * _decayed(beyond, (1.0 + self.tilt) * self.h)[: last - first]
         point = self.h * np.arange(first, last, dtype=np.float64)
-        expectation = expectation * (1.0 + 1e-12) + self.rounding + _FAINT
-        expectation[point < self.h * self.first] += _peak(self.tilt) * self.below
+        expectation = expectation * (1.0 + 1e-12) + self.rounding + FAINT
+        expectation[point < self.h * self.first] += math.exp(log_peak(self.tilt)) * self.below
         relative = self.relative + 16.0 * UNIT * (abs(self.scale) + np.abs(self.tilt * point) + 4.0)
         log_bounds = self.scale - self.tilt * point + relative + np.log(expectation)
         bounds = np.exp(np.minimum(log_bounds, 700.0)) + (self.beyond + self.infinite)
@@ -137,9 +138,12 @@ class Composition:
         return decreasing
 
     def lower(self, epsilon: float) -> float:
-        """Bound the delta of the composed grid at ``epsilon`` from below."""
         epsilon -= self.origin
-        inside = self._expectation(epsilon) - self.rounding - _peak(self.tilt) * (self.below + self.above)
+        inside = (
+            self._expectation(epsilon)
+            - self.rounding
+            - math.exp(log_peak(self.tilt)) * (self.below + self.above)
+        )
         return self._scaled(epsilon, inside, -self._relative(epsilon)) + self.infinite
 
     def _relative(self, epsilon: float) -> float:
@@ -147,13 +151,9 @@ class Composition:
 
 
 def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Composition:
-    """Compose independent losses; ``parts`` has pairs of a loss and its number of copies.
-
-    **Guarantee**
-
-    * ``Composition.upper`` is at least the delta of the composed grid, and ``Composition.lower`` is at most
-      that delta, with allowances for rounding and aliasing.
-    """
+    """Compose independent losses; ``parts`` has pairs of a loss and its number of copies."""
+    # * ``Composition.upper`` is at least the delta of the composed grid, and ``Composition.lower`` is at most
+    #   that delta, with allowances for rounding and aliasing.
     theta = window.tilt
     origin = sum(count * part.origin for part, count in parts)
     # a power of two, or three quarters of it if that is enough
@@ -169,9 +169,7 @@ def compose(parts: list[tuple[Masses, int]], h: float, window: Window) -> Compos
         # 1.  It goes through log2(size) butterflies, each with an error of a few units (Higham, Accuracy
         # and Stability of Numerical Algorithms, 2nd ed., Theorem 24.2).
         tilted = _tilted(part, h, theta)
-        if tilted.size > size:
-            tilted = np.pad(tilted, (0, -tilted.size % size)).reshape(-1, size).sum(axis=0)
-        transform = scipy.fft.rfft(tilted, size)
+        transform = wrapped_transform(tilted, size)
         unit = 8.0 * UNIT * math.log2(size)
         unit += 4.0 * UNIT * (1.0 + theta * h * max(abs(part.first), abs(part.first + part.masses.size)))
         magnitude = np.maximum(np.abs(transform), unit)
@@ -243,14 +241,13 @@ def _decayed(values: Array, rate: float) -> Array:
     """Sum e^{-rate (i-k)} values_i over i >= k, for every k.  Positive values are summed to a few units."""
     # The spans double: the sum of 2n terms is that of the first n plus the decayed sum of the next n.
     sums, span = values.copy(), 1
-    while span < sums.size and rate * span < 700.0:  # beyond, the decayed terms are below _FAINT
+    while span < sums.size and rate * span < 700.0:  # beyond, the decayed terms are below FAINT
         sums[:-span] += math.exp(-rate * span) * sums[span:]
         span *= 2
     return sums
 
 
 def _cumulant(parts: list[tuple[Masses, int]], h: float, z: float) -> float:
-    """Compute K(z) of the finite losses on the grid."""
     total = 0.0
     for part, count in parts:
         cells = np.flatnonzero(part.masses)
@@ -267,15 +264,10 @@ def _rounding(log_floor: Array, error: Array, size: int, theta: float, h: float)
     unit = 8.0 * UNIT * math.log2(size)
     spectrum = power * (np.expm1(np.minimum(error, 700.0)) + unit)
     of_error = math.sqrt(2.0 * float(np.dot(spectrum, spectrum)) / size)
-    of_g = math.sqrt(1.0 / (2.0 * theta * (theta + 1.0) * (2.0 * theta + 1.0) * h) + _peak(theta) ** 2)
+    of_g = math.sqrt(
+        1.0 / (2.0 * theta * (theta + 1.0) * (2.0 * theta + 1.0) * h) + math.exp(log_peak(theta)) ** 2
+    )
     return of_error * of_g
-
-
-def _peak(theta: float) -> float:
-    """Return max_u e^{-theta u} (1 - e^{-u}) = theta^theta / (1 + theta)^{1 + theta}; 1 at theta = 0."""
-    if theta == 0.0:
-        return 1.0
-    return math.exp(theta * (math.log(theta) - math.log1p(theta)) - math.log1p(theta))
 
 
 # The saddle point of a composition.
@@ -288,9 +280,6 @@ def _peak(theta: float) -> float:
 #
 # at the saddle c, where eps = K'(c) - 1/c - 1/(c+1) and v = K''(c) + 1/c^2 + 1/(c+1)^2 (Alghamdi et al. 2022,
 # 2208.09595).
-
-FAINT = 1e-290
-"""A mass too small to affect any delta."""
 
 _MANY_ATOMS = 4000
 
@@ -315,7 +304,6 @@ def samples(base: Base, direction: Direction, tail: float) -> tuple[Array, Array
 
 
 def cumulant_of(steps: Steps, direction: Direction, tail: float, cap: float = math.inf) -> Cumulant:
-    """Make K of all ``steps``, with the P-mass ``tail`` cut off at either end of each loss."""
     parts = []
     for base, count in steps:
         losses, logs = samples(base, direction, tail)
@@ -432,18 +420,18 @@ def _grid(
     end: Literal[0, 1],
     tilt: float = 0.0,
     cap: float = math.inf,
+    floor: float = -math.inf,
 ) -> Masses:
     loss = loss_of(base, direction, tail)
     if end == 0 and (lower := loss.dominated) is not None:
         return dominated(lower, h)
     layout = _layout(loss, h, tilt, cap) if tilt > 0.0 else None
-    return dominated(loss, h, layout) if end == 0 else dominating(loss, h, layout=layout)
+    return dominated(loss, h, layout) if end == 0 else dominating(loss, h, floor, layout)
 
 
 def _alone(
     base: Base, direction: Direction, h: float, tail: float, end: Literal[0, 1], epsilon: float, cap: float
 ) -> Masses:
-    """Make the grid of a mechanism that is performed once, with narrow cells only near epsilon."""
     loss = loss_of(base, direction, tail)
     if loss.atoms.size or loss.under or epsilon < 0.0 or cap == math.inf:
         return _grid(base, direction, h, tail, end)
@@ -484,11 +472,6 @@ def _layout(loss: Loss, h: float, tilt: float, cap: float) -> Layout | None:
     left, slope = between[:-1], _STEEPEST * between[:-1]
     widths = np.minimum.accumulate(widths - slope) + slope
     return Layout(left, np.minimum.accumulate((widths + slope)[::-1])[::-1] - slope, cap)
-
-
-@lru_cache(maxsize=24)
-def _upper_grid(base: Base, direction: Direction, h: float, tail: float, floor: float) -> Masses:
-    return dominating(loss_of(base, direction, tail), h, floor)
 
 
 def _spacing(
@@ -542,9 +525,16 @@ def composition(
         # all losses are near their supremum, where no tilt helps
         h, _ = aligned(_rounded(total * reach / _FEW_POINTS), atoms)
         return directly(_grid(steps[0][0], way, h, tail, end), total, h)
-    cap = math.inf if exact or atoms.size else _HIGHER * saddle.epsilon - _least(steps, way, tail, saddle)
-    cumulant = cumulant_of(steps, way, tail, cap)
-    if cap < math.inf:
+    cap, cumulant = math.inf, cumulant_of(steps, way, tail)
+    if not exact and not atoms.size:
+        # the sum of all losses but one almost always exceeds ``least`` under Q; if the last loss is above
+        # epsilon less that, it does not matter by how much
+        rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
+        deviation = math.sqrt(max(cumulant(-1.0)[2], 1e-300))
+        tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / deviation).tolist()
+        least = max((rest - cumulant(-1.0 - tilt)[0]) / tilt for tilt in tilts)
+        cap = _HIGHER * saddle.epsilon - least
+        cumulant = cumulant_of(steps, way, tail, cap)
         at_epsilon = find(cumulant, lambda point: point.epsilon - saddle.epsilon)
         saddle = replace(at_epsilon, epsilon=saddle.epsilon, log_delta=saddle.log_delta)
     window = narrowest(cumulant, saddle, total)
@@ -552,15 +542,6 @@ def composition(
     h = exact or _spacing(saddle.epsilon, cumulant(window.tilt)[2], total, window, reach, atoms, finer)
     tilt = 0.0 if exact else window.tilt
     return compose([(_grid(base, way, h, tail, end, tilt, cap), count) for base, count in steps], h, window)
-
-
-def _least(steps: Steps, way: Direction, tail: float, saddle: Saddle) -> float:
-    """Return a value that the sum of all losses but one almost always exceeds, under Q."""
-    # If the last loss is above epsilon less this value, it does not matter by how much.
-    cumulant = cumulant_of(steps, way, tail)
-    rest = saddle.log_delta - max(saddle.epsilon, 0.0) + math.log(_BEYOND)
-    tilts: list[float] = (2.0 ** np.arange(-3.0, 8.0) / math.sqrt(max(cumulant(-1.0)[2], 1e-300))).tolist()
-    return max((rest - cumulant(-1.0 - tilt)[0]) / tilt for tilt in tilts)
 
 
 def dominating_composition(
@@ -586,14 +567,16 @@ def dominating_composition(
     spacing = math.sqrt(12.0 * _ERROR / total * min(cumulant(0.0)[2], 1.0 / steepest))
     if total == 1:
         h, _ = aligned(_rounded(max(spacing, reach / _MANY)), atoms)
-        return directly(_upper_grid(steps[0][0], way, h, tail, floors[0]), 1, h), True
+        return directly(_grid(steps[0][0], way, h, tail, 1, floor=floors[0]), 1, h), True
     exact = lattice(loss_of(steps[0][0], way, tail)) if len(steps) == 1 else 0.0
     if 0.0 < exact * _DIRECT > total * reach:
-        return directly(_upper_grid(steps[0][0], way, exact, tail, -math.inf), total, exact), True
+        return directly(_grid(steps[0][0], way, exact, tail, 1), total, exact), True
     window = narrowest(cumulant, saddle, total, _ROUNDING)
     width = window.high - window.low
     spacing = max(min(spacing, width / _CHEAP), reach / _MANY)
     h = exact or aligned(_rounded(max(spacing, width / _MANY)), atoms)[0]
-    grids = [_upper_grid(base, way, h, tail, floor) for (base, _), floor in zip(steps, floors, strict=True)]
-    parts = [(grid, count) for grid, (_, count) in zip(grids, steps, strict=True)]
+    parts = [
+        (_grid(base, way, h, tail, 1, floor=floor), count)
+        for (base, count), floor in zip(steps, floors, strict=True)
+    ]
     return compose(parts, h, window), exact > 0.0 or width / _MANY <= _COARSE * spacing

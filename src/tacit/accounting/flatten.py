@@ -60,14 +60,11 @@ def column_norm(event: MatrixFactorization) -> float:
 
 
 def matrix_sensitivity(event: MatrixFactorization) -> float:
-    """Bound the norm of the change of C g, rounded up.
-
-    **Guarantee**
-
-    * The bound is never below the largest norm over all patterns of participation and all vectors.
-    * It is exact for one participation, for at most b coefficients, and for nonnegative nonincreasing
-      coefficients.
-    """
+    """Bound the norm of the change of C g, rounded up."""
+    # * The bound is never below the largest norm over all patterns of participation and all vectors.
+    # * It is exact for one participation, for at most b coefficients, and for nonnegative nonincreasing
+    #   coefficients.
+    #
     # With X = C^T C, X_ij = sum_{s < T-j} c_{s+j-i} c_s for i <= j.  For nonnegative coefficients the
     # change is largest if the record adds the same vector each time.  It is then the root of the sum of X
     # over all pairs of participations.  If the coefficients do not increase, X_ij only falls with j and
@@ -99,13 +96,10 @@ def sum_of_shifts(column: NDArray[np.float64], times: int, separation: int) -> N
 
 
 def tree_sensitivity(event: TreeAggregation) -> float:
-    """Bound the norm of the change of all nodes of the tree, rounded up.
-
-    **Guarantee**
-
-    * The bound is never below the largest norm over all patterns of participation and all vectors.
-    * It is exact for one participation, where it is the root of the number of levels.
-    """
+    """Bound the norm of the change of all nodes of the tree, rounded up."""
+    # * The bound is never below the largest norm over all patterns of participation and all vectors.
+    # * It is exact for one participation, where it is the root of the number of levels.
+    #
     # A node on level l covers 2^l steps, so it counts a record at most min(k, ceil(2^l / b)) times.  The
     # counts of a level's nodes add up to at most k, so their squares add up to at most k times that
     # maximum.
@@ -123,6 +117,9 @@ def tree_sensitivity(event: TreeAggregation) -> float:
 # records has k times the sensitivity.
 
 Base: TypeAlias = Event
+Sampled: TypeAlias = (
+    PoissonSampled | TruncatedPoissonSampled | WithoutReplacement | WithReplacement | BallsInBins
+)
 Steps: TypeAlias = tuple[tuple[Base, int], ...]
 
 _OF_PUBLIC_NUMBER = (Shuffled, ShuffledReports, WithoutReplacement, WithReplacement, RandomizedResponse)
@@ -137,9 +134,6 @@ def flatten(event: Event) -> Steps:
     ``Partitioned`` or ``Shuffled`` of a base mechanism; ``PrivateSelection``; or ``GroupPrivacy`` of a base
     mechanism that has no simpler form for groups.  The result contains no ``Repeat``, ``Compose``, correlated
     noise or cyclic sampling.
-
-    Raises:
-        UnsupportedEvent: for an unknown event at any depth, or for several releases on one sample.
 
     >>> flatten(Compose((Gaussian(1.0), Repeat(Gaussian(1.0), 2), PoissonSampled(1.0, Gaussian(3.0)))))
     ((Gaussian(noise_multiplier=1.0), 3), (Gaussian(noise_multiplier=3.0), 1))
@@ -168,13 +162,7 @@ def _parts(event: Event) -> Steps:
             return merged(flatten(inner), count)
         case Compose(events):
             return tuple(part for inner in events for part in flatten(inner))
-        case (
-            PoissonSampled()
-            | TruncatedPoissonSampled()
-            | WithoutReplacement()
-            | WithReplacement()
-            | BallsInBins()
-        ):
+        case _ if isinstance(event, Sampled):
             return _sampled(event)
         case TreeAggregation(noise):
             return ((Gaussian(noise / tree_sensitivity(event)), 1),)
@@ -198,13 +186,7 @@ def _parts(event: Event) -> Steps:
     return ((event, 1),)
 
 
-_Sampled: TypeAlias = (
-    PoissonSampled | TruncatedPoissonSampled | WithoutReplacement | WithReplacement | BallsInBins
-)
-
-
-def _sampled(event: _Sampled) -> Steps:
-    """Simplify one release on a random subset of the records to base mechanisms."""
+def _sampled(event: Sampled) -> Steps:
     inner = flatten(event.event)
     if isinstance(event, PoissonSampled | TruncatedPoissonSampled) and event.sampling_rate == 0.0:
         return ()
@@ -223,7 +205,7 @@ def _sampled(event: _Sampled) -> Steps:
     )
 
 
-def _takes_all(event: _Sampled) -> bool:
+def _takes_all(event: Sampled) -> bool:
     """Return whether every record is certain to take part exactly once."""
     match event:
         case PoissonSampled(rate):
@@ -238,7 +220,7 @@ def _takes_all(event: _Sampled) -> bool:
             return False
 
 
-def _simplified(event: _Sampled, base: Base) -> Base:
+def _simplified(event: Sampled, base: Base) -> Base:
     match event, base:
         case PoissonSampled(rate), PoissonSampled(inner_rate, inner):  # a sample of a sample is a sample
             return PoissonSampled(rate * inner_rate, inner)
@@ -392,7 +374,6 @@ def check_noise(steps: Steps, method: str) -> None:
 
 
 def check_scale(base: Base, method: str) -> None:
-    """Apply :func:`check_noise` to one mechanism."""
     match base:
         case GaussianMixture(noise, sensitivities):
             _check(base, noise, LEAST_NOISE, MOST_NOISE, method, "noise multipliers on a sample")
@@ -400,13 +381,7 @@ def check_scale(base: Base, method: str) -> None:
             if largest > 0.0:
                 name = "noise per largest sensitivity of a mixture"
                 _check(base, noise / largest, _LEAST_OF_MIXTURE, float("inf"), method, name)
-        case (
-            PoissonSampled()
-            | TruncatedPoissonSampled()
-            | WithoutReplacement()
-            | WithReplacement()
-            | BallsInBins()
-        ):
+        case _ if isinstance(base, Sampled):
             most = _MOST_BIN_NOISE if isinstance(base, BallsInBins) else MOST_NOISE
             match base.event:
                 case Gaussian(noise) | Laplace(noise):

@@ -101,18 +101,15 @@ class _Ladder:
     rungs: tuple[_Rung, ...]
 
     def at_delta(self, deltas: Array) -> Array:
-        """Estimate epsilon at each of ``deltas``."""
         return np.interp(-np.log(np.maximum(deltas, FAINT)), -self.log_deltas, self.epsilons)
 
     def rungs_of(self, epsilons: Array) -> NDArray[np.int64]:
-        """Return the index of the rung of each of ``epsilons``."""
         edges = [rung.high for rung in self.rungs[:-1]]
         return np.searchsorted(edges, epsilons, side="right").astype(np.int64)
 
 
 @lru_cache(maxsize=128)
 def _ladder(steps: Steps, way: Direction, tail: float) -> _Ladder:
-    """Make the ladder of the losses without outcomes rarer than ``tail``."""
     # Such outcomes could make K explode, and move the saddle.
     points = _saddles(steps, way, tail)
     tilts = np.array([point.tilt for point in points])
@@ -182,7 +179,6 @@ def _coarse_tail(steps: Steps, log_delta: float) -> float:
 
 
 def _ladders(steps: Steps, way: Direction) -> tuple[_Ladder, _Ladder]:
-    """Make a ladder for deltas down to ``_NEAR``, and one for all deltas."""
     return _ladder(steps, way, max(_NEAR * tail_of(steps, 0.0), FAINT)), _ladder(steps, way, FAINT)
 
 
@@ -302,8 +298,6 @@ def _crossing(delta_at: Callable[[float], float], delta: float, start: float) ->
 
 @dataclass(frozen=True)
 class PldPrice(Price):
-    """The price of ``steps``, in units of the adjacency, by composition on a grid."""
-
     steps: Steps
     ways: tuple[Direction, ...]
 
@@ -317,21 +311,21 @@ class PldPrice(Price):
         return self._largest(delta, lambda delta, way: self._epsilon(delta, way, rough=True))
 
     def _largest(self, delta: float, one: Callable[[float, Direction], float]) -> float:
-        """Return the largest of ``one`` over all directions."""
         # A coarse grid often shows that the second direction costs less than the first.
         largest = 0.0
         for way in self.ways:
-            tried = 0.0 < largest < math.inf or (largest == 0.0 and delta > 0.99 * self._variation(way))
+            tried = 0.0 < largest < math.inf
+            if largest == 0.0:
+                # for deltas above the total variation distance, about this sum, epsilon is 0
+                laws = [(*samples(base, way, FAINT), count) for base, count in self.steps]
+                variation = sum(
+                    count * float(np.dot(np.exp(logs), np.maximum(-np.expm1(-losses), 0.0)))
+                    for losses, logs, count in laws
+                )
+                tried = delta > 0.99 * variation
             if not (tried and self._at_most(delta, way, largest)):
                 largest = max(largest, one(delta, way))
         return largest
-
-    def _variation(self, way: Direction) -> float:
-        """Estimate the steps' total variation distance: for larger deltas epsilon is 0."""
-        laws = [(*samples(base, way, FAINT), count) for base, count in self.steps]
-        return sum(
-            c * float(np.dot(np.exp(logs), np.maximum(-np.expm1(-losses), 0.0))) for losses, logs, c in laws
-        )
 
     def _at_most(self, delta: float, way: Direction, epsilon: float) -> bool:
         if self.infinite(way) * (1.0 + _INFINITE_SLACK) >= delta:
@@ -399,7 +393,6 @@ class PldPrice(Price):
         return np.array([self._near_epsilon(float(delta)) for delta in deltas], dtype=np.float64)
 
     def _uppers(self, epsilons: Array, way: Direction, negligible: Array) -> Array:
-        """Bound delta from above at each of ``epsilons``."""
         infinite = self.infinite(way)
         bounds = np.full(epsilons.shape, min(1.0, infinite * (1.0 + _INFINITE_SLACK)))
         inside = epsilons < self._supremum(way)
@@ -421,7 +414,6 @@ class PldPrice(Price):
         return largest
 
     def _delta(self, epsilon: float, end: Literal[0, 1]) -> float:
-        """Compute the lower (0) or upper (1) bound on delta."""
         largest = 0.0
         for way in self.ways:  # a delta far below the other direction's need not be resolved
             largest = max(largest, self._delta_of(epsilon, way, end, max(_NEGLIGIBLE, 1e-6 * largest)))

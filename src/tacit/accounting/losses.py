@@ -90,13 +90,9 @@ class KnownCurve(Event):
 
 
 def selected(run: Price, event: PrivateSelection) -> KnownCurve:
-    """Compute the curve of the best of K runs.
-
-    **Guarantee**
-
-    * The loss dominates that of the selection, for any outcomes and any order of them with which a run has
-      its curve.
-    """
+    """Compute the curve of the best of K runs."""
+    # * The loss dominates that of the selection, for any outcomes and any order of them with which a run has
+    #   its curve.
     reach = next((e for level in _LEVELS if (e := run.epsilon(float(level))) < math.inf), 0.0) + 1e-9
     epsilons = np.linspace(0.0, min(reach, _FARTHEST), _POINTS)
     d_run = np.minimum(run.deltas(epsilons), 1.0)
@@ -104,7 +100,11 @@ def selected(run: Price, event: PrivateSelection) -> KnownCurve:
     top = min(math.log(float((a / np.maximum(b, 1e-300)).max())), _FARTHEST)
     h = (float(epsilons[-1]) + top) / _FINER / _POINTS
     right, count = math.ceil(top / h) + 1, _FINER * _POINTS + 3  # some more, for weights up to ``right``
-    weights, left = _kinks(a, b, np.exp(h * np.arange(-count, right + 1.0)))
+    # the weights of a piecewise linear function above H with kinks at z, and its last value
+    z = np.exp(h * np.arange(-count, right + 1.0))
+    values = np.array([max(0.0, float((a - b * each).max())) for each in z])
+    slopes = np.diff(values, prepend=a.max()) / np.diff(z, prepend=0.0)
+    weights, left = np.maximum(np.diff(slopes, append=0.0), 0.0) * z, float(values[-1])
     # d at -right h, ..., 2 count h: below its chords in e^epsilon, and after the last at most its last value
     d = np.interp(np.exp(np.minimum(h * np.arange(2.0 * count + 1.0), _FARTHEST)), np.exp(epsilons), d_run)
     x = np.exp(h * np.arange(-right, 0.0))
@@ -137,13 +137,6 @@ def _weight(event: PrivateSelection, v: Array) -> tuple[Array, Array]:
     more = math.expm1(log_one_over_gamma(m, event.shape))
     g = m * np.exp(-(1.0 + event.shape) * np.log1p(more * v))
     return g, -(1.0 + event.shape) * more / (1.0 + more * v) * g
-
-
-def _kinks(a: Array, b: Array, z: Array) -> tuple[Array, float]:
-    """Return weights w_i of a piecewise linear function above H with kinks at ``z``, and its last value."""
-    values = np.array([max(0.0, float((a - b * each).max())) for each in z])
-    slopes = np.diff(values, prepend=a.max()) / np.diff(z, prepend=0.0)
-    return np.maximum(np.diff(slopes, append=0.0), 0.0) * z, float(values[-1])
 
 
 def _loss(epsilons: Array, deltas: Array) -> Loss:
@@ -215,13 +208,9 @@ _Cell: TypeAlias = tuple[int, list[tuple[float, float]]]  # m, and pairs of w an
 
 @lru_cache(maxsize=16)  # one entry serves any tail
 def shuffled_reports(records: int, epsilon: float, categories: int | None) -> Loss:
-    """Return the symmetric loss of one person's value.
-
-    **Guarantee**
-
-    * The loss dominates that of the shuffle, whatever the values of the others.
-    * ``dominated`` is dominated by the loss of the pair above.
-    """
+    """Return the symmetric loss of one person's value."""
+    # * The loss dominates that of the shuffle, whatever the values of the others.
+    # * ``dominated`` is dominated by the loss of the pair above.
     share = 1.0 / (math.exp(epsilon) + (categories or 2) - 1.0)
     rate = math.exp(-epsilon) if categories is None else 2.0 * share
     neutral = (categories - 2) * share / (1.0 - rate) if categories not in (None, 2) else 0.0
@@ -257,8 +246,13 @@ def _binomial(count: int, rate: float) -> tuple[int, Array]:
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(count, math.ceil(mean + _DEVIATIONS * (deviation + _DEVIATIONS)))
     k = np.arange(low, high + 1.0)
-    logs = gammaln(count + 1.0) - gammaln(k + 1.0) - gammaln(count - k + 1.0)
-    return low, np.exp(logs + xlogy(k, rate) + xlog1py(count - k, -rate))
+    return low, np.exp(log_binomial(count, k, rate))
+
+
+def log_binomial(count: int, k: Array, rate: float) -> Array:
+    """Compute log P(Binomial(count, rate) = k), off by a few units of log count! and of k log rate."""
+    choices = gammaln(count + 1.0) - gammaln(k + 1.0) - gammaln(count - k + 1.0)
+    return np.asarray(choices + xlogy(k, rate) + xlog1py(count - k, -rate))
 
 
 def _blocks(first: int, masses: Array, most: int, number: int) -> list[tuple[int, int, float]]:
@@ -327,15 +321,14 @@ _LARGEST_SHIFT = 1 << 20  # the most outcomes of discrete noise
 
 
 def loss_of(base: Base, direction: Direction, tail: float) -> Loss:
-    """Return the loss of ``base``.  Mechanisms without sampling are already in units of the adjacency.
-
-    Args:
-        tail: the P-mass that may be cut off on either side, if outcomes are unbounded.
-    """
-    if isinstance(base, BallsInBins):
-        return _loss_of_bins(base, direction, coarse_tail(tail))
-    if isinstance(base, KnownCurve):
-        return base.loss
+    """Return the loss of ``base``.  Mechanisms without sampling are already in units of the adjacency."""
+    # tail: the P-mass that may be cut off on either side, if outcomes are unbounded.
+    match base:
+        case KnownCurve(_, loss):
+            return loss
+        case BallsInBins(_, Gaussian()):
+            check_loss(base, direction, tail)
+            return _loss_of_bins(base, direction, coarse_tail(tail))
     return _loss_of(base, direction, tail)
 
 
@@ -350,11 +343,8 @@ def check_loss(base: Base, direction: Direction, tail: float) -> None:
 
 @lru_cache(maxsize=12)  # megabytes each
 def _loss_of_bins(base: BallsInBins, direction: Direction, tail: float) -> Loss:
-    match base:
-        case BallsInBins(bins, Gaussian(sigma)):
-            _check_bins(base, sigma, direction)
-            return balls_in_bins(bins, sigma, remove=direction == "remove", tail=tail)
-    raise _no_pair(base)
+    assert isinstance(base.event, Gaussian)
+    return balls_in_bins(base.bins, base.event.noise_multiplier, remove=direction == "remove", tail=tail)
 
 
 @lru_cache(maxsize=256)
@@ -384,18 +374,13 @@ def _loss_of(base: Base, direction: Direction, tail: float) -> Loss:
             pair = pair_of(base, tail)
             if pair is not None:
                 return unsampled(pair)
-    raise _no_pair(base)
-
-
-def _no_pair(base: Base) -> UnsupportedEvent:
-    return UnsupportedEvent(
+    raise UnsupportedEvent(
         f"method 'pld' has no proven dominating pair for {base!r}. Use method 'rdp', or state its proven "
         "guarantee as ApproximateDP."
     )
 
 
 def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: float) -> Loss:
-    """Return the loss of ``inner`` on a Poisson sample at ``rate``."""
     match inner:
         case Gaussian(sigma) if direction == "replace":
             return gaussian_replaced(rate, sigma, tail)

@@ -95,7 +95,6 @@ class TruncatedPrice(Price):
         return _ever(self.steps, lambda base: tail_of_batch(base.largest_batch - 1, base, others=True))
 
     def is_enough(self, delta: float) -> bool:
-        """Return whether the price of the whole samples is used at ``delta``."""
         return self.overflow <= _ENOUGH * delta
 
     def _at(self, delta: float) -> tuple[Price, float]:
@@ -196,20 +195,9 @@ def left_for_poisson(
 ) -> float | None:
     """Return the delta at which Poisson's epsilon bounds that of truncated samples at ``delta``.
 
-    Args:
-        sampling_rate: q in (0, 1).
-        records: N; at most ``largest_batch`` of the records are kept in a step.
-        steps: T, all of them truncated.
-        delta: of the truncated samples, in (0, 1).
-
-    Returns:
-        A number in [0.9 delta, delta], rounded down; None if more than a tenth of delta would go to cut
-        batches.
-
-    **Guarantee**
-
-    * The epsilon of T Poisson samples at the result is an upper bound on that of T truncated ones at
-      ``delta``, for every mechanism.
+    The result is in [0.9 delta, delta], rounded down; None if more than a tenth of delta would go to cut
+    batches.  The epsilon of T Poisson samples at the result bounds that of T truncated ones at ``delta``, for
+    every mechanism.
 
     >>> round(left_for_poisson(0.01, 60_000, 750, 1000, 1e-5), 8)
     9.98e-06
@@ -246,7 +234,6 @@ def _step(sampling_rate: float, records: int, largest_batch: int) -> TruncatedPo
 
 
 def _units(steps: Steps, adjacency: Adjacency) -> Steps:
-    """Return ``steps`` in units of the adjacency, with selections replaced by their curves."""
     return tuple(
         (_selected(base, adjacency) if isinstance(base, PrivateSelection) else base, count)
         for base, count in in_units_of(adjacency, steps)
@@ -261,17 +248,14 @@ def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price any composition of mechanisms that have a dominating pair.
-
-    **Guarantee**
-
-    * ``epsilon`` and ``delta`` are upper bounds: connect-the-dots on the grid, with allowances for rounding,
-      aliasing, cut tails and quadrature.
-    * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
-    * Under add-remove and zero-out both directions are composed, and the larger price counts.
-    * The best of several runs is priced from the curve of one run: an upper bound, not a dominating pair.
-    * Mechanisms without a proven dominating pair are refused by name.
-    """
+    """Price any composition of mechanisms that have a dominating pair."""
+    # * ``epsilon`` and ``delta`` are upper bounds: connect-the-dots on the grid, with allowances for
+    #   rounding, aliasing, cut tails and quadrature.
+    # * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
+    # * Under add-remove and zero-out both directions are composed, and the larger price counts.
+    # * The best of several runs is priced from the curve of one run: an upper bound, not a dominating pair.
+    # * Mechanisms without a proven dominating pair are refused by name.
+    #
     # Gaussians without sampling, and Gaussian or Laplace noise performed once, have closed forms.
     units = _units(steps, adjacency)
     result = _priced(units, adjacency)

@@ -41,19 +41,10 @@ def brent(
     xtol: float = 2e-12,
     rtol: float = 2.0**-50,
 ) -> float:
-    """Find a point within ``xtol + rtol |x|`` of a sign change of ``function``, on either side of it.
-
-    The points and the root are those of SciPy's ``brentq`` to the last bit (Brent, "Algorithms for
-    Minimization without Derivatives", 1973, chapter 4).  After 100 steps only bisection is used, so that the
-    search ends.
-
-    Args:
-        low: one end of the interval; ``function`` has opposite signs at the two ends, or is 0 at one.
-        rtol: at least 2^-50, four rounding errors.
-
-    >>> round(brent(lambda x: x * x - 2.0, 0.0, 2.0), 9)
-    1.414213562
-    """
+    """Find a point within ``xtol + rtol |x|`` of a sign change of ``function``, on either side of it."""
+    # The function has opposite signs at ``low`` and ``high``, or is 0 at one.  The points and the root are
+    # those of SciPy's ``brentq`` to the last bit (Brent, "Algorithms for Minimization without Derivatives",
+    # 1973, chapter 4).  After 100 steps only bisection is used, so that the search ends.
 
     def value(at: float) -> float:
         result = float(function(at))
@@ -124,6 +115,54 @@ def halved(holds: Callable[[float], bool], low: float, high: float, halvings: in
         middle = (low + high) / 2.0
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, high
+
+
+def crossing(
+    excess: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    side: float = 1.0,
+    xtol: float = 1e-300,
+    rtol: float = 1e-14,
+) -> float:
+    """Find the root of a decreasing function, and go up from it (down, if ``side`` is -1) past rounding."""
+    root = brent(excess, low, high, xtol=xtol, rtol=rtol)
+    step = max(xtol, 10.0 * rtol * abs(root))
+    while side * excess(root) > 0.0:
+        root, step = min(max(root + side * step, low), high), 2.0 * step
+    return root
+
+
+def least_epsilon(
+    delta_at: Callable[[float], float],
+    delta: float,
+    high: float,
+    *,
+    most: float = math.inf,
+    side: float = 1.0,
+) -> float:
+    """Find the least epsilon >= 0 with ``delta_at(epsilon) <= delta``, or just below it if ``side`` is -1."""
+
+    # ``high`` > 0 is where the search begins.  The result is infinite if it is above ``most``.
+    def excess(epsilon: float) -> float:
+        value = delta_at(epsilon)
+        return math.log(value / delta) if value > 0.0 else -800.0
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    while excess(high) > 0.0:
+        high *= 2.0
+        if high > most:
+            return math.inf
+    return crossing(excess, 0.0, high, side=side)
+
+
+def log_growth(size: int, epsilon: float) -> float:
+    """Compute log (e^{k eps} - 1) / (e^eps - 1) = log(1 + e^eps + ... + e^{(k-1) eps}), k = ``size``."""
+    if epsilon == 0.0:
+        return math.log(size)
+    return (size - 1) * epsilon + math.log(math.expm1(-size * epsilon) / math.expm1(-epsilon))
 
 
 # --- prices -----------------------------------------------------------------------------------------------
@@ -251,11 +290,9 @@ class BoundedPrice(Price):
     leak: Fraction
 
     def _epsilon(self, delta: float) -> float:
-        """Return the epsilon of the claim at ``delta``."""
         return _rounded_up(self.most) if decimal(delta) >= self.leak else math.inf
 
     def _delta(self, epsilon: float) -> float:
-        """Return the delta of the claim at ``epsilon``."""
         return _rounded_up(self.leak) if decimal(epsilon) >= self.most else math.inf
 
     @property
@@ -395,13 +432,7 @@ class GroupPrice(Price):
             delta = self.one.delta(each)
         if delta <= 0.0:
             return 0.0
-        log_grown = math.log(delta)
-        if each == 0.0:
-            log_grown += math.log(self.size)
-        else:
-            # log(e^x - 1) for both
-            group = self.size * each
-            log_grown += (group + math.log(-math.expm1(-group))) - (each + math.log(-math.expm1(-each)))
+        log_grown = math.log(delta) + log_growth(self.size, each)
         return 1.0 if log_grown >= 0.0 else math.exp(log_grown) * _UP
 
     def delta(self, epsilon: float) -> float:

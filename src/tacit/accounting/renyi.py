@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
-from tacit.accounting.closed_form import exactly_pure, exchanged, is_amplified, pure_epsilon, without_leaks
+from tacit.accounting.closed_form import exactly_pure, exchanged, is_amplified, pure_epsilon, with_leak
 from tacit.accounting.flatten import (
     Base,
     Steps,
@@ -22,8 +23,9 @@ from tacit.accounting.flatten import (
     refuse_sampled_replacement,
 )
 from tacit.accounting.losses import log_one_over_gamma
-from tacit.accounting.pair import log_mixture, response_pair
+from tacit.accounting.pair import discrete_laplace_pair, log_mixture, private_pair, response_pair
 from tacit.accounting.price import Array, Price, decimal
+from tacit.accounting.transform import Mixture
 from tacit.errors import UnsupportedEvent, check_real
 from tacit.events import (
     Adjacency,
@@ -98,79 +100,38 @@ def _spacing(sigma: float, power: float) -> float:
 
 
 def points_needed(sigma: float, power: float) -> float:
-    """Return the number of points that the trapezoid rule takes for ``power``."""
     return (abs(power) + 1.0 + 2.0 * _DEVIATIONS * sigma) / _spacing(sigma, power)
 
 
-def log_moments(rate: float, sigma: float, powers: Array) -> Array:
-    """Compute log E m^s, rounded up, for every s in ``powers`` (shape (S,)) on one grid.
-
-    Args:
-        rate: q in (0, 1).
-        sigma: the noise divided by the sensitivity, > 0.
-
-    **Guarantee**
-
-    * The result is never below the exact value.
-    * Small values keep their relative accuracy: as E m = 1, E m^s - 1 is the mean of m^s - 1 - s (m - 1),
-      which is nonnegative for s outside of (0, 1).
-    """
-    return _trapezoid(lambda x: log_mixture((2.0 * x - 1.0) / (2.0 * sigma * sigma), rate), sigma, powers)
+def log_moments(term: Mixture, powers: Array) -> Array:
+    """Compute log E m^s, rounded up, for every s in ``powers`` (shape (S,)); shifts are in [0, 1]."""
+    # Small values keep their relative accuracy: as E m = 1, E m^s - 1 is the mean of m^s - 1 - s (m - 1),
+    # which is nonnegative for s outside of (0, 1).  For several shifts the error bounds hold as well, as all
+    # summands of m(x + ib) have phases in [0, t].
+    low, high = min(0.0, float(powers.min())), max(1.0, float(powers.max()))
+    spacing = min(_spacing(term.sigma, low), _spacing(term.sigma, high))
+    x = _nodes(term.sigma, spacing, low, high)
+    log_weights = term.log_normal(x) + math.log(spacing)
+    return _log_mean(log_weights, term.log_m(x), powers, term.sigma / spacing)
 
 
-def log_moments_of_mixture(
-    probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, powers: Array
-) -> Array:
-    """Compute log E m^s of a mixture m(x) = sum_i w_i e^{(2 s_i x - s_i^2) / (2 sigma^2)}, s_i in [0, 1]."""
-    # The error bounds of this file also hold here, as all summands of m(x + ib) have phases in [0, t].
-    return _trapezoid(_log_m(probabilities, shifts, sigma), sigma, powers)
-
-
-def log_moments_exchanged(
-    probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float, orders: Array
-) -> Array:
+def log_moments_exchanged(term: Mixture, orders: Array) -> Array:
     """Compute log E_Q (P/Q)^alpha for alpha > 1, with P of density phi(x) m(x) and Q its mirror image."""
     # For phi m(x)^alpha m(-x)^{1-alpha} the error bounds of this file hold, except that the slope of its
     # log is (r - x) / sigma^2 with r in [0, 2 alpha - 1].
-    log_m = _log_m(probabilities, shifts, sigma)
-    spacing = _spacing(sigma, 1.0 - float(orders.max()))
-    low, high = -1.0 - _DEVIATIONS * sigma, 2.0 * float(orders.max()) - 1.0 + _DEVIATIONS * sigma
-    x: Array = low + spacing * np.arange(2.0 + math.ceil((high - low) / spacing))
-    log_q = log_m(-x)
-    log_weights = _log_normal(x, spacing, sigma) + log_q
-    return _log_mean(log_weights, log_m(x) - log_q, orders, sigma / spacing)
+    most = float(orders.max())
+    spacing = _spacing(term.sigma, 1.0 - most)
+    x = _nodes(term.sigma, spacing, -1.0, 2.0 * most - 1.0)
+    log_q = term.log_m(-x)
+    log_weights = term.log_normal(x) + math.log(spacing) + log_q
+    return _log_mean(log_weights, term.log_m(x) - log_q, orders, term.sigma / spacing)
 
 
-def _log_m(
-    probabilities: tuple[float, ...], shifts: tuple[float, ...], sigma: float
-) -> Callable[[Array], Array]:
-    """Return log m as a function of x."""
-    weights, centres = np.array(probabilities)[:, None], np.array(shifts)[:, None]
-    with np.errstate(divide="ignore"):
-        log_weights = np.log(weights)
-
-    def log_m(x: Array) -> Array:
-        y = (2.0 * centres * x - centres * centres) / (2.0 * sigma * sigma)
-        grown = (weights * np.expm1(np.minimum(y, 1.0))).sum(axis=0)
-        near = (y.max(axis=0) <= 1.0) & (grown > -0.5)
-        logs = log_weights + y
-        top = logs.max(axis=0)
-        far = top + np.log(np.exp(logs - top).sum(axis=0))
-        return np.where(near, np.log1p(np.where(near, grown, 0.0)), far)
-
-    return log_m
-
-
-def _trapezoid(log_m: Callable[[Array], Array], sigma: float, powers: Array) -> Array:
-    low, high = min(0.0, float(powers.min())), max(1.0, float(powers.max()))
-    spacing = min(_spacing(sigma, low), _spacing(sigma, high))
+def _nodes(sigma: float, spacing: float, low: float, high: float) -> Array:
+    """Return nodes that reach ``_DEVIATIONS`` deviations beyond ``low`` and ``high``."""
     low, high = low - _DEVIATIONS * sigma, high + _DEVIATIONS * sigma
-    x: Array = low + spacing * np.arange(2.0 + math.ceil((high - low) / spacing))
-    return _log_mean(_log_normal(x, spacing, sigma), log_m(x), powers, sigma / spacing)
-
-
-def _log_normal(x: Array, spacing: float, sigma: float) -> Array:
-    return math.log(spacing / (sigma * math.sqrt(2.0 * math.pi))) - (x / sigma) ** 2 / 2.0
+    nodes: Array = low + spacing * np.arange(2.0 + math.ceil((high - low) / spacing))
+    return nodes
 
 
 def _log_mean(log_weights: Array, log_m: Array, powers: Array, sigma_over_h: float) -> Array:
@@ -211,7 +172,6 @@ def _log1p_sum(
 
 
 def _weighted_expm1(weights: Array, log_weights: Array, exponents: Array) -> Array:
-    """Compute w (e^t - 1), where e^t may overflow."""
     near = weights * np.expm1(np.minimum(exponents, 1.0))
     return np.where(exponents > 1.0, np.exp(np.minimum(log_weights + exponents, 700.0)) - weights, near)
 
@@ -269,13 +229,12 @@ def _log_moments_of_bins(bins: int, sigma: float) -> Array:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Multiply two power series, given by the logarithms of their coefficients."""
     return np.array([logsumexp(a[: n + 1] + b[n::-1]) for n in range(a.size)])
 
 
 # Dominating pairs as lists of outcomes, for Renyi divergences.
 #
-# A ``Law`` holds the log ratio y = log dP/dQ of every outcome and its mass under Q.  Every pair here is
+# A law holds the log ratio y = log dP/dQ of every outcome and its mass under Q.  Every pair here is
 # symmetric: y under Q and -y under P have the same distribution.  A continuous pair is cut into cells, and
 # the mass of a cell is moved to its two ends without changing its P-mass and Q-mass ("connect the dots").
 # The true pair is a post-processing of the result, so every divergence goes up, relatively by about (cell
@@ -286,45 +245,31 @@ _CELLS = 4000
 _MOST_OUTCOMES = 200_000
 
 
-@dataclass(frozen=True)
-class Law:
-    """A pair as ``log_ratios`` y and ``log_masses`` under Q, both of shape (outcomes,)."""
-
-    log_ratios: Array
-    log_masses: Array
+Law: TypeAlias = tuple[Array, Array]  # log ratios y, and log masses under Q
 
 
 def law_of(base: Base, adjacency: Adjacency, largest: float) -> Law | None:
     """Return the law of ``base`` in units of ``adjacency``, up to the order ``largest``; None if unknown."""
     match base:
-        case RandomizedResponse(noise, categories) if noise > 0.0:
-            y, _, q = response_pair(noise, categories).atoms.T
-            return Law(y[q > 0.0], np.log(q[q > 0.0]))
-        case DiscreteLaplace(scale, sensitivity) if sensitivity <= _MOST_OUTCOMES:
-            return _discrete_laplace(scale, sensitivity)
         case DiscreteGaussian(scale, sensitivity):
             return _discrete_gaussian(scale, sensitivity, largest)
         case Laplace(scale):
             return _law_of_laplace(1.0 / scale)
         case Gaussian(sigma):
             return _gaussian(sigma, largest)
-    pure = pure_epsilon(base, adjacency)
-    return None if pure is None else _coin(pure)
-
-
-def _coin(epsilon: float) -> Law:
-    """Return the pair that post-processes to every epsilon-DP pair (Kairouz et al. 2015, Theorem 3.2)."""
-    light = -epsilon - math.log1p(math.exp(-epsilon))
-    return Law(np.array([epsilon, -epsilon]), np.array([light, light + epsilon]))
-
-
-def _discrete_laplace(scale: float, sensitivity: int) -> Law:
-    """Return the pair Q(k) prop. to e^{-|k|/s} and P, the same around D; k <= 0 and k >= D are merged."""
-    rest = -math.log1p(math.exp(-1.0 / scale))  # Q(k <= 0) = 1 / (1 + r)
-    k = np.arange(sensitivity + 1.0)
-    masses = rest + math.log(-math.expm1(-1.0 / scale)) - k / scale
-    masses[0], masses[-1] = rest, rest - sensitivity / scale
-    return Law((2.0 * k - sensitivity) / scale, masses)
+        case RandomizedResponse(noise, categories) if noise > 0.0:
+            pair = response_pair(noise, categories)
+        case DiscreteLaplace(scale, sensitivity) if sensitivity <= _MOST_OUTCOMES:
+            pair = discrete_laplace_pair(scale, sensitivity)
+        case _:
+            pure = pure_epsilon(base, adjacency)
+            if pure is None:
+                return None
+            pair = private_pair(pure, 0.0)  # it post-processes to every pure pair
+    possible = pair.atoms[:, 1:].max(axis=1) > 0.0
+    y, p, q = pair.atoms[possible].T
+    # the larger of P and Q has not underflowed
+    return y, np.where(y > 0.0, np.log(np.maximum(p, q)) - y, np.log(np.maximum(p, q)))
 
 
 def _discrete_gaussian(scale: float, sensitivity: int, largest: float) -> Law | None:
@@ -338,7 +283,7 @@ def _discrete_gaussian(scale: float, sensitivity: int, largest: float) -> Law | 
     k = np.arange(-float(low), high + 1.0)
     weights = -((k / scale) ** 2) / 2.0
     total = float(np.logaddexp.reduce(weights))
-    return Law((2.0 * k - sensitivity) * sensitivity / (2.0 * scale * scale), weights - total)
+    return (2.0 * k - sensitivity) * sensitivity / (2.0 * scale * scale), weights - total
 
 
 def _law_of_laplace(top: float) -> Law:
@@ -350,7 +295,7 @@ def _law_of_laplace(top: float) -> Law:
     right = cells - math.log1p(math.exp(half))
     atoms = np.array([math.log(0.5), math.log(0.5) - top])
     ratios = np.concatenate([[-top, top], edges[:-1], edges[1:]])
-    return Law(ratios, np.concatenate([atoms, right + half, right]))
+    return ratios, np.concatenate([atoms, right + half, right])
 
 
 def _gaussian(sigma: float, largest: float) -> Law:
@@ -360,11 +305,10 @@ def _gaussian(sigma: float, largest: float) -> Law:
     q, p = _log_cells(x / sigma), _log_cells((x - 1.0) / sigma)
     right = np.clip(np.expm1(p - q - y[:-1]) / np.expm1(y[1] - y[0]), 1e-9, 1.0 - 1e-9)
     ratios = np.concatenate([y[:-1], y[1:]])
-    return Law(ratios, np.concatenate([q + np.log1p(-right), q + np.log(right)]))
+    return ratios, np.concatenate([q + np.log1p(-right), q + np.log(right)])
 
 
 def _log_cells(z: Array) -> Array:
-    """Compute the log of the standard normal mass between neighbours of ``z``."""
     above = log_ndtr(-z)
     return np.asarray(above[:-1] + np.log(-np.expm1(above[1:] - above[:-1])))
 
@@ -377,10 +321,10 @@ def log_moments_of_law(law: Law, rate: float, orders: Array, *, exchanged: bool 
     # >= 1 is that of ((1-q) Q + q P, Q), in either direction (Balle, Barthe & Gaboardi 2018, 1807.01647,
     # Theorem 9), and the divergence, int alpha (alpha-1) t^{alpha-2} delta(log t) dt over t > 0, becomes E
     # 1{m > 1} (g_alpha(m) + g_{1-alpha}(m)).
-    log_m = log_mixture(law.log_ratios, rate)
-    log_masses = law.log_masses
+    log_ratios, log_masses = law
+    log_m = log_mixture(log_ratios, rate)
     if exchanged:
-        above = law.log_ratios > 0.0
+        above = log_ratios > 0.0
         log_m, log_masses = log_m[above], log_masses[above]
     powers = orders[:, None]
     logs = log_masses + _log_gap(log_m, powers)
@@ -433,18 +377,10 @@ _LEAST_GAP = 1e-12  # the least w: rounding of a smaller w is relatively large; 
 
 
 def epsilon_at_orders(orders: Array, renyi: Array, delta: float) -> Array:
-    """Compute an epsilon for ``delta`` from each order alone, in the shape of ``orders``.
-
-    Args:
-        orders: alpha > 1.
-        renyi: eps_RDP(alpha), >= 0; infinity is allowed.
-        delta: in (0, 1).
-
-    **Guarantee**
-
-    * The result is never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the
-      closed form.
-    """
+    """Compute an epsilon for ``delta`` from each order alone, in the shape of ``orders``."""
+    # ``orders`` are alpha > 1, and ``renyi`` is eps_RDP(alpha) >= 0, which may be infinite.  The result is
+    # never below the least epsilon that eps_RDP(alpha) implies, and at most 1e-14 above the closed form.
+    #
     # A negative result means that epsilon is 0.
     closed = renyi + np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
     closed = closed + 8.0 * _UNIT * (np.abs(closed) + abs(math.log(delta)) / (orders - 1.0))
@@ -573,15 +509,18 @@ def renyi(base: Base, orders: Array, adjacency: Adjacency) -> Array:
         case ExponentialMechanism(epsilon):
             return _bounded_range(epsilon, orders) * _UP
         case PoissonSampled(rate, Gaussian(sigma)) if adjacency is not Adjacency.REPLACE_ONE:
-            return log_moments(rate, sigma, orders) / (orders - 1.0) * _UP
+            return log_moments(Mixture.poisson(rate, sigma, "remove"), orders) / (orders - 1.0) * _UP
         case PoissonSampled(rate, Gaussian(sigma)):
-            return _mixture(GaussianMixture(sigma, (0.0, 1.0), (1.0 - rate, rate)), orders, adjacency)
-        case GaussianMixture():
-            return _mixture(base, orders, adjacency)
+            return _mixture((0.0, 1.0), (1.0 - rate, rate), sigma, orders, adjacency)
+        case GaussianMixture(sigma, sensitivities, probabilities):
+            return _mixture(sensitivities, probabilities, sigma, orders, adjacency)
         case PrivateSelection():
             return _selection(base, orders, adjacency)
         case GroupPrivacy(inner, size) if pure_epsilon(base, adjacency) is None:
-            return _group(inner, size, orders, adjacency)
+            # 3^c eps(2^c alpha) for a group of 2^c records and alpha >= 2 (Mironov 2017, Proposition 2)
+            doublings = (size - 1).bit_length()
+            units = in_units_of(adjacency, ((inner, 1),))
+            return 3.0**doublings * summed(units, 2.0**doublings * np.maximum(orders, 2.0), adjacency)
     costs = _by_law(base, orders, adjacency)
     if costs is None:
         raise UnsupportedEvent(
@@ -606,7 +545,6 @@ def _laplace(top: float, orders: Array) -> Array:
 
 
 def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
-    """Compute the divergences from the outcomes of a pair, sampled or not."""
     largest = 2.0 ** math.ceil(math.log2(float(orders.max())))
     match base:
         case BallsInBins(bins, Gaussian(sigma)) if adjacency is not Adjacency.REPLACE_ONE:
@@ -629,18 +567,26 @@ def _by_law(base: Base, orders: Array, adjacency: Adjacency) -> Array | None:
 _law = lru_cache(maxsize=64)(law_of)
 
 
-def _mixture(base: GaussianMixture, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute the divergences of a Gaussian of random sensitivity, in units of the largest one."""
+def _mixture(
+    sensitivities: tuple[float, ...],
+    probabilities: tuple[float, ...],
+    sigma: float,
+    orders: Array,
+    adjacency: Adjacency,
+) -> Array:
     # For adding, removing and exchanging a record, the pairs on a line dominate those in the plane.  An
-    # exchange has the shifts s_i on one side and -s_i on the other: see ``pairs_mixture``.
-    largest = max(base.sensitivities)
+    # exchange has the shifts s_i on one side and -s_i on the other: see ``pair.gaussian_mixture``.
+    largest = max(sensitivities)
     if largest == 0.0:
         return np.zeros_like(orders)
-    shifts, sigma = tuple(shift / largest for shift in base.sensitivities), base.noise_multiplier / largest
+    parts = sorted((s / largest, w) for s, w in zip(sensitivities, probabilities, strict=True) if w > 0.0)
+    if parts[0][0] > 0.0:
+        parts.insert(0, (0.0, 0.0))
+    shifts, shares = zip(*parts, strict=True)
+    term = Mixture(shares, shifts, sigma / largest, "remove")
     if adjacency is Adjacency.REPLACE_ONE:
-        return log_moments_exchanged(base.probabilities, shifts, sigma, orders) / (orders - 1.0) * _UP
-    remove = log_moments_of_mixture(base.probabilities, shifts, sigma, orders)
-    add = log_moments_of_mixture(base.probabilities, shifts, sigma, 1.0 - orders)
+        return log_moments_exchanged(term, orders) / (orders - 1.0) * _UP
+    remove, add = log_moments(term, orders), log_moments(term, 1.0 - orders)
     return np.maximum(remove, add) / (orders - 1.0) * _UP
 
 
@@ -659,13 +605,6 @@ def _bounded_range(epsilon: float, orders: Array) -> Array:
     return np.asarray(
         np.minimum(np.maximum(total + 2.0**-48, 0.0) / a, np.minimum(epsilon, orders * epsilon**2 / 8))
     )
-
-
-def _group(inner: Base, size: int, orders: Array, adjacency: Adjacency) -> Array:
-    """Compute 3^c eps(2^c alpha) for a group of 2^c records and alpha >= 2 (Mironov 2017, Proposition 2)."""
-    doublings = (size - 1).bit_length()
-    units = in_units_of(adjacency, ((inner, 1),))
-    return 3.0**doublings * summed(units, 2.0**doublings * np.maximum(orders, 2.0), adjacency)
 
 
 def _selection(event: PrivateSelection, orders: Array, adjacency: Adjacency) -> Array:
@@ -783,7 +722,9 @@ class RenyiPrice(Price):
     def _least(self, convert: Callable[[Array, Array], Array]) -> float:
         """Minimise ``convert`` over the orders: in blocks upwards until one gains nothing, then locally."""
         least, log_a = math.inf, math.log(_LEAST)
-        for block in _blocks(self.largest):
+        logs = np.arange(math.log(_LEAST), math.log(self.largest), _STRIDE)
+        for first in range(0, logs.size, _BLOCK):
+            block = logs[first : first + _BLOCK]
             values = self._values(block, convert)
             best = int(np.argmin(values))
             if not values[best] < least and least < math.inf:
@@ -810,21 +751,10 @@ class RenyiPrice(Price):
         return values
 
 
-@lru_cache(maxsize=16)
-def _blocks(largest: float) -> tuple[Array, ...]:
-    """Return log(alpha - 1) in blocks of a dozen, from 1e-3 to ``largest``, log-spaced."""
-    logs = np.arange(math.log(_LEAST), math.log(largest), _STRIDE)
-    return tuple(logs[first : first + _BLOCK] for first in range(0, logs.size, _BLOCK))
-
-
 def rdp_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by Renyi divergences, and refuse, by name, mechanisms without a proven one.
-
-    **Guarantee**
-
-    * ``epsilon`` and ``delta`` are upper bounds.  Every order gives one, and the least is used.
-    * Both directions of add-remove are covered at every order.
-    """
+    """Price by Renyi divergences, and refuse, by name, mechanisms without a proven one."""
+    # * ``epsilon`` and ``delta`` are upper bounds.  Every order gives one, and the least is used.
+    # * Both directions of add-remove are covered at every order.
     units = in_units_of(adjacency, steps)
     least = [renyi(base, np.array([1.0 + _LEAST]), adjacency) for base, _ in units]  # raises if none is known
     if any(math.isinf(float(divergence[0])) for divergence in least):  # then it is at larger orders, too
@@ -863,8 +793,6 @@ def paper_moments(base: Base) -> Array:
 
 @dataclass(frozen=True)
 class MomentsPrice(Price):
-    """The price from alpha(l) of the whole event, for every l in ``ORDERS``."""
-
     alpha: Array
 
     def epsilon(self, delta: float) -> float:
@@ -877,14 +805,10 @@ class MomentsPrice(Price):
 
 
 def moments_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price as the paper does, with integer orders up to 32 and Markov's inequality for the tail.
-
-    **Guarantee**
-
-    * ``epsilon`` and ``delta`` are upper bounds.  Under add-remove and zero-out they hold for Gaussians with
-      or without Poisson sampling, under replace-one only for Gaussians without sampling.
-    * Everything else is refused by name.
-    """
+    """Price as the paper does, with integer orders up to 32 and Markov's inequality for the tail."""
+    # * ``epsilon`` and ``delta`` are upper bounds.  Under add-remove and zero-out they hold for Gaussians
+    #   with or without Poisson sampling, under replace-one only for Gaussians without sampling.
+    # * Everything else is refused by name.
     refuse_sampled_replacement(steps, adjacency, "moments")
     alpha = np.zeros(ORDERS.size)
     for base, count in in_units_of(adjacency, steps):
@@ -924,19 +848,14 @@ def rho(base: Base, adjacency: Adjacency) -> float:
 
 
 def zcdp_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by zero-concentrated differential privacy.  Of sampled mechanisms only pure ones are supported.
-
-    **Guarantee**
-
-    * ``epsilon`` and ``delta`` are upper bounds.
-    * ``epsilon`` is never above rho + 2 sqrt(rho log(1/delta)), the conversion of the paper.
-    """
+    """Price by zero-concentrated differential privacy.  Of sampled ones only pure ones are supported."""
+    # * ``epsilon`` and ``delta`` are upper bounds.
+    # * ``epsilon`` is never above rho + 2 sqrt(rho log(1/delta)), the conversion of the paper.
     units = in_units_of(adjacency, steps)
     return zcdp_curve(sum(count * rho(base, adjacency) for base, count in units) * _UP)
 
 
 def zcdp_curve(rho: float) -> RenyiPrice:
-    """Return the (epsilon, delta) curve of rho-zCDP."""
     return RenyiPrice(lambda orders: rho * orders, _LARGEST)
 
 
@@ -948,16 +867,11 @@ _LEAST_NOISE = 1e-4  # relative to the sensitivity: less noise has an epsilon ab
 def zcdp_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction]:
     """Compute (rho, leak) of ``event``, rounded up: the event is rho-zCDP except with probability ``leak``.
 
-    Raises:
-        UnsupportedEvent: if no rho is known, as for sampled Gaussians.
-
     >>> from tacit.events import Gaussian
     >>> round(float(zcdp_cost(Gaussian(2.0), "add-remove")[0]), 9)
     0.125
     """
-    relation = Adjacency.parse(adjacency)
-    steps, leaks = without_leaks(flatten(event), relation)
-    leak = sum((count * chance for chance, count in leaks), Fraction(0))
+    relation, steps, leak = with_leak(event, adjacency)
     return sum((count * _rho(base, relation) for base, count in steps), Fraction(0)), leak
 
 
@@ -977,28 +891,17 @@ def _rho(base: Base, adjacency: Adjacency) -> Fraction:
 def renyi_cost(event: Event, orders: Sequence[float], adjacency: Adjacency | str) -> tuple[Array, Fraction]:
     """Compute the Renyi divergences of ``event`` at ``orders`` and its leak, both rounded up.
 
-    A divergence is infinite if no finite one is known.
-
-    Args:
-        orders: orders > 1.  The divergences have the same shape.
-
-    Raises:
-        UnsupportedEvent: if a mechanism inside has no proven Renyi divergence, or its noise is out of range.
-
-    **Guarantee**
-
-    * For neighbours D, D' and every order, except with probability ``leak``, the Renyi divergence of the
-      outputs is at most the result, in both directions.  It adds up over adaptively chosen releases.
+    A divergence is infinite if no finite one is known.  For neighbours D, D' and every order > 1, except with
+    probability ``leak``, the Renyi divergence of the outputs is at most the result, in both directions.  It
+    adds up over adaptively chosen releases.
 
     >>> from tacit.events import ApproximateDP
     >>> divergences, leak = renyi_cost(ApproximateDP(1.0, 1e-6), (8.0,), "add-remove")
     >>> divergences.round(6).tolist(), float(leak)
     ([0.955248], 1e-06)
     """
-    relation = Adjacency.parse(adjacency)
+    relation, steps, leak = with_leak(event, adjacency)
     at = np.array([check_real("order", order, low=1.0, open_low=True) for order in orders])
-    steps, leaks = without_leaks(flatten(event), relation)
-    leak = sum((count * chance for chance, count in leaks), Fraction(0))
     for base, _ in steps:
         if not _reveals(base, relation):
             check_scale(base, "rdp")

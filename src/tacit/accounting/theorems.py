@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-from scipy.special import bdtrc, gammaln, xlogy
+from scipy.special import bdtrc, gammaln
 
 from tacit.accounting import pld
 from tacit.accounting.closed_form import (
@@ -23,7 +23,8 @@ from tacit.accounting.closed_form import (
     single_delta,
 )
 from tacit.accounting.flatten import Base, Steps, in_units_of
-from tacit.accounting.price import Array, Price, brent, last_whole
+from tacit.accounting.losses import log_binomial
+from tacit.accounting.price import Array, Price, crossing, last_whole, least_epsilon, log_growth
 from tacit.accounting.renyi import rdp_price, rho, zcdp_curve
 from tacit.errors import UnsupportedEvent
 from tacit.events import (
@@ -169,31 +170,16 @@ def _with_replacement(records: int, batch: int, unit: Gaussian | Laplace, delta:
     log_miss = math.log1p(-1.0 / records) if records > 1 else -math.inf
     chance = -math.expm1(batch * log_miss)
     draws = np.arange(1.0, min(batch, _MOST_DRAWS) + 1.0)
-    weights = np.exp(
-        gammaln(batch + 1.0)
-        - gammaln(draws + 1.0)
-        - gammaln(batch - draws + 1.0)
-        - draws * math.log(records)
-        + xlogy(batch - draws, -math.expm1(-math.log(records)))
-    ) * (1.0 + 1e-9)
+    weights = np.exp(log_binomial(batch, draws, 1.0 / records)) * (1.0 + 1e-9)
     more = float(bdtrc(_MOST_DRAWS, batch, 1.0 / records)) * (1.0 + 1e-9) if batch > _MOST_DRAWS else 0.0
     noises = [type(unit)(unit.noise_multiplier / k) for k in draws]
 
-    def excess(epsilon: float) -> float:
-        mean = sum(w * single_delta(noise, epsilon) for w, noise in zip(weights, noises, strict=True))
-        return float(mean) + more - delta
+    def delta_at(epsilon: float) -> float:
+        deltas = [single_delta(noise, epsilon) for noise in noises]
+        return more + float(np.dot(weights, deltas))
 
-    if excess(0.0) <= 0.0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0.0:
-        high *= 2.0
-        if high > _ENDLESS:
-            return math.inf
-    root = brent(excess, 0.0, high, xtol=1e-12)
-    while excess(root) > 0.0:
-        root += 1e-11 * (1.0 + root)
-    return amplified(root, min(1.0, chance * _UP))
+    epsilon = least_epsilon(delta_at, delta, 1.0, most=_ENDLESS)
+    return amplified(epsilon, min(1.0, chance * _UP)) if epsilon > 0.0 else 0.0
 
 
 def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> float:
@@ -204,19 +190,14 @@ def _of_group(epsilon_at: Callable[[float], float], size: int, delta: float) -> 
         epsilon = epsilon_at(math.exp(log_share))
         if math.isinf(epsilon):
             return math.inf
-        # log(1 + e^eps + ... + e^{(k-1) eps})
-        if epsilon == 0.0:
-            log_sum = math.log(size)
-        else:
-            log_sum = (size - 1) * epsilon + math.log(math.expm1(-size * epsilon) / math.expm1(-epsilon))
-        return log_share + log_sum - math.log(delta / _UP)
+        return log_share + log_growth(size, epsilon) - math.log(delta / _UP)
 
     low, high = math.log(_LEAST_DELTA), math.log(delta / size / _UP)
     if excess(low) > 0.0:
         return math.inf
-    share = high if excess(high) <= 0.0 else brent(excess, low, high, xtol=1e-9)
-    while excess(share) > 0.0:
-        share -= 1e-9
+    share = high
+    if excess(high) > 0.0:
+        share = crossing(lambda at: -excess(at), low, high, side=-1.0, xtol=1e-9, rtol=2.0**-50)
     return size * epsilon_at(math.exp(share)) * _UP
 
 
@@ -272,15 +253,10 @@ def invert(epsilon_at: Callable[[float], float], epsilon: float) -> float:
         return _LEAST_DELTA
     if excess(high) > 0.0:
         return 1.0
-    root = brent(excess, low, high, xtol=1e-9)
-    step = 1e-9
-    while excess(root) > 0.0:  # rounding may leave the root on the wrong side
-        root, step = min(root + step, high), 2.0 * step
-    return math.exp(root)
+    return math.exp(crossing(excess, low, high, xtol=1e-9, rtol=2.0**-50))
 
 
 def advanced_composition(parts: list[tuple[float, int]], delta_prime: float) -> float:
-    """Compute epsilon of a composition of eps_t-DP mechanisms by advanced composition."""
     # ``parts`` holds pairs (eps_t, count).  The sum of the eps_t is also a bound, and is returned if it is
     # smaller.
     total = sum(epsilon * count for epsilon, count in parts)
@@ -324,8 +300,7 @@ def _binomial(epsilon: float, count: int) -> Coins:
     reach = math.sqrt(0.5 * _FAINT * count) + 1.0  # Hoeffding: outside, less than e^{-350}
     mean = count / (1.0 + math.exp(epsilon)) if epsilon < 700.0 else 0.0
     heads = np.arange(max(0.0, math.floor(mean - reach)), min(count, math.ceil(mean + reach)) + 1.0)
-    logs = gammaln(count + 1.0) - gammaln(heads + 1.0) - gammaln(count - heads + 1.0)
-    logs -= heads * epsilon + count * math.log1p(math.exp(-epsilon))
+    logs = log_binomial(count, heads, math.exp(-epsilon) / (1.0 + math.exp(-epsilon)))
     rounding = 16.0 * _UNIT * (float(gammaln(count + 1.0)) + count * min(epsilon, 1.0) + 10.0)
     masses = np.exp(logs + rounding)[::-1]
     losses = ((count - 2.0 * heads) * epsilon)[::-1]
@@ -333,33 +308,25 @@ def _binomial(epsilon: float, count: int) -> Coins:
 
 
 def _sum(first: Coins, second: Coins) -> Coins:
-    """Return the distribution of the sum of two independent losses."""
     infinite = first.infinite + second.infinite
-    if first.losses.size * second.losses.size > _MOST_VALUES:
-        return _sum_on_grid(first, second, infinite)
+    if first.losses.size * second.losses.size > _MOST_VALUES:  # round both up to multiples of one width
+        spans = [float(coins.losses[-1] - coins.losses[0]) for coins in (first, second)]
+        width = sum(spans) / _GRID
+        start, on_grid = 0, list[Array]()
+        for coins in (first, second):
+            cells = np.ceil(coins.losses / width * (1.0 - 4.0 * _UNIT)).astype(np.int64)
+            cells = np.where(cells * width < coins.losses, cells + 1, cells)
+            start += int(cells[0])
+            on_grid.append(np.bincount(cells - cells[0], weights=coins.masses).astype(np.float64))
+        summed: Array = np.convolve(on_grid[0], on_grid[1])
+        return Coins(width * (start + np.arange(float(summed.size))), summed * _UP, infinite)
     losses = np.add.outer(first.losses, second.losses).ravel()
     order = np.argsort(losses, kind="stable")
     masses = np.multiply.outer(first.masses, second.masses).ravel()
     return Coins(losses[order], masses[order], infinite)
 
 
-def _sum_on_grid(first: Coins, second: Coins, infinite: float) -> Coins:
-    """Return the distribution of the sum, with both losses rounded up to multiples of one grid width."""
-    spans = [float(coins.losses[-1] - coins.losses[0]) for coins in (first, second)]
-    width = sum(spans) / _GRID
-    start, on_grid = 0, list[Array]()
-    for coins in (first, second):
-        cells = np.ceil(coins.losses / width * (1.0 - 4.0 * _UNIT)).astype(np.int64)
-        cells = np.where(cells * width < coins.losses, cells + 1, cells)
-        start += int(cells[0])
-        on_grid.append(np.bincount(cells - cells[0], weights=coins.masses).astype(np.float64))
-    masses: Array = np.convolve(on_grid[0], on_grid[1])
-    losses: Array = width * (start + np.arange(masses.size, dtype=np.float64))
-    return Coins(losses, masses * _UP, infinite)
-
-
 def _compose(parts: list[tuple[float, int]]) -> Coins:
-    """Return the distribution of the sum of losses; ``parts`` has pairs (eps_t, count)."""
     counts: dict[float, int] = {}
     for epsilon, count in parts:
         counts[epsilon] = counts.get(epsilon, 0) + count
@@ -372,12 +339,9 @@ def _compose(parts: list[tuple[float, int]]) -> Coins:
 
 
 def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> float:
-    """Compute the least epsilon of a composition of mechanisms of which only (eps_t, delta_t) is known.
-
-    Args:
-        parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
-        delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
-    """
+    """Compute the least epsilon of a composition of mechanisms of which only (eps_t, delta_t) is known."""
+    # parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
+    # delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
     if any(own >= 1.0 for _, own, _ in parts):
         return math.inf
     # left is d with 1 - prod (1 - delta_t) (1 - d) = delta, rounded down
@@ -404,7 +368,6 @@ class TheoremPrice(Price):
     adjacency: Adjacency
 
     def _parts(self, each: list[float]) -> _Parts:
-        """Return (epsilon, delta, count) of each step; ``each`` holds the deltas."""
         return [
             (mechanism_epsilon(base, own, self.adjacency), own, count)
             for (base, count), own in zip(self.steps, each, strict=True)
@@ -456,8 +419,6 @@ class SplitPrice(TheoremPrice):
 
 
 class StrongPrice(SplitPrice):
-    """Advanced composition, or the sum of the epsilons if that is less."""
-
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
         return advanced_composition([(epsilon, count) for epsilon, _, count in parts], rest)
 

@@ -1,15 +1,4 @@
-"""The trade-off function and the largest privacy loss, from a privacy curve.
-
-Write x = e^eps, and a for the false-positive rate of a membership test.  If an event is
-(eps, delta(eps))-DP for all eps >= 0, every test has at least the false-negative rate
-
-    f(a) = sup over eps of  max(0,  1 - delta(eps) - e^eps a,  e^-eps (1 - delta(eps) - a))
-
-(Dong, Roth & Su 2019, 1905.02383, Proposition 2.12; Kairouz, Oh & Viswanath 2015, 1311.0776).  For neighbours
-that may be swapped, delta(-eps) = 1 - e^-eps (1 - delta(eps)).  Then both terms have one formula,
-1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a straight line in a below
-f.  The largest of finitely many lines is convex and below f, so it errs towards more attack success.
-"""
+"""The trade-off function and the largest privacy loss, from a privacy curve."""
 
 from __future__ import annotations
 
@@ -19,6 +8,16 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Write x = e^eps, and a for the false-positive rate of a membership test.  If an event is
+# (eps, delta(eps))-DP for all eps >= 0, every test has at least the false-negative rate
+#
+#     f(a) = sup over eps of  max(0,  1 - delta(eps) - e^eps a,  e^-eps (1 - delta(eps) - a))
+#
+# (Dong, Roth & Su 2019, 1905.02383, Proposition 2.12; Kairouz, Oh & Viswanath 2015, 1311.0776).  For
+# neighbours that may be swapped, delta(-eps) = 1 - e^-eps (1 - delta(eps)).  Then both terms are one formula,
+# 1 - delta(eps) - e^eps a over all real eps, which is concave in x.  Every eps gives a straight line in a
+# below f.  The largest of finitely many lines is convex and below f, so it errs towards more attack success.
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -1,16 +1,4 @@
-"""The characteristic function of one step's loss, with a bound on its error.
-
-For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample: 1 with
-probability q, else 0), with x ~ N(0, sigma^2) and m(x) = sum_k w_k e^{y_k(x)}, where y_k(x) is
-s_k (2x - s_k) / (2 sigma^2),
-
-    E_P e^{zL} = E m(x)^{1+z}   (remove),   E m(x)^{-z}   (add),   E m(x)^{1+z} m(-x)^{-z}   (replace).
-
-On the line z = c + iu this is e^{K(c)} phi(u), phi the characteristic function of L in the measure tilted by
-e^{cL}.  The trapezoid rule in x converges geometrically: at Im x = a the terms of m have angles between 0
-and theta = a S / sigma^2, S the largest sensitivity, so that |m| >= m(Re x) cos(theta/2) has no
-zero for theta < pi (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1).
-"""
+"""The characteristic function of one step's loss, with a bound on its error."""
 
 from __future__ import annotations
 
@@ -26,6 +14,17 @@ from scipy.special import ndtri_exp
 from tacit.accounting.pair import COUNTED
 from tacit.accounting.price import Array, Direction
 from tacit.events import GaussianMixture
+
+# For a Gaussian whose record has the sensitivity s_k with probability w_k (on a Poisson sample: 1 with
+# probability q, else 0), with x ~ N(0, sigma^2) and m(x) = sum_k w_k e^{y_k(x)}, where y_k(x) is
+# s_k (2x - s_k) / (2 sigma^2),
+#
+#     E_P e^{zL} = E m(x)^{1+z}   (remove),   E m(x)^{-z}   (add),   E m(x)^{1+z} m(-x)^{-z}   (replace).
+#
+# On the line z = c + iu this is e^{K(c)} phi(u), phi the characteristic function of L in the measure tilted
+# by e^{cL}.  The trapezoid rule in x converges geometrically: at Im x = a the terms of m have angles between
+# 0 and theta = a S / sigma^2, S the largest sensitivity, so that |m| >= m(Re x) cos(theta/2) has no zero for
+# theta < pi (Trefethen & Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1).
 
 Complex: TypeAlias = NDArray[np.complex128]
 
@@ -47,7 +46,8 @@ MOST_POINTS = 1 << 17
 class Mixture:
     """A Gaussian of noise ``sigma`` and of sensitivity ``shifts[k]`` with probability ``shares[k]``.
 
-    It has one ``direction``.  The first shift is 0, the last one is the largest, and no share is 0.
+    It has one ``direction``.  The first shift is 0, the last one is the largest, and no share is 0, except,
+    where only :meth:`log_m` is used, the first.
 
     ``off`` bounds the relative error of the shares.
     """
@@ -60,7 +60,6 @@ class Mixture:
 
     @classmethod
     def poisson(cls, q: float, sigma: float, direction: Direction) -> Mixture:
-        """Make a Gaussian on a Poisson sample of rate ``q`` in (0, 1)."""
         return cls((1.0 - q, q), (0.0, 1.0), sigma, direction)
 
     @classmethod
@@ -83,7 +82,9 @@ class Mixture:
     def log_never(self) -> float:
         """log w_0, which is a lower bound on log m."""
         rest = math.fsum(self.shares[1:])
-        return math.log1p(-rest) if rest < 0.5 else math.log(self.shares[0])
+        if rest < 0.5:
+            return math.log1p(-rest)
+        return math.log(self.shares[0]) if self.shares[0] > 0.0 else -math.inf
 
     def powers(self, tilt: float) -> tuple[float, float]:
         """Return a and b with E_P e^{cL} = E m(x)^a m(-x)^b."""
@@ -117,14 +118,13 @@ class Mixture:
         return np.where(near, np.log1p(np.where(near, less_one, 0.0)), top + np.log(total))
 
     def _top(self, x: Array) -> Array:
-        """Return the largest y, at least 0."""
-        top = np.zeros_like(x)
+        """Return the largest y, that of the sensitivity 0 included."""
+        top = np.full_like(x, 0.0 if self.shares[0] > 0.0 else -math.inf)
         for s in self.shifts[1:]:
             np.maximum(top, self.y(x, s), out=top)
         return top
 
     def posterior(self, x: Array, log_m: Array) -> tuple[Array, Array]:
-        """Compute mean and variance of the sensitivity, given x."""
         # They are d log m / dx and d^2 log m / dx^2, times sigma^2 and sigma^4.
         shares = [np.exp(np.minimum(log_w + self.y(x, s) - log_m, 0.0)) for s, _, log_w in self.terms]
         mean = np.zeros_like(x)
@@ -140,9 +140,6 @@ class Mixture:
         return self.log_m(x) - self.log_m(-x) if self.direction == "replace" else self.log_m(x)
 
     def log_normal(self, x: Array) -> Array:
-        """Compute the log density of x."""
-        if x.dtype == np.float64:
-            return -((x / self.sigma) ** 2) / 2.0 - math.log(self.sigma * math.sqrt(2.0 * math.pi))
         real = x.dtype.type
         constant = np.log(real(self.sigma)) + np.log(8.0 * np.arctan(real(1.0))) / 2.0
         density: Array = -np.square(x / real(self.sigma)) / 2.0 - constant
@@ -421,7 +418,6 @@ class Saddle:
 
 
 def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
-    """Return the point of the curve with its saddle at ``tilt``."""
     value, slope, curvature = cumulant(tilt)
     epsilon = slope - 1.0 / tilt - 1.0 / (tilt + 1.0)
     spread = curvature + 1.0 / tilt**2 + 1.0 / (tilt + 1.0) ** 2
@@ -429,3 +425,8 @@ def saddle_at(cumulant: Cumulant, tilt: float) -> Saddle:
         value - tilt * epsilon - math.log(tilt * (tilt + 1.0)) - 0.5 * math.log(2.0 * math.pi * spread)
     )
     return Saddle(tilt, epsilon, log_delta, curvature)
+
+
+def log_peak(tilt: float) -> float:
+    """Return log of m = max (1 - e^{-u}) e^{-cu} = c^c / (1+c)^{1+c}, with delta <= m e^{K(c) - c eps}."""
+    return (tilt * (math.log(tilt) - math.log1p(tilt)) if tilt > 0.0 else 0.0) - math.log1p(tilt)

@@ -1,15 +1,4 @@
-"""The forms of noise that is correlated in time: bands of C, bands of its inverse, a binary tree.
-
-The noise w_t of step t is a sum of draws z. A draw has an address, by which it can be drawn again instead of
-being stored::
-
-    w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
-
-The stored noise is the noise of earlier steps, kept_j(t) = w_{t-1-j}, or a buffer for each j with
-kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
-
-Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
-"""
+"""The forms of noise that is correlated in time: bands of C, bands of its inverse, a binary tree."""
 
 from __future__ import annotations
 
@@ -27,6 +16,16 @@ from tacit.accounting.flatten import matrix_sensitivity, sum_of_shifts
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.events import Event, MatrixFactorization, Repeat, TreeAggregation
 from tacit.rounding import significant
+
+# The noise w_t of step t is a sum of draws z. A draw has an address, by which it can be drawn again instead
+# of being stored:
+#
+#     w_t = sum of weight * z[address] over terms(t)  -  sum_j feedback[j] kept_j(t)
+#
+# The stored noise is the noise of earlier steps, kept_j(t) = w_{t-1-j}, or a buffer for each j with
+# kept_j(t + 1) = kept_share[j] kept_j(t) + w_t.
+#
+# Letters: T steps; c the first column of the Toeplitz matrix C, d that of its inverse.
 
 BLOCK = 8
 """The number of steps whose sums are computed together, if there are more than twice as many bands."""
@@ -328,9 +327,6 @@ _MOST = 15  # buffers: with more, rounding spoils the fit, and nothing is gained
 
 _WINS_NOTHING = 1e-6
 """A buffer is not worth it if it lowers the logarithm of the cost by less than this."""
-"""Significant digits of the fitted rates, and of the numbers that are computed from them. The cost is flat at
-the best rates, so that rounding adds a hundred-millionth to it. The computed numbers are rounded too, as
-processors differ in their last digits."""
 
 _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0, 4.0)]
 """Starts of the fit: the slowest rate, in units of 1 / T, and the fastest. Not every start finds the best."""
@@ -423,10 +419,8 @@ def _column(decays: tuple[float, ...], scales: tuple[float, ...], steps: int) ->
 
 
 def fitted(buffers: int, weights: _Array, participations: int, separation: int) -> BLT:
-    """Fit at most ``buffers`` buffers for the least noise; see :func:`_fitted` for the arguments.
-
-    Buffers that gain nothing are left out, as rounding alone would decide their decays.
-    """
+    """Fit at most ``buffers`` buffers for the least noise; see :func:`_fitted` for the arguments."""
+    # Buffers that gain nothing are left out, as rounding alone would decide their decays.
     best, cost = _fitted(buffers, weights, participations, separation)
     while len(best.decays) > 1:
         fewer, dearer = _fitted(len(best.decays) - 1, weights, participations, separation)
@@ -437,21 +431,17 @@ def fitted(buffers: int, weights: _Array, participations: int, separation: int) 
 
 
 def _fitted(buffers: int, weights: _Array, participations: int, separation: int) -> tuple[BLT, float]:
-    """Fit buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, for the least noise.
-
-    The fit minimises the noise of prefix sums at a fixed privacy cost. With decays in this order, all
-    coefficients of C are positive and decrease, and those of its inverse are negative after the first
-    (McMahan & Pillutla, 2504.21413). So steps only subtract earlier noise, and the privacy cost is exact.
-
-    Args:
-        buffers: the number of buffers.
-        weights: (T,) the weights of the squared sums of the first t + 1 coefficients of the inverse: 1 for
-            the noise of the last prefix sum, (T - t) / T for the mean over all prefix sums.
-        participations, separation: as for :meth:`BLT.optimised`.
-
-    Returns:
-        The buffers, and the logarithm of their cost.
-    """
+    """Fit buffers with decays p_1 > q_1 > p_2 > q_2 > ... between 0 and 1, for the least noise."""
+    # The fit minimises the noise of prefix sums at a fixed privacy cost. With decays in this order, all
+    # coefficients of C are positive and decrease, and those of its inverse are negative after the first
+    # (McMahan & Pillutla, 2504.21413). So steps only subtract earlier noise, and the privacy cost is exact.
+    #
+    # buffers: the number of buffers.
+    # weights: (T,) the weights of the squared sums of the first t + 1 coefficients of the inverse: 1 for
+    #     the noise of the last prefix sum, (T - t) / T for the mean over all prefix sums.
+    # participations, separation: as for :meth:`BLT.optimised`.
+    #
+    # The buffers, and the logarithm of their cost.
     from scipy.optimize import minimize  # its import is slow
 
     steps = len(weights)
@@ -488,11 +478,9 @@ def _fitted(buffers: int, weights: _Array, participations: int, separation: int)
 
 
 def _pair(numbers: _Array) -> tuple[_Array, _Array, _Array, _Array]:
-    """Return the rates of the decays p and q, with decay = exp(-rate), and the scales of C and its inverse.
-
-    ``numbers`` are the logarithms of the differences of the sorted rates. C has the generating function
-    prod (1 - q x) / prod (1 - p x), and its scales are those of the partial fractions.
-    """
+    """Return the rates of p and q, with decay = exp(-rate), and the scales of C and of its inverse."""
+    # ``numbers`` are the logarithms of the differences of the sorted rates. C has the generating function
+    # prod (1 - q x) / prod (1 - p x), and its scales are those of the partial fractions.
     rates = np.cumsum(np.exp(numbers))
     p, q = rates[::2], rates[1::2]
     return p, q, _scales(p, q), _scales(q, p)
