@@ -332,14 +332,10 @@ class WithCanaries(Wrapped):
         number = torch.from_numpy(
             np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
         )
-        places = _second_a_canary(len(real), len(canary))
+        # Real records, then canaries, but the first canary in second position.
+        places = torch.arange(len(indices))
+        if len(real) > 1 and len(canary) > 0:
+            end = len(real)
+            places = torch.cat([places[:1], places[end : end + 1], places[1:end], places[end + 1 :]])
         order = (places[:, None] * self.rows + torch.arange(self.rows)).flatten()
         return tuple(part[order.to(part.device)] for part in (*parts, number))
-
-
-def _second_a_canary(real: int, canaries: int) -> Tensor:
-    """Return the order of a batch: real records, then canaries, but the first canary in second position."""
-    order = torch.arange(real + canaries)
-    if real > 1 and canaries > 0:
-        order = torch.cat([order[:1], order[real : real + 1], order[1:real], order[real + 1 :]])
-    return order

@@ -493,8 +493,5 @@ def is_object(value: object) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own(kind: type[Any]) -> bool:
-    return not _is_of_library(kind) and not issubclass(kind, type | nn.Module)
-
-
-def _is_of_library(kind: type[Any]) -> bool:
-    return kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES
+    of_library = kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES
+    return not of_library and not issubclass(kind, type | nn.Module)

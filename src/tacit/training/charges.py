@@ -91,11 +91,12 @@ def check_promise(
             f"{policy.unit_column!r} as the owners."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
+        tests = "" if plan.score_report is None else "nor two of the test records, "
         raise PrivacyRefusal(
             f"{dataset!r} counts by the column {policy.unit_column!r}, training by record. One "
             f"{policy.unit} may have several rows. Train on UserRecords, with charges "
             f"owned_by={policy.unit_column!r}; in a configuration by [data] user and rows_per_user. If no "
-            f"{policy.unit} has two of the training records, {_test_records_of(plan)}say "
+            f"{policy.unit} has two of the training records, {tests}say "
             "one_record_per_unit=True; the ledger will record that you said so."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
@@ -104,10 +105,6 @@ def check_promise(
             f"the plan has {plan.records} records, and {dataset!r} at most {most}. The limit is in the "
             f"policy of the data set. Make the plan with records={most} or fewer, as many as there are."
         )
-
-
-def _test_records_of(plan: Plan) -> str:
-    return "" if plan.score_report is None else "nor two of the test records, "
 
 
 def register(
@@ -184,6 +181,8 @@ class StepCharges:
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit, owned_by)
         self._owned_by = owned_by
+        self._owned: dict[str, Json] = {} if owned_by is None else {"owned_by": owned_by}
+        self._by_column = "" if owned_by is None else f", {OWNED_BY} {owned_by!r}"
         self._delta = delta_to_charge(ledger, policy, plan)
         self._chunk = chunk_size(plan, chunk, whole=self._delta is not None)
         self._one_record_per_unit = one_record_per_unit
@@ -368,7 +367,7 @@ class StepCharges:
             Compose(()),
             key=key,
             by=self._by,
-            label=f"training run {self.run}: {what}, paid for with its first steps{self._column_of_owners()}",
+            label=f"training run {self.run}: {what}, paid for with its first steps{self._by_column}",
             request={"kind": what, "run": self.run},
             block=self._block,
             lease_s=self._lease_s,
@@ -386,7 +385,7 @@ class StepCharges:
             "block": self._block,
             "chunk": self._chunk,
             "one_record_per_unit": self._one_record_per_unit,
-            **self._owned(),
+            **self._owned,
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
@@ -458,7 +457,7 @@ class StepCharges:
 
     def _label(self, first: int, stop: int) -> str:
         word = f", one record per {self._plan.unit} as stated" if self._one_record_per_unit else ""
-        word += self._column_of_owners()
+        word += self._by_column
         extra = "preparation and " if first == 0 and self._plan.preparation else ""
         extra += "score and " if first == 0 and self._plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
@@ -477,22 +476,11 @@ class StepCharges:
             "clipping": repr(plan.clipping),
             "records": plan.records,
             "preparation": number == 0 and bool(plan.preparation),
-            **_score_of_request(plan, number),
+            **({"score": repr(plan.score_report)} if number == 0 and plan.score_report is not None else {}),
             "one_record_per_unit": self._one_record_per_unit,
-            **self._owned(),
+            **self._owned,
             "private": self._generator.secure,
         }
-
-    def _column_of_owners(self) -> str:
-        return "" if self._owned_by is None else f", {OWNED_BY} {self._owned_by!r}"
-
-    def _owned(self) -> dict[str, Json]:
-        return {} if self._owned_by is None else {"owned_by": self._owned_by}
-
-
-def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
-    report = plan.score_report
-    return {} if report is None or number > 0 else {"score": repr(report)}
 
 
 @final

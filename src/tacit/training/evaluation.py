@@ -282,6 +282,10 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
     recall = right.double() / records.clamp(min=1)
     finite = outputs.isfinite().all(1)
     auc = precision = None
+    confusion: tuple[tuple[int, ...], ...] = ()  # by true class (rows) and predicted class (columns)
+    if classes <= _MOST_CLASSES:
+        counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
+        confusion = tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
     if classes == 2 and bool(finite.all()):
         ranked, positive = (outputs[:, 1].double() - outputs[:, 0].double()).numpy(), targets.numpy() == 1
         auc, precision = roc_auc(ranked, positive), average_precision(ranked, positive)
@@ -293,19 +297,13 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
         constant=int(records.argmax()),
         records=tuple(records.tolist()),
         predicted=tuple(torch.bincount(answers, minlength=classes).tolist()),
-        confusion=_confusion(answers, targets, classes) if classes <= _MOST_CLASSES else (),
+        confusion=confusion,
         balanced=float(recall[records > 0].mean()),
         auc=auc,
         average_precision=precision,
         not_finite=int((~finite).sum()),
         answers=Answers(outputs.numpy(), targets.numpy()),
     )
-
-
-def _confusion(answers: Tensor, targets: Tensor, classes: int) -> tuple[tuple[int, ...], ...]:
-    """Count the records by true class (rows) and predicted class (columns)."""
-    counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
-    return tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
 
 
 def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:

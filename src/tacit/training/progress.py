@@ -94,7 +94,13 @@ class Progress:
         words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
         last = stop >= self._plan.steps
         bar = self._reused(words, stop - first) if keep else None
-        self.shown = bar = _new_bar(words, stop - first, leave=last) if bar is None else bar
+        if bar is None:
+            from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
+
+            bar = tqdm(total=stop - first, desc=words, unit="step", dynamic_ncols=True, leave=last)
+            if hasattr(bar, "container"):
+                bar.leave = True  # the last epoch may reuse it
+        self.shown = bar
         try:
             yield
         except BaseException:
@@ -119,15 +125,6 @@ class Progress:
         bar.reset(total=total)
         bar.set_description(words)
         return bar
-
-
-def _new_bar(words: str, total: int, *, leave: bool) -> Any:
-    from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
-
-    bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
-    if hasattr(bar, "container"):
-        bar.leave = True  # the last epoch may reuse it
-    return bar
 
 
 def _cell() -> object:

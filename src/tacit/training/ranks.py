@@ -298,6 +298,7 @@ def check_one_process() -> None:
     )
 
 
+_DRAWING = ("cuda",)  # the types of devices that may draw noise themselves
 _SMALL = TILES_APART * DRAWS_PER_TILE
 _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
@@ -407,7 +408,7 @@ class _NoiseBuffers(Sums):
         self._drawn: dict[str, Tensor] = {}
         self._on_device: on_device.DeviceNoise | None = None
         self._ahead: NoiseAhead | None = None
-        if device.type == "cuda" and on_device.draws(parameters):
+        if device.type in _DRAWING and on_device.draws(parameters):
             self._on_device = on_device.DeviceNoise(
                 generator, parameters, std=std, step=step, rank=rank, ranks=number
             )
@@ -422,27 +423,26 @@ class _NoiseBuffers(Sums):
             elif self._ahead is not None:
                 self._drawn[name] = self._ahead.take(name)
             else:
-                self._draw(self._together_with(name))
+                self._draw(name)
         return self._drawn[name]
 
-    def _together_with(self, name: str) -> list[str]:
-        """Return ``name`` and small parameters that are drawn with it, as few operations are faster."""
-        names, room = [name], _TOGETHER - self._parameters[name].numel()
+    def _draw(self, name: str) -> None:
+        # Small parameters are drawn with this one, as few operations are faster.
+        names = [name]
+        room = _TOGETHER - self._parameters[name].numel()
         for other, parameter in self._parameters.items():
             if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
                 names.append(other)
                 room -= parameter.numel()
-        return names
 
-    def _draw(self, names: list[str]) -> None:
         buffers = {}
-        for name in names:
-            parameter = self._parameters[name]
+        for each in names:
+            parameter = self._parameters[each]
             dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            buffers[name] = torch.empty(tuple(parameter.shape), dtype=dtype)
-        self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
-        for name, buffer in buffers.items():
-            self._drawn[name] = buffer.to(self._parameters[name].device)
+            buffers[self._index[each]] = torch.empty(tuple(parameter.shape), dtype=dtype)
+        self._noise.fill_each(buffers)
+        for each, buffer in zip(names, buffers.values(), strict=True):
+            self._drawn[each] = buffer.to(self._parameters[each].device)
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
@@ -536,7 +536,7 @@ class Together(Part):
 
 @dataclass(frozen=True)
 class _Copy:
-    """The facts that ranks compare: the optimizer's settings, each module's mode, checksums of weights."""
+    """The facts that ranks compare: the optimizer's settings, each module's mode, sums of weight bits."""
 
     settings: dict[str, str]
     training: tuple[bool, ...]
@@ -544,7 +544,10 @@ class _Copy:
 
 
 def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> _Copy:
-    sums = [_checksum(tensor) for tensor in weights.values()]
+    sums = []
+    for tensor in weights.values():
+        plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        sums.append(plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64))
     numbers = torch.stack(sums).tolist() if sums else []  # one wait for the device
     training = tuple(module.training for module in model.modules())
     return _Copy(_settings(optimizer), training, dict(zip(weights, numbers, strict=True)))
@@ -579,12 +582,6 @@ def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 def _text_of(setting: Any) -> str:
     plain = setting.tolist() if isinstance(setting, Tensor) else setting
     return re.sub(r" at 0x[0-9a-f]+", "", repr(plain))
-
-
-def _checksum(tensor: Tensor) -> Tensor:
-    """Sum the bits of a tensor, read as integers."""
-    plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    return plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64)
 
 
 def _listed(names: list[str]) -> str:

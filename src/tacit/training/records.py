@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias, cast, final
 
 import numpy as np
@@ -107,14 +108,24 @@ def matrix_of(frame: Any) -> NDArray[Any]:
 def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
     """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list."""
     kind = getattr(column, "dtype", None) or getattr(column, "type", None)
-    if _has_missing(column):
+    if hasattr(column, "isna"):
+        missing = bool(column.isna().any())
+    else:
+        count = column.null_count
+        missing = bool(count() if callable(count) else count)
+    if missing:
         raise InvalidInput(
             f"{where} ({kind}) has missing cells. Leave such rows out or fill them by a fixed public rule, "
             'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
         )
     if str(kind) == "category":  # its values are names, even if they are numbers
         raise _not_numeric(where, "category")
-    values = _to_numpy(column, kind)
+    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # nullable pandas type, no missing cells
+        values = np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
+    elif type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
+        values = np.asarray(column.to_numpy(zero_copy_only=False))
+    else:
+        values = np.asarray(column.to_numpy())
     if values.dtype.kind in "biuf":
         return np.asarray(as_array(values, f"{where} ({kind})"))
     if values.dtype.kind == "O" and len(values) and isinstance(values[0], list | np.ndarray):
@@ -124,21 +135,6 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
 
 def _is_theirs(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES and not isinstance(value, type)
-
-
-def _has_missing(column: Any) -> bool:
-    if hasattr(column, "isna"):
-        return bool(column.isna().any())
-    count = column.null_count
-    return bool(count() if callable(count) else count)
-
-
-def _to_numpy(column: Any, kind: Any) -> NDArray[Any]:
-    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # nullable pandas type, no missing cells
-        return np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
-    if type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.asarray(column.to_numpy())
 
 
 def _not_numeric(where: str, kind: str) -> InvalidInput:
@@ -170,7 +166,7 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
         data = tuple(data)
     elif isinstance(data, DataLoader | Sampler):
         raise _batches(data)
-    elif not _holds_columns(data):
+    elif not (isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")):
         raise InvalidInput(
             f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
             "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset. A "
@@ -201,10 +197,6 @@ def _batches(data: DataLoader[Any] | Sampler[Any]) -> InvalidInput:
         f"data is a {type(data).__name__}, but a session draws the batches itself. Pass the data set, "
         f"data=loader.dataset, and a collate_fn of your own as collate.{weights}"
     )
-
-
-def _holds_columns(data: Any) -> bool:
-    return isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")
 
 
 def _column(values: Any, where: str) -> Array | list[Array]:
@@ -631,7 +623,7 @@ class Prefetcher(Wrapped):
         loader = DataLoader(
             _Reads(self.inner),
             batch_sampler=_Requests(self._requests),
-            collate_fn=_only,
+            collate_fn=itemgetter(0),
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
             worker_init_fn=_ignore_interrupts,
@@ -661,10 +653,6 @@ class _Reads(Dataset[Any]):
             return [(request, self._records.take(request.indices, seed=request.seed))]
         except InvalidInput as problem:  # sent as a value; the process that takes the batch raises it
             return [(request, problem)]
-
-
-def _only(items: list[Any]) -> Any:
-    return items[0]
 
 
 def _ignore_interrupts(worker: int) -> None:

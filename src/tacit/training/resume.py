@@ -146,7 +146,9 @@ class Reader:
             case partial():
                 return ["partial", *map(self.of, (value.func, value.args, value.keywords))]
             case types.BuiltinFunctionType():
-                return [self._named(value.__module__, value.__qualname__), self._receiver(value.__self__)]
+                bound = value.__self__
+                receiver = b"" if isinstance(bound, types.ModuleType | type) else self.of(bound)
+                return [self._named(value.__module__, value.__qualname__), receiver]
             case staticmethod() | classmethod():
                 return ["function of a class", self.of(value.__func__)]
             case property():
@@ -193,9 +195,6 @@ class Reader:
             return self.of(cell.cell_contents)
         except ValueError:  # the cell is still empty
             return "empty"
-
-    def _receiver(self, value: object) -> bytes:
-        return b"" if isinstance(value, types.ModuleType | type) else self.of(value)
 
     def _class(self, kind: type[Any], *, exists: bool, every: bool = False) -> Iterator[Piece]:
         """Yield the code of a class.

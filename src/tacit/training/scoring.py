@@ -293,7 +293,9 @@ def select_candidate(
         if trial == 0:
             register(ledger, dataset, session.content(), block=block)
         model = _trained(session, plan, trained)
-        value = _comparable(score(model))
+        value = float(score(model))
+        if math.isnan(value):
+            value = -math.inf  # an error for a failed run would stop the others
         if best is None or value > best.score:
             best = SelectedCandidate(candidate, model, value, event)
     answer: dict[str, Json] | None = (
@@ -328,11 +330,6 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     for batch in session.batches():
         session.step(batch)
     return session.current_model
-
-
-def _comparable(score: float) -> float:
-    """Return the score, or the lowest for NaN, because an error for a failed run would stop the others."""
-    return -math.inf if math.isnan(score) else float(score)
 
 
 def draw_trials(event: PrivateSelection) -> int:

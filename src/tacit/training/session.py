@@ -317,7 +317,24 @@ class PrivateSession:
             TacitError: the GPU failed; nothing of the step was released.
             InvalidInput: CUDA is out of memory even with one record at a time.
         """
-        self._check_ticket(ticket)
+        self._run.check_whole()
+        if self._run.done >= self.plan.steps:
+            raise BudgetExceeded(
+                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
+                "is spent. Make a plan with more steps before the run starts."
+            )
+        if not isinstance(ticket, StepTicket):
+            raise InvalidInput(
+                "step takes the ticket that session.batches() or session.epoch() gives; got "
+                f"{type(ticket).__name__}."
+            )
+        if ticket.step != self._run.done:
+            raise PrivacyRefusal(
+                f"ticket {ticket.step} is not that of the session's next step, {self._run.done}. Pass each "
+                "ticket of session.batches() to session.step once, in order."
+            )
+        self._run.optimizer.check_no_gradients()
+
         return StepReport(ticket.step, loss=self._run.step(ticket.step))
 
     def _repr_html_(self) -> str:
@@ -384,22 +401,3 @@ class PrivateSession:
             ProcessLost: another rank failed.  All ranks read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))
-
-    def _check_ticket(self, ticket: StepTicket) -> None:
-        self._run.check_whole()
-        if self._run.done >= self.plan.steps:
-            raise BudgetExceeded(
-                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
-                "is spent. Make a plan with more steps before the run starts."
-            )
-        if not isinstance(ticket, StepTicket):
-            raise InvalidInput(
-                "step takes the ticket that session.batches() or session.epoch() gives; got "
-                f"{type(ticket).__name__}."
-            )
-        if ticket.step != self._run.done:
-            raise PrivacyRefusal(
-                f"ticket {ticket.step} is not that of the session's next step, {self._run.done}. Pass each "
-                "ticket of session.batches() to session.step once, in order."
-            )
-        self._run.optimizer.check_no_gradients()

@@ -335,9 +335,12 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     The step is on records of zeros, as many as few draws exceed.  One participant is read for its shape.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
+    # Few of this rank's draws exceed this number; with a largest batch, none does.
+    share = _public_share(run)
+    largest_share = share if isinstance(plan.sampling, TruncatedPoissonSampling) else covering(share)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
     one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
-    records = math.ceil(_largest_share(run) / math.ceil(_public_share(run) / size))
+    records = math.ceil(largest_share / math.ceil(share / size))
 
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
@@ -399,12 +402,6 @@ def _public_share(run: Performed) -> int:
     if isinstance(sampling, TruncatedPoissonSampling):
         of_all = sampling.largest_batch
     return max(1, math.ceil(of_all / run.ranks.ranks))
-
-
-def _largest_share(run: Performed) -> int:
-    """Return a number of records that few of this rank's draws exceed; with a largest batch, none does."""
-    share = _public_share(run)
-    return share if isinstance(run.plan.sampling, TruncatedPoissonSampling) else covering(share)
 
 
 def _reading_seed(generator: Generator, step: int) -> int:
