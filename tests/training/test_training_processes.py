@@ -173,7 +173,7 @@ def test_planted_bug_without_the_check_two_processes_train_two_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched(monkeypatch, "2")
-    monkeypatch.setattr(processes, "_refuse_several", lambda *_: None)
+    monkeypatch.setattr("tacit.training.run.check_one_process", lambda: None)
     ranks = [session() for _ in range(2)]
     for made in ranks:
         finish(made)

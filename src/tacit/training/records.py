@@ -107,7 +107,7 @@ def matrix_of(frame: Any) -> NDArray[Any]:
 
 def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
     """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list."""
-    kind = getattr(column, "dtype", None) or getattr(column, "type", None)
+    kind: Any = getattr(column, "dtype", None) or getattr(column, "type", None)
     if hasattr(column, "isna"):
         missing = bool(column.isna().any())
     else:
