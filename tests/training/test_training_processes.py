@@ -26,7 +26,6 @@ from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.ledger import Ledger, Policy, RenyiBudget
 from tacit.runs import prepare
 from tacit.training import PrivateSession, StepCharges, select_candidate
-from tacit.training import ranks as processes
 
 N = 40
 PLAN = a_plan(noise_multiplier=2.0, records=N, steps=4)
