@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tacit.clipping.fast import FastEngine
 from tacit.noise import on_device
-from tacit.training import PrivateSession
+from tacit.training import PrivateSession, ranks
 from tacit.training.released import GuardedOptimizer
 
 WIDTH, LAYERS, RECORDS = 256, 8, 200
@@ -37,6 +37,7 @@ class Kernel:
 @pytest.fixture
 def by_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Draw noise as on a CUDA device, in pieces of at most a layer."""
+    monkeypatch.setattr(ranks, "_DRAWING", ("cpu",))
     monkeypatch.setattr(on_device, "draws", lambda like: True)
     monkeypatch.setattr("tacit.noise.triton_normal.normal", Kernel())
     in_pieces_of(0, monkeypatch)

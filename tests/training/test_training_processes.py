@@ -25,7 +25,6 @@ from tacit.clipping.reference import ReferenceEngine
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedModel
 from tacit.runs import prepare
 from tacit.training import PrivateSession, StepCharges, select_candidate
-from tacit.training import ranks as processes
 
 N = 40
 PLAN = a_plan(noise_multiplier=2.0, records=N, steps=4)
@@ -170,7 +169,7 @@ def test_planted_bug_without_the_check_two_processes_train_two_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launched(monkeypatch, "2")
-    monkeypatch.setattr(processes, "_refuse_several", lambda *_: None)
+    monkeypatch.setattr("tacit.training.run.check_one_process", lambda: None)
     ranks = [session() for _ in range(2)]
     for made in ranks:
         finish(made)

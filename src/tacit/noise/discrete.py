@@ -31,14 +31,7 @@ _POOL = 256  # bytes per request to the operating system
 def discrete_laplace(scale: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
     """Draw ``size`` independent integers; P(k) is proportional to exp(-|k| / scale).
 
-    This is algorithm 2 of the paper, with scale = t / s.
-
-    Args:
-        scale: the positive scale, in the units of k.
-        bits: the source of randomness, for tests; None for the operating system.
-
-    Raises:
-        InvalidInput: ``scale`` is not a positive fraction, or ``size`` is negative.
+    This is algorithm 2 of the paper, with scale = t / s.  ``bits`` is the source of randomness, for tests.
 
     >>> noise = discrete_laplace(Fraction(1, 3), 1000)
     >>> len(noise), max(map(abs, noise)) < 20

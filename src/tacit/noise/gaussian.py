@@ -117,14 +117,7 @@ def box_muller(room: Room, std: float, out: NDArray[np.floating], digits: Digits
 
 
 def in_numpy(room: Room, std: float, out: NDArray[np.floating], digits: Digits) -> None:
-    """Do what :func:`box_muller` does, with NumPy's functions.
-
-    >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
-    >>> room.words[...] = 0
-    >>> in_numpy(room, 1.0, out, lambda row, pair, d: 0)
-    >>> bool((out[0, 0] == out[0, 0, 0]).all())
-    True
-    """
+    """Do what :func:`box_muller` does, with NumPy's functions."""
     u, a, far = _read(room, len(out), digits)
     number = out.dtype.type
     r, product = room.r[: len(out)], room.product[: len(out)]
@@ -142,14 +135,7 @@ def in_numpy(room: Room, std: float, out: NDArray[np.floating], digits: Digits) 
 
 
 def in_torch(room: Room, std: float, out: NDArray[np.floating], digits: Digits) -> None:
-    """Do what :func:`box_muller` does, with torch's functions and threads.
-
-    >>> room, out = Room(1, np.float64), np.empty((1, 2, 1024))
-    >>> room.words[...] = 0
-    >>> in_torch(room, 1.0, out, lambda row, pair, d: 0)
-    >>> bool((out[0, 0] == out[0, 0, 0]).all())
-    True
-    """
+    """Do what :func:`box_muller` does, with torch's functions and threads."""
     *read, far = _read(room, len(out), digits)
     parts = (*read, room.r[: len(out)], room.product[: len(out)], out)
     u, a, r, product, draws = map(torch.from_numpy, parts)
@@ -195,14 +181,7 @@ def _log(radius: int, digit: Callable[[int], int]) -> float:
 @final
 @dataclass(frozen=True)
 class Target:
-    """An array to be filled with draws, and the source of their random words.
-
-    Attributes:
-        out: the array (count,), float32 or float64.
-        words: a function that fills a memoryview with the bytes of an address, from ``first_block`` on, and
-            of a ``digit``.
-        tile: the number of the tile at which the array begins.
-    """
+    """An array (count,) to fill with draws from its ``tile`` on, and the source of their random words."""
 
     out: NDArray[np.floating]
     words: Callable[..., None]
@@ -210,11 +189,9 @@ class Target:
 
     @property
     def tiles(self) -> int:
-        """The number of tiles, of which the last may be used in part."""
         return math.ceil(len(self.out) / DRAWS_PER_TILE)
 
     def part(self, start: int, stop: int) -> Target:
-        """Return the target of the tiles ``start`` to ``stop`` - 1."""
         out = self.out[start * DRAWS_PER_TILE : stop * DRAWS_PER_TILE]
         return Target(out, self.words, self.tile + start)
 
@@ -261,7 +238,6 @@ def _chunks(targets: Sequence[Target], parts: int) -> Iterator[list[Target]]:
 
 
 def _draw_chunks(todo: deque[list[Target]], std: float) -> None:
-    """Draw chunks until none is left."""
     while todo:
         try:
             chunk = todo.popleft()
@@ -383,12 +359,10 @@ class Kernel:
     level: int
 
     def fill(self, draws: Tensor, key: bytes, counter: bytes, std: float, threads: int) -> None:
-        """Overwrite ``draws`` (float32, contiguous, on the CPU) with N(0, std^2) from ``counter`` on."""
         self.library.tacit_noise(key, counter, std, draws.numel(), draws.data_ptr(), threads, self.level)
 
 
 def loaded() -> Kernel | None:
-    """Return the kernel, or None if it is not used; :func:`why_not` says why."""
     library = native.library()
     return None if library is None or _fault(library) is not None else _kernel(library)
 
@@ -451,17 +425,7 @@ def gaussian(
 
 @final
 class StepNoise:
-    """The noise of one step for several tensors, each with an ``index``; common settings are checked once.
-
-    Args:
-        std, step, rank, ranks, purpose: as in :func:`gaussian`.
-        threads: the number of threads; by default ``torch.get_num_threads()``.
-
-    >>> out, generator = torch.empty(2, 3), Generator.from_os()
-    >>> StepNoise(generator, std=1.0, step=4).fill(out, 2)
-    >>> torch.equal(out, gaussian(generator, (2, 3), std=1.0, step=4, index=2))
-    True
-    """
+    """The noise of one step for several tensors, each with an ``index``; arguments as in :func:`gaussian`."""
 
     def __init__(
         self,
@@ -487,15 +451,7 @@ class StepNoise:
         self.fill_each({index: out})
 
     def fill_each(self, outs: Mapping[int, Tensor]) -> None:
-        """Overwrite each tensor with the noise of its index; small tensors are drawn faster together.
-
-        >>> outs = {0: torch.empty(3), 7: torch.empty(2, 3)}
-        >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
-        >>> noise.fill_each(outs)
-        >>> noise.fill(other := torch.empty(2, 3), 7)
-        >>> torch.equal(other, outs[7])
-        True
-        """
+        """Overwrite each tensor with the noise of its index; small tensors are drawn faster together."""
         for out in outs.values():
             check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
             if not out.is_cpu or not out.is_contiguous():
@@ -505,18 +461,7 @@ class StepNoise:
         self._draw([(out.view(-1), index, 0) for index, out in outs.items()])
 
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
-        """Overwrite ``out``, a contiguous tensor on the CPU, with this index's draws from ``first`` on.
-
-        They equal the draws that :meth:`fill` writes into the whole tensor.  So a process that holds a part
-        of a tensor can draw the noise of that part alone, and the draws do not depend on how the tensor is
-        split.
-
-        >>> noise = StepNoise(Generator.from_os(), std=1.0, step=4)
-        >>> noise.fill(whole := torch.empty(5000), 2)
-        >>> noise.fill_part(part := torch.empty(700), 2, 3000)
-        >>> torch.equal(part, whole[3000:3700])
-        True
-        """
+        """Overwrite ``out`` with this index's draws from ``first`` on, as :meth:`fill` draws them."""
         check_integer("first", first, low=0)
         check_integer("number of draws", first + out.numel(), low=0, high=_MOST_DRAWS)
         tile, before = divmod(first, DRAWS_PER_TILE)
@@ -561,20 +506,9 @@ def _checked(dtype: torch.dtype) -> torch.dtype:
 class NoiseAhead:
     """The noise of a step's parameters: :meth:`start` begins to draw it, and :meth:`take` returns it.
 
-    Args:
-        like: maps names to tensors of the shape, type and device that the noise is to have.  A tensor's
-            position in the mapping is the ``index`` of its address.  Types narrower than float32 get float32
-            noise.
-        rank, ranks: as in :func:`tacit.noise.gaussian.gaussian`.
-
-    The last parameters are drawn first, because the backward pass asks for them in this order.
-
-    >>> from tacit.noise.gaussian import gaussian
-    >>> generator, like = Generator.from_os(), {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
-    >>> ahead = NoiseAhead(generator, like)
-    >>> ahead.start(step=7, std=2.0)
-    >>> torch.equal(ahead.take("bias"), gaussian(generator, (3,), std=2.0, step=7, index=1))
-    True
+    ``like`` maps names to tensors of the shape, type (at least float32) and device of the noise; the position
+    is the ``index``.  The last parameters are drawn first, because the backward pass asks for them in this
+    order.
     """
 
     def __init__(
@@ -602,10 +536,7 @@ class NoiseAhead:
         self._draws = {name: self._thread.submit(self._draw, name, noise) for name in reversed(self._like)}
 
     def take(self, name: str) -> Tensor:
-        """Return the noise of one parameter, on its device; each name may be taken once in a step.
-
-        The copy runs on the current stream, in order with the caller's other work there.
-        """
+        """Return the noise of one parameter, copied on the current stream; each may be taken once a step."""
         if name not in self._draws:
             raise InvalidInput(
                 f"no noise is left for {name!r}: this step has used it already, or never drew it."

@@ -51,30 +51,17 @@ Shapes: TypeAlias = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def draws(like: Mapping[str, Tensor]) -> bool:
-    """Return whether :class:`DeviceNoise` can draw for these tensors: all must be on one suitable device.
-
-    >>> draws({"weight": torch.zeros(3)})
-    False
-    """
+    """Return whether :class:`DeviceNoise` can draw for these tensors: all must be on one suitable device."""
     devices = {tensor.device for tensor in like.values()}
     return len(devices) == 1 and runs_triton(devices.pop(), CAPABILITY)
 
 
 @final
 class DeviceNoise:
-    """The noise of one step for tensors on one device: N(0, std^2 / ranks), in pieces.
+    """The noise of one step for tensors on one device: N(0, std^2 / ranks), std rounded up to float32.
 
-    Args:
-        like: maps names to tensors of the shape, type and device that the noise is to have.  A tensor's
-            position in the mapping is the ``index`` of its address.  Types narrower than float32 get float32
-            noise.
-        std, step, rank, ranks, purpose: as in :func:`tacit.noise.gaussian.gaussian`.  The standard deviation
-            is rounded up to float32.
-
-    A piece is drawn by one launch, into memory that is allocated for it.  Small tensors share a piece of at
-    most :data:`TOGETHER` draws, or of as many as the largest tensor has.  So launches are few, and memory is
-    allocated when it is needed.  The draws do not depend on the pieces.  The guarantee is that of
-    :func:`tacit.noise.gaussian.gaussian`.
+    ``like`` is as in :class:`tacit.noise.gaussian.NoiseAhead`.  A piece is drawn by one launch, into memory
+    that is allocated for it; small tensors share one.  The draws do not depend on the pieces.
     """
 
     def __init__(
@@ -132,7 +119,6 @@ class _Piece:
     dtype: torch.dtype
 
     def filled(self, key: Tensor, addresses: Tensor, std: float) -> dict[str, Tensor]:
-        """Draw the piece's tensors and return them by name."""
         from tacit.noise.triton_normal import normal
 
         owners = self.tables[0]
@@ -146,7 +132,6 @@ class _Piece:
 
 @lru_cache(maxsize=32)
 def _pieces(shapes: Shapes, device: torch.device) -> dict[str, _Piece]:
-    """Map each tensor's name to its piece."""
     counts = np.array([shape.numel() for _, shape, _ in shapes], np.int64)
     for count in counts:
         check_integer("number of draws", int(count), low=0, high=MOST_DRAWS)

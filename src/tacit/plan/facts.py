@@ -89,12 +89,7 @@ class ScoreReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """The facts of a :class:`~tacit.plan.Plan`, without its cost; ``Plan`` documents each attribute.
-
-    Raises:
-        InvalidInput: if a value is out of range, or two facts contradict each other.
-        PrivacyRefusal: if a part, or a combination of parts, has no proven guarantee.
-    """
+    """The facts of a :class:`~tacit.plan.Plan`, without its cost; ``Plan`` documents each attribute."""
 
     unit: str
     adjacency: Adjacency
@@ -136,7 +131,6 @@ class Mechanism:
         self._check_delta()
 
     def _check_kinds(self) -> None:
-        """Refuse values of the wrong type, for which later checks would fail with an unclear error."""
         for name, value, kind, words in (
             ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
             ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
@@ -190,7 +184,6 @@ class Mechanism:
             )
 
     def _check_users(self) -> None:
-        """Refuse several rows per user where no proven bound covers all rows of a user."""
         if self.rows_per_user is None:
             return
         if self.preparation:
@@ -213,7 +206,6 @@ class Mechanism:
             )
 
     def _check_correlation(self) -> None:
-        """Refuse facts that have no proven cost with correlated noise."""
         if self.correlation is None:
             return
         if self.sampling.participations_in(self.steps) is None:

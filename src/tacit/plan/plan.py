@@ -86,7 +86,6 @@ listing_settings = listing(PlanSettings, {name: _FIELDS.get(name) for name in Pl
 
 
 def rule_of(clipping: ClippingRule | float) -> ClippingRule:
-    """Return ``clipping`` itself if it is a rule, else flat clipping to that number."""
     return clipping if isinstance(clipping, ClippingRule) else FlatClipping(clipping)
 
 
@@ -208,7 +207,7 @@ class Plan(Mechanism):
         self._check_budget()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the facts without the cached costs, which cannot be pickled and can be computed again."""
+        """Return the facts without the cached costs, which cannot be pickled."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod

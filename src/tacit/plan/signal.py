@@ -58,11 +58,7 @@ _FEWEST = 1_000  # weights of the smallest model suggested: linear, 500 features
 
 
 class Verdict(Enum):
-    """The prediction for a run, by the share of the gain that noise takes away.
-
-    >>> Verdict.NOTHING.value
-    'cannot learn'
-    """
+    """The prediction for a run, by the share of the gain that noise takes away."""
 
     LEARNS = "can learn"
     LITTLE = "learns little"
@@ -104,18 +100,7 @@ class Plans(Protocol):
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a run, and its effect at the same guarantee.
-
-    Attributes:
-        quantity: what to change: "weights", "batch_size", "steps", "epsilon" or "records".
-        value: the new value of that quantity.
-        noise_of_run: as in :class:`Signal`, for the changed run.
-        share_lost: the predicted share of the gain that the changed run loses, as ``lost`` in
-            :class:`Signal`.
-
-    >>> Change("weights", 1540, noise_of_run=0.01, share_lost=0.05).value
-    1540
-    """
+    """One change of a run to the new ``value``, and its effect at the same guarantee."""
 
     quantity: str
     value: float
@@ -123,7 +108,6 @@ class Change:
     share_lost: float
 
     def as_data(self) -> dict[str, Any]:
-        """Return everything as plain data, for JSON."""
         return {
             "what": self.quantity, "value": self.value, "noise_of_run": self.noise_of_run,
             "lost": self.share_lost,
@@ -309,35 +293,17 @@ class Ranked:
     signal: Signal
 
     def as_data(self) -> dict[str, Any]:
-        """Return everything as plain data, for JSON."""
         return {"name": self.name} | self.signal.as_data()
 
 
 def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> list[Ranked]:
-    """Rank methods of fine-tuning a public model by the share of their gain that noise takes away.
-
-    Args:
-        options: the number of trained weights of each method, by its name.
-        plan_of: returns the plan for a name.
-
-    >>> from tacit.plan import Plan
-    >>> plan = Plan.with_noise(noise_multiplier=4.3, steps=80, records=12_500, batch_size=2000, clipping=1.0,
-    ...                        delta=1e-5, adjacency="add-remove", unit="review")
-    >>> [one.name for one in rank_tuning({"full": 22_713_986, "head": 770}, lambda name: plan)]
-    ['head', 'full']
-    """
+    """Rank methods of fine-tuning, by weights of each, by the share of the gain that noise takes away."""
     ranked = [Ranked(name, weights, plan_of(name).signal(weights)) for name, weights in options.items()]
     return sorted(ranked, key=lambda one: one.signal.lost)
 
 
 def warn_if_drowned(signal: Signal) -> None:
-    """Warn of a run that cannot learn, with the user's own line of code as the source of the warning.
-
-    >>> from tacit.plan import Plan
-    >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=10_000, batch_size=500, clipping=1.0,
-    ...                        delta=1e-5, adjacency="add-remove", unit="row")
-    >>> warn_if_drowned(plan.signal(650))
-    """
+    """Warn of a run that cannot learn, with the user's own line of code as the source of the warning."""
     if signal.verdict is Verdict.NOTHING:
         warnings.warn(
             f"the plan is too noisy for this model. {signal.in_words()} See docs/how-to/learns-nothing.md",

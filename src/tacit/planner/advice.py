@@ -345,13 +345,11 @@ class PlanAdvice:
         )
 
     def _about_epsilon(self) -> str:
-        """State the epsilon, if the budget limits an attack instead."""
         if self.question.epsilon is not None:
             return ""
         return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
-        """State how often samples are cut, and what that costs in epsilon."""
         best, largest = self.recommended, self.question.largest_batch
         if best.cut is None or largest is None:
             return ""
@@ -388,7 +386,6 @@ class PlanAdvice:
         return f", with a largest batch of {room:,},"
 
     def _instead(self) -> str:
-        """Suggest a smaller batch with more steps and more noise, for models that need more steps."""
         best = self.recommended
         smaller = [option for option in self.options if option.batch_size < 0.6 * best.batch_size]
         if not smaller or self.question.steps is not None:
@@ -461,7 +458,6 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
 
 
 def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
-    """Raise an error that states the largest batch that this batch size needs."""
     steps, rate = question.steps_of(size), size / question.records
     room = smallest_largest_batch(rate, question.records, steps, question.delta)
     smaller = f", or batches of at most {question.largest_size:,}" if question.largest_size else ""
@@ -528,11 +524,6 @@ def _elbow(question: PlanRequest, floor: float, progress: Progress) -> int | Non
 
 
 def _two_digits_up(number: int) -> int:
-    """Round ``number`` up to two significant digits.
-
-    >>> _two_digits_up(7094), _two_digits_up(99_001), _two_digits_up(7)
-    (7100, 100000, 7)
-    """
     scale: int = 10 ** max(0, len(str(number)) - 2)
     return -(-number // scale) * scale
 
@@ -544,7 +535,6 @@ def _elbow_guess(question: PlanRequest, floor: float) -> float:
 
 
 def _around(question: PlanRequest, elbow: int | None) -> list[int]:
-    """Return powers of two around the elbow, and the full batch if it is affordable."""
     largest = question.largest_size
     center = largest if elbow is None else min(elbow, largest)
     powers = [1 << k for k in range(largest.bit_length())]

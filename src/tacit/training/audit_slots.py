@@ -1,12 +1,9 @@
 """Audit slots, for an audit of a run by canary records that it also trains on.
 
 A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
-public strength k_j and a fair coin, which stays secret until the audit.  If the coin includes the canary, it
-is one more record, with the loss k_j s_j slot[j].  Its gradient is nonzero only in entry j, where the
-gradient of every real record is 0.  So canaries affect neither the model nor one another.  All else is as in
-any run: the sampler draws canaries among the records, the engine clips their gradients, and the step adds its
-noise and divides.  Before the optimizer's step, the session removes the slots' entries from the released
-gradients, because neither the optimizer nor the user's model has slots.
+public strength k_j and a secret fair coin.  If the coin includes it, it is one more record, with the loss
+k_j s_j slot[j], whose gradient is nonzero only in entry j.  All else is as in any run; before the optimizer's
+step, the slots' entries are taken from the released gradients.
 
 Letters: m slots; c included canaries; N real records; n records of a batch; K views; T steps.
 """
@@ -178,11 +175,7 @@ def _read(path: Path) -> _AnyArray:
 
 
 class _ModelWithSlots(nn.Module):
-    """The model, followed by the slots, which it does not read and which stay 0.
-
-    The order matters: noise is addressed by the position of a parameter, so the model's noise is the same
-    with and without slots.
-    """
+    """The model, then the slots, so that its noise, addressed by position, is the same without them."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
         super().__init__()
@@ -216,7 +209,6 @@ class Planted(Part):
         self.draw(generator)
 
     def draw(self, generator: Generator) -> None:
-        """Flip the coins and draw signs and strengths, which are functions of the key."""
         m = self.request.count
 
         def uniforms(index: int) -> NDArray[np.float64]:
@@ -232,16 +224,13 @@ class Planted(Part):
 
     @property
     def slots_in(self) -> NDArray[np.int64]:
-        """The (c,) numbers of the slots with an included canary."""
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
         """Return the losses (n K,): the user's loss for a real record, and one of the slot for a canary.
 
-        A slot is an extra parameter that serves the audit.  K is the number of copies of a record.  The last
-        tensor of the batch holds 0 for a real record and j + 1 for canary j.  If the session reports noisy
-        losses, the loss of a canary is half of their bound.  The report subtracts that half from each loss,
-        so a canary adds 0 to the sum.
+        The last tensor of the batch holds 0 for a real record and j + 1 for canary j.  A canary's loss is
+        half of the bound of a loss report, which the report subtracts, so it adds 0 to the sum.
         """
         slot = batch[-1]
         losses = self._user_loss(self.model.model, *batch[:-1])
@@ -251,12 +240,7 @@ class Planted(Part):
         return torch.where(slot > 0, canary, losses)
 
     def check_blank(self, blank: tuple[Tensor, ...], rows: int) -> None:
-        """Refuse a model whose gradient on a row of zeros is not finite, because no canary would then count.
-
-        Args:
-            blank: the tensors (1, ...) of a row of zeros.
-            rows: the number of rows of a record.
-        """
+        """Refuse a model whose gradient on a row of zeros is not finite: no canary would then count."""
         K = self._plan.views * rows
         device = self.model.slots.weight.device
         batch = [part.expand(K, *part.shape[1:]).to(device) for part in blank]
@@ -287,7 +271,6 @@ class Planted(Part):
         return self.without_slots(gradients)
 
     def without_slots(self, tensors: Mapping[str, _TensorType]) -> dict[str, _TensorType]:
-        """Return the tensors of the user's model, by their names there."""
         return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items() if name != _SLOTS}
 
     def evidence(self, done: int) -> SlotEvidence:
@@ -319,9 +302,7 @@ class Planted(Part):
 class WithCanaries(Wrapped):
     """N records, followed by the included canaries, which are records of zeros with the number of a slot.
 
-    A canary has only the shape in common with a real record.  The first canary of a batch takes the second
-    position.  That changes no sum, and lets the engine see a canary when it checks the model on the first few
-    records of a batch.
+    The first canary of a batch takes the second position, for the engine's check of the first few records.
     """
 
     def __init__(self, records: Records, planted: Planted) -> None:
@@ -351,14 +332,10 @@ class WithCanaries(Wrapped):
         number = torch.from_numpy(
             np.concatenate([np.zeros(len(real), dtype=np.int64), slots + 1]).repeat(self.rows)
         )
-        places = _second_a_canary(len(real), len(canary))
+        # Real records, then canaries, but the first canary in second position.
+        places = torch.arange(len(indices))
+        if len(real) > 1 and len(canary) > 0:
+            end = len(real)
+            places = torch.cat([places[:1], places[end : end + 1], places[1:end], places[end + 1 :]])
         order = (places[:, None] * self.rows + torch.arange(self.rows)).flatten()
         return tuple(part[order.to(part.device)] for part in (*parts, number))
-
-
-def _second_a_canary(real: int, canaries: int) -> Tensor:
-    """Return the order of a batch: real records, then canaries, but the first canary in second position."""
-    order = torch.arange(real + canaries)
-    if real > 1 and canaries > 0:
-        order = torch.cat([order[:1], order[real : real + 1], order[1:real], order[real + 1 :]])
-    return order

@@ -70,13 +70,7 @@ class Augmentation(ABC):
 
 
 def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Tensor:
-    """Make the views (n*K, ...) of ``inputs`` (n, ...), each record under vmap and so from itself alone.
-
-    Args:
-        augmentation: makes the views.
-        inputs: the first tensor of each record.
-        uniforms: (n, K, draws) numbers in [0, 1), on any device.
-    """
+    """Make the views (n*K, ...) of ``inputs`` (n, ...) from ``uniforms`` (n, K, draws), each record alone."""
     n, views = uniforms.shape[:2]
     if n == 0:
         one_of_zeros = uniforms.new_zeros(1, *uniforms.shape[1:])
@@ -114,10 +108,7 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
-    """Refuse an augmentation that is meant to mix records, on synthetic ones of the shape of ``inputs``.
-
-    Each record is augmented alone, so mixing would be private, but not what its author means.
-    """
+    """Refuse an augmentation that is meant to mix records: private, but not what its author means."""
     (records,) = made_up((inputs,), 1)
     numbers = torch.rand(len(records), views, augmentation.draws, generator=torch.Generator().manual_seed(0))
     uniforms = numbers.to(inputs.device)
@@ -201,9 +192,7 @@ _WHY = (
 def check_items(records: DatasetRecords, positions: Indices) -> None:
     """Refuse a data set whose items depend on other records, as far as the items at ``positions`` show it.
 
-    For four positions the check reads 32 items (40 if the data set has ``__getitems__``), and more if an item
-    changes.  It reads them from copies of the data set with their own lists, dictionaries and generators.
-    The copies share all else.
+    For four positions the check reads 32 items (40 with ``__getitems__``), from copies of the data set.
     """
     for number, position in enumerate(positions.tolist()):
         part, i = _part_of(records.dataset, position)
@@ -275,10 +264,7 @@ def _check_rows(dataset: Any, i: int, collate: Collate | None) -> None:
 
 
 def _rows(thing: Any, items: _Items, path: _Path, deep: int) -> Iterator[tuple[_Path, Any, list[int]]]:
-    """Yield each attribute with one row per item: its path, its value, and the rows that may be the item's.
-
-    ``items`` maps the length of such a value to the rows that may be the item's.
-    """
+    """Yield each attribute with one row per item: its path, its value, the rows that may be the item's."""
     values = vars(thing) if hasattr(thing, "__dict__") else {}
     orders = [order for value in values.values() if (order := _order(value, items)) is not None]
     items = {
@@ -306,10 +292,9 @@ def _rows_in(value: Any, items: _Items, path: _Path, deep: int) -> Iterator[tupl
 
 
 def _replaced(value: Any, keep: int) -> Any:
-    """Copy a value, but replace all rows except ``keep`` by other rows of the value.
+    """Copy a value, but replace all rows except ``keep`` by half of the others, each used twice.
 
-    The replacements are half of the other rows, each used twice, because a permutation would leave the mean
-    unchanged.  A large array gets row ``keep`` in all positions.
+    A permutation would leave the mean unchanged.  A large array gets row ``keep`` in all positions.
     """
     if isinstance(value, Tensor | np.ndarray) and value.nbytes > _LARGE:
         if isinstance(value, Tensor):
@@ -356,10 +341,7 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set and its collate function, with seeded draws.
-
-    ``rows`` maps paths to the values that the copy has there instead of its own.
-    """
+    """A copy of a data set and its collate function with seeded draws, and with ``rows`` at these paths."""
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows
@@ -396,7 +378,7 @@ class _Copy:
         return twin
 
     def _of_function(self, function: FunctionType, path: _Path, deep: int) -> FunctionType:
-        """Copy a function and the variables of its closure, in which a collate function may store values."""
+        """Copy a function and its closure, in which a collate function may store values."""
         cells = tuple(
             CellType(self._of(cell.cell_contents, (*path, name), deep)) if _is_filled(cell) else cell
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -422,7 +404,6 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 
 
 def _seeded(generator: Any, seed: int) -> Any:
-    """Return a new generator of the same class with this seed."""
     match generator:
         case np.random.Generator():
             return np.random.Generator(type(generator.bit_generator)(seed))
@@ -457,10 +438,7 @@ def _length(value: Any) -> int:
 
 
 def _can_be_replaced(value: Any) -> bool:
-    """Return whether the rows of a value can be replaced.
-
-    Integers are not replaced, because they may be labels or indices.
-    """
+    """Return whether a value's rows can be replaced: not integers, which may be labels or indices."""
     if isinstance(value, list | tuple):
         return not all(isinstance(item, int | np.integer | Dataset) for item in value)
     if isinstance(value, Tensor):
@@ -480,7 +458,6 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _is_walked(value: Any) -> bool:
-    """Return whether the check searches the value's attributes."""
     return isinstance(value, Dataset) or (is_object(value) and not _is_table(value))
 
 
@@ -509,20 +486,12 @@ _LIBRARIES = ("torch", "numpy", "tacit", "builtins", "collections", "logging", "
 
 
 def is_object(value: object) -> bool:
-    """Return whether a value is an instance of a user's class, with attributes.
-
-    >>> from types import SimpleNamespace
-    >>> is_object(SimpleNamespace()), is_object([])
-    (True, False)
-    """
+    """Return whether a value is an instance of a user's class, with attributes."""
     kind: Any = type(value)  # mypy does not accept a class as hashable
     return _is_own(kind) and hasattr(value, "__dict__")
 
 
 @lru_cache(maxsize=1024)
 def _is_own(kind: type[Any]) -> bool:
-    return not _is_of_library(kind) and not issubclass(kind, type | nn.Module)
-
-
-def _is_of_library(kind: type[Any]) -> bool:
-    return kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES
+    of_library = kind.__module__ != "types" and kind.__module__.partition(".")[0] in _LIBRARIES
+    return not of_library and not issubclass(kind, type | nn.Module)

@@ -1,26 +1,22 @@
 """The charges of a training run to a ledger, and the checks that plan and data set promise the same.
 
-A run is cut into chunks of steps.  Each chunk is one charge, reserved before its first step and settled after
-its last; chunks that are never reached cost nothing.  If the budget counts (epsilon, delta), whose sum over
-chunks would be far larger than the plan's, the whole plan is one charge.
+Each chunk of steps is one charge, reserved before its first step and settled after its last; chunks that are
+never reached cost nothing.
 
 **Guarantee**
 
 * No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.  The
   first of several ranks charges, and the others wait for it.
-* A chunk is charged once, even after a crash.  A run's id, and so the keys of its charges, are a function of
-  the key of its noise.  So the same run requests the same charge again, and another run never does.
-* Only a process with the key of the noise may take the steps of a chunk that is already reserved.
+* A chunk is charged once, even after a crash: the run's id, and so its charges' keys, follow from the key of
+  its noise.  Only a process with this key may take the steps of a reserved chunk.
 * Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
 * The ledger refuses arrays of records that it knows under another name with a separate budget.
 * Batches that another run has claimed are refused before anything is charged, and claimed before anything is
   released.
 
-**A repeated step is no second release.**  All its randomness is a function of the key and of the step, and a
-session refuses to use a saved key with another plan, other records, another model or another loss.  The
-resume state may therefore be older than the charges: from its key follow the keys of the charges, and the
-tokens that prove that the run owns them.  Without the resume state no process may take the steps: the charge
-stays spent, and a new run has a new key and pays again.
+A repeated step is no second release, as its randomness is a function of the key and of the step, and a
+session refuses to use a saved key with another plan, records, model or loss.  So the resume state may be
+older than the charges.  Without it the charge stays spent, and a new run has a new key and pays again.
 """
 
 from __future__ import annotations
@@ -60,13 +56,7 @@ def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
 
 
 def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    """Return the number of steps in a charge: ``chunk``, or by default a twentieth of the plan.
-
-    It is rounded up to whole epochs if batches are shuffled.
-
-    Args:
-        whole: whether the budget counts (epsilon, delta), so that the whole plan is one charge.
-    """
+    """Return the steps in a charge, in whole epochs if batches are shuffled; all if ``whole``."""
     if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
@@ -83,7 +73,6 @@ def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
 def check_promise(
     dataset: str, policy: Policy, plan: Plan, one_record_per_unit: bool, owned_by: str | None = None
 ) -> None:
-    """Refuse a plan whose unit, adjacency or number of records differs from the data set's policy."""
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
             f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
@@ -102,11 +91,12 @@ def check_promise(
             f"{policy.unit_column!r} as the owners."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
+        tests = "" if plan.score_report is None else "nor two of the test records, "
         raise PrivacyRefusal(
             f"{dataset!r} counts by the column {policy.unit_column!r}, training by record. One "
             f"{policy.unit} may have several rows. Train on UserRecords, with charges "
             f"owned_by={policy.unit_column!r}; in a configuration by [data] user and rows_per_user. If no "
-            f"{policy.unit} has two of the training records, {_test_records_of(plan)}say "
+            f"{policy.unit} has two of the training records, {tests}say "
             "one_record_per_unit=True; the ledger will record that you said so."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
@@ -117,18 +107,10 @@ def check_promise(
         )
 
 
-def _test_records_of(plan: Plan) -> str:
-    """Return words about the test records if the plan has a score report.
-
-    The user's statement of one record per unit covers these records too.
-    """
-    return "" if plan.score_report is None else "nor two of the test records, "
-
-
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Let ``ledger`` store the fingerprint of a run's records for ``dataset``, unless ``content`` is None."""
+    """Let ``ledger`` store the fingerprint of a run's records, unless ``content`` is None."""
     if content is not None:
         ledger.register_content(dataset, ledger.fingerprint(content), block=block)
 
@@ -199,6 +181,8 @@ class StepCharges:
         policy = ledger.policy(dataset)
         check_promise(dataset, policy, plan, one_record_per_unit, owned_by)
         self._owned_by = owned_by
+        self._owned: dict[str, Json] = {} if owned_by is None else {"owned_by": owned_by}
+        self._by_column = "" if owned_by is None else f", {OWNED_BY} {owned_by!r}"
         self._delta = delta_to_charge(ledger, policy, plan)
         self._chunk = chunk_size(plan, chunk, whole=self._delta is not None)
         self._one_record_per_unit = one_record_per_unit
@@ -281,7 +265,6 @@ class StepCharges:
         )
 
     def _what_fits(self) -> str:
-        """Return text that says how many steps would fit, and with how much noise all of them would fit."""
         plan = self._plan
         low, high = 0, plan.steps  # low fits, high does not
         while high - low > 1:
@@ -305,15 +288,8 @@ class StepCharges:
     def recognise(self, content: Callable[[], Iterable[bytes | memoryview] | None]) -> None:
         """Let the ledger store the fingerprint of the run's records, before their first step.
 
-        For arrays and tensors the ledger reads all records once.  It does not recognise the records of a
-        map-style data set, because it would have to decode each of them.
-
-        Args:
-            content: the session's ``content``, which returns the records as bytes.
-
-        Raises:
-            PrivacyRefusal: the ledger has the same records under another name with a separate budget, or as
-                another block (:class:`tacit.ledger.Conflict`).
+        It reads arrays and tensors once, and leaves out a map-style data set, whose records it would have to
+        decode.
         """
         if not self._recognised:
             register(self._ledger, self._dataset, content(), block=self._block)
@@ -349,7 +325,6 @@ class StepCharges:
             )
 
     def _take(self, number: int) -> None:
-        """Reserve a chunk, or resume the reservation of an earlier process of this run."""
         if number == 0 and not self.charged():
             self.check_fits()
         charge = self._reserve(number)
@@ -392,7 +367,7 @@ class StepCharges:
             Compose(()),
             key=key,
             by=self._by,
-            label=f"training run {self.run}: {what}, paid for with its first steps{self._column_of_owners()}",
+            label=f"training run {self.run}: {what}, paid for with its first steps{self._by_column}",
             request={"kind": what, "run": self.run},
             block=self._block,
             lease_s=self._lease_s,
@@ -403,26 +378,18 @@ class StepCharges:
         return charge.answer if charge.state == "SETTLED" else self._ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
-        """Return plain values for the resume state: the ledger and data set that the run is charged to."""
+        """Return plain values for the resume state."""
         return {
             "ledger": self._ledger.uuid,
             "dataset": self._dataset,
             "block": self._block,
             "chunk": self._chunk,
             "one_record_per_unit": self._one_record_per_unit,
-            **self._owned(),
+            **self._owned,
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
-        """Return the generator for a session of ``plan``; the ledger recognises the run by its key.
-
-        Args:
-            generator: the generator that the user gave to the session, or None.
-
-        Raises:
-            InvalidInput: plan or generator differ from those of the charges.
-            PrivacyRefusal: the plan has a preparation, and nothing is charged for it yet.
-        """
+        """Return the generator for a session of ``plan``: the ledger recognises the run by its key."""
         if plan != self._plan:
             raise InvalidInput(
                 "the charges were made for another plan. Make StepCharges with the session's plan."
@@ -440,11 +407,7 @@ class StepCharges:
         return self._generator
 
     def take_up(self, generator: Generator) -> None:
-        """Resume the charges of an earlier process of the run, whose resume state has ``generator``.
-
-        Raises:
-            PrivacyRefusal: these charges have already reserved a chunk under another key.
-        """
+        """Resume the charges of an earlier process of the run, whose resume state has ``generator``."""
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
                 "a charge was reserved before another run's state was loaded. Its key is not that of the "
@@ -493,16 +456,14 @@ class StepCharges:
         return self._generator.words(count, purpose=Purpose.LEDGER, step=step, index=index)
 
     def _label(self, first: int, stop: int) -> str:
-        """Return a public description of a charge for the ledger's history."""
         word = f", one record per {self._plan.unit} as stated" if self._one_record_per_unit else ""
-        word += self._column_of_owners()
+        word += self._by_column
         extra = "preparation and " if first == 0 and self._plan.preparation else ""
         extra += "score and " if first == 0 and self._plan.score_report is not None else ""
         key = "" if self._generator.secure else ", NOT PRIVATE (test key)"
         return f"training run {self.run}: {extra}steps {first} to {stop - 1} of {self._plan.steps}{word}{key}"
 
     def _request(self, number: int) -> dict[str, Json]:
-        """Return the public facts of a charge for the ledger; a repeated request has the same facts."""
         plan = self._plan
         return {
             "kind": "training",
@@ -515,37 +476,16 @@ class StepCharges:
             "clipping": repr(plan.clipping),
             "records": plan.records,
             "preparation": number == 0 and bool(plan.preparation),
-            **_score_of_request(plan, number),
+            **({"score": repr(plan.score_report)} if number == 0 and plan.score_report is not None else {}),
             "one_record_per_unit": self._one_record_per_unit,
-            **self._owned(),
+            **self._owned,
             "private": self._generator.secure,
         }
-
-    def _column_of_owners(self) -> str:
-        return "" if self._owned_by is None else f", {OWNED_BY} {self._owned_by!r}"
-
-    def _owned(self) -> dict[str, Json]:
-        """Return the column of users, if any; without one, facts equal those of earlier versions of Tacit."""
-        return {} if self._owned_by is None else {"owned_by": self._owned_by}
-
-
-def _score_of_request(plan: Plan, number: int) -> dict[str, Json]:
-    """Return the score report of the first chunk; without one, facts equal those of earlier versions."""
-    report = plan.score_report
-    return {} if report is None or number > 0 else {"score": repr(report)}
 
 
 @final
 class Payment(Part):
-    """The charges of a session, and the batches that were drawn before its run, if there are any.
-
-    Args:
-        content: returns the records as bytes, for the ledger's fingerprint.
-
-    Attributes:
-        charges: the charges at rank 0; None at the other ranks.
-        refusal: the ledger's refusal that ended the run; None if there was none.
-    """
+    """The charges of a session, and the batches that were drawn before its run; ``charges`` are rank 0's."""
 
     def __init__(
         self,
@@ -572,7 +512,6 @@ class Payment(Part):
             self.charges.before(step)
 
     def is_paid(self, step: int) -> bool:
-        """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         try:
             if not self.idle:
                 self._ranks.from_first(lambda: self._pay(step))
@@ -611,7 +550,6 @@ class Payment(Part):
 
 
 def _account(state: object) -> str:
-    """Describe the ledger and data set that a run is charged to."""
     if not isinstance(state, dict):
         return "no ledger"
     return ", ".join(f"{name} {value}" for name, value in state.items())

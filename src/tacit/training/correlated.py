@@ -1,13 +1,8 @@
 """Noise that is correlated in time: the noise of a step also depends on draws and noise of other steps.
 
-**Guarantee**
-
-* The noise of a step is complete before the engine adds the first gradient.
-* A step always has the same noise, however often it is begun, and also in a resumed run.
-
-:func:`combine` adds long rows entry by entry, in the order of the rows.  So the result does not depend on how
-rows are cut into shards, on the number of threads, or on settings that make matrix products less precise.  A
-library's matrix product does not promise that.
+It is complete before the engine adds the first gradient, and the same however often a step is begun, also in
+a resumed run.  :func:`combine` adds rows entry by entry in their order, so the result does not depend on
+shards or threads, which a library's matrix product does not promise.
 
 Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored; K sums of J rows.
 """
@@ -32,10 +27,7 @@ from tacit.training.ranks import Sums
 
 @final
 class CorrelatedNoise(Part):
-    """The noise of a run's steps; it stores the noise that ``correlation`` subtracts in later steps.
-
-    With several ranks, each draws and stores its share of the noise, or the noise of its shards.
-    """
+    """The noise of a run's steps, as each rank draws it, with what later steps subtract."""
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
@@ -48,10 +40,7 @@ class CorrelatedNoise(Part):
         self._earlier.clear()  # this noise belongs to the old key
 
     def begin(self, step: int, draw: Callable[[int], Sums]) -> Sums:
-        """Return the buffers of a step with its noise; ``draw(t)`` returns buffers with independent noise t.
-
-        A step may be begun again, for instance after an error.
-        """
+        """Return the buffers of a step with its noise; ``draw(t)`` has independent noise t."""
         if self._correlation.feedback and (self._step is None or step not in (self._step, self._step + 1)):
             self._earlier.clear()
             for earlier in range(step):  # after a resume or an interrupt, all noise is drawn again
@@ -93,8 +82,8 @@ class CorrelatedNoise(Part):
 class _Steps:
     """The noise of the last b steps, including the current one; the noise of step t is in row t modulo b.
 
-    If there are many rows, steps form blocks.  At the beginning of a block, the class computes for all its
-    steps the sums that they subtract for earlier blocks, so that the block reads each row once.
+    Many rows form blocks: the sums of earlier blocks are computed at a block's beginning, reading each row
+    once.
     """
 
     def __init__(self, correlation: Correlation, like: Tensor) -> None:
@@ -127,7 +116,6 @@ class _Steps:
         self._begun = begun
 
     def _before(self, step: int, count: int) -> list[Tensor]:
-        """Return the noise of the last ``count`` steps before this one, the latest first."""
         return [self._rows[(step - 1 - j) % len(self._rows)] for j in range(count)]
 
 
@@ -160,13 +148,8 @@ def combine(
 ) -> None:
     """Multiply each of the K ``outs`` by its scale in place, and add the J ``rows`` times its J factors.
 
-    All tensors are (P,), contiguous, of one type and on one device, and no tensor is in both ``outs`` and
-    ``rows``.  The native kernel reads each row once for all sums (``native/combine.cpp``).
-
-    >>> out = torch.ones(2)
-    >>> combine([out], [0.5], [[2.0, -1.0]], [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 3.0])])
-    >>> out
-    tensor([2.5000, 1.5000])
+    All are (P,), contiguous, of one type and device, and in ``outs`` or ``rows`` only
+    (``native/combine.cpp``).
     """
     library = native.library()
     level = 0 if library is None or not outs[0].is_cpu else _level(library)

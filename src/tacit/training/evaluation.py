@@ -37,13 +37,6 @@ from tacit.training.tensors import (
 def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
     """Compute how often a positive record has a higher score than a negative one; a tie counts as half.
 
-    Args:
-        scores: (n,), finite.
-        positive: (n,), whether a record is of the positive class.
-
-    Returns:
-        0.5 for guesses, 1 for a perfect ranking; None if all records are of one class.
-
     >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     0.875
     """
@@ -77,19 +70,7 @@ def auc_spread(auc: float, negatives: int, positives: int) -> float:
 
 
 def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """Compute the mean precision over all thresholds, weighted by the recall that each of them adds.
-
-    Args:
-        scores: (n,), finite.
-        positive: (n,), whether a record is of the positive class.
-
-    Returns:
-        About the share of positive records for guesses, 1 for a perfect ranking; None if all records are of
-        one class.
-
-    >>> round(average_precision(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True])), 4)
-    0.8333
-    """
+    """Compute the mean precision over all thresholds, weighted by the recall that each adds."""
     count = int(positive.sum())
     if count == 0 or count == len(positive):
         return None
@@ -101,19 +82,9 @@ def average_precision(scores: NDArray[np.float64], positive: NDArray[np.bool_]) 
 
 @dataclass(frozen=True)
 class LabelFigures:
-    """The counts and the AUC of one of k labels.
+    """The counts and the AUC of one of k labels; a logit of at least 0 predicts the label.
 
-    Attributes:
-        positives, negatives: the number of records with the label, and the number without it.
-        true_positives: the number of records with the label whose logit is at least 0, which means a
-            probability of at least one half.
-        false_positives: the number of records without the label whose logit is at least 0.
-        auc: the probability that a record with the label is ranked above a record without it.  It is None if
-            all records have the label, if none has it, or if an output is not finite.
-
-    >>> one = LabelFigures(positives=4, negatives=6, true_positives=3, false_positives=1, auc=0.8)
-    >>> one.share, one.recall, one.precision, one.accuracy, one.constant_accuracy
-    (0.4, 0.75, 0.75, 0.8, 0.6)
+    ``auc`` is None if all records have the label, if none has it, or if an output is not finite.
     """
 
     positives: int
@@ -124,7 +95,6 @@ class LabelFigures:
 
     @property
     def share(self) -> float:
-        """The share of the records that have the label."""
         return self.positives / (self.positives + self.negatives)
 
     @property
@@ -140,25 +110,18 @@ class LabelFigures:
 
     @property
     def accuracy(self) -> float:
-        """The share of right predictions."""
         return (self.true_positives + self.negatives - self.false_positives) / (
             self.positives + self.negatives
         )
 
     @property
     def constant_accuracy(self) -> float:
-        """The share of right predictions of a predictor that gives the more frequent answer every time."""
+        """The accuracy of the more frequent answer."""
         return max(self.share, 1.0 - self.share)
 
 
 def label_figures(logits: Tensor, labels: Tensor) -> tuple[LabelFigures, ...]:
-    """Compute the metrics of each of the k labels, from (n, k) float32 ``logits`` and (n, k) bool ``labels``.
-
-    >>> import torch
-    >>> [one] = label_figures(torch.tensor([[1.0], [-2.0], [-1.0]]), torch.tensor([[True], [False], [True]]))
-    >>> one.true_positives, one.false_positives, one.auc
-    (1, 0, 1.0)
-    """
+    """Compute the metrics of each label, from (n, k) float32 ``logits`` and (n, k) bool ``labels``."""
     ranked = bool(logits.isfinite().all())
     return tuple(
         LabelFigures(
@@ -180,11 +143,7 @@ _PADDING = -100  # the target of positions that do not count, as ``ignore_index`
 
 @dataclass(frozen=True)
 class TargetErrors:
-    """The errors of the model and of the constant predictor in one target of a regression.
-
-    They are in the target's own units if :func:`evaluate` got the target's bounds, else in the units in which
-    the model was trained.
-    """
+    """Errors in one target of a regression, in its own units if :func:`evaluate` got its bounds."""
 
     mean_absolute: float
     root_mean_squared: float
@@ -196,14 +155,9 @@ class TargetErrors:
 class Answers:
     """A model's outputs for n test records, and the truth.  Tacit never writes them to a file.
 
-    For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,) classes.  For numbers, both are (n,
-    targets), in the units in which the model was trained.  ``bounds`` then has the (low, high) that training
-    scaled to [-1, 1] for each target, if :func:`evaluate` got them.  For text, ``outputs`` (n, 2) are the
-    number of correctly predicted characters and the loss summed over all characters, and ``truth`` (n,) is
-    the number of characters.
-
-    >>> Answers(np.zeros((4, 1)), np.ones((4, 1)), ((0.0, 10.0),)).in_units()[0].tolist()
-    [[5.0], [5.0], [5.0], [5.0]]
+    For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,).  For numbers, both are (n,
+    targets), as trained, and ``bounds`` are those that training scaled to [-1, 1].  For text, ``outputs`` (n,
+    2) are correct characters and summed loss, ``truth`` (n,) the number of characters.
     """
 
     outputs: NDArray[Any]
@@ -322,13 +276,16 @@ def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
 
 
 def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
-    """Evaluate (n, c) logits against (n,) classes."""
     classes, answers = outputs.shape[1], outputs.argmax(1)
     right = torch.bincount(targets[answers == targets], minlength=classes)
     records = torch.bincount(targets, minlength=classes)
     recall = right.double() / records.clamp(min=1)
     finite = outputs.isfinite().all(1)
     auc = precision = None
+    confusion: tuple[tuple[int, ...], ...] = ()  # by true class (rows) and predicted class (columns)
+    if classes <= _MOST_CLASSES:
+        counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
+        confusion = tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
     if classes == 2 and bool(finite.all()):
         ranked, positive = (outputs[:, 1].double() - outputs[:, 0].double()).numpy(), targets.numpy() == 1
         auc, precision = roc_auc(ranked, positive), average_precision(ranked, positive)
@@ -340,7 +297,7 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
         constant=int(records.argmax()),
         records=tuple(records.tolist()),
         predicted=tuple(torch.bincount(answers, minlength=classes).tolist()),
-        confusion=_confusion(answers, targets, classes) if classes <= _MOST_CLASSES else (),
+        confusion=confusion,
         balanced=float(recall[records > 0].mean()),
         auc=auc,
         average_precision=precision,
@@ -349,14 +306,7 @@ def _evaluate_classes(outputs: Tensor, targets: Tensor) -> Evaluation:
     )
 
 
-def _confusion(answers: Tensor, targets: Tensor, classes: int) -> tuple[tuple[int, ...], ...]:
-    """Count the records by true class (rows) and predicted class (columns)."""
-    counts = torch.bincount(targets * classes + answers, minlength=classes * classes)
-    return tuple(tuple(row) for row in counts.reshape(classes, classes).tolist())
-
-
 def _evaluate_labels(outputs: Tensor, targets: Tensor) -> Evaluation:
-    """Evaluate (n, k) logits against (n, k) labels."""
     finite = outputs.isfinite().all(1)
     labels = label_figures(outputs, targets)
     aucs = [one.auc for one in labels if one.auc is not None]
@@ -401,7 +351,6 @@ def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[f
 
 
 def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
-    """Return the mean absolute and the root mean squared difference."""
     return unit * float(differences.abs().mean()), unit * float(differences.square().mean().sqrt())
 
 
@@ -437,18 +386,14 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Score the model on each record, (n,) in [0, 1]; the arguments are those of :func:`evaluate`.
 
-    For classes, the score is 1 if the prediction is right, else 0.  For labels, it is the share of the k
-    labels that are predicted right; a probability of one half or more predicts the label.  For text, it is
-    the share of correctly predicted characters.  For numbers, it is one minus a quarter of the mean squared
-    error, with outputs and targets clamped to [-1, 1].
+    A class: whether it is right.  Labels: the share of right ones.  Text: that of right characters.  Numbers:
+    one minus a quarter of the mean squared error, all clamped to [-1, 1].  Outputs that are no numbers: 0.
 
     **Guarantee**
 
-    * A record's score depends on no other record.  The model gets one record at a time, because in a batch
-      the rounding of its outputs depends on the number of records, which can change the predicted class.
-      Each record meets the model in the same state, isolated as in training
-      (:func:`tacit.clipping.fast.outputs_alone`).
-    * It is in [0, 1], and 0 for outputs that are no numbers.
+    * A record's score depends on no other record: the model gets one at a time, isolated as in training,
+      because
+      in a batch the rounding of its outputs depends on the number of records.
     """
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
@@ -505,7 +450,6 @@ def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode within the context, and afterwards give every module its previous mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

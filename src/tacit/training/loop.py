@@ -64,26 +64,17 @@ class Watcher(Protocol):
 
 @dataclass
 class History:
-    """The rows of metrics so far, and the running mean of the loss.
-
-    >>> history = History()
-    >>> history.take(2.0)
-    >>> history.take(1.0)
-    >>> round(history.smoothed, 3)  # the mean of all losses, with more weight on the last than on the first
-    1.474
-    """
+    """The rows of metrics so far, and the bias-corrected running mean of the loss."""
 
     rows: list[MetricsRow] = field(default_factory=list)
     smoothed: float | None = None
     weight: float = 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values, for the resume state."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> History:
-        """Make a history of the values that :meth:`to_plain` returned."""
         return cls([MetricsRow(**row) for row in data["rows"]], data["smoothed"], data["weight"])
 
     def _repr_html_(self) -> str:
@@ -100,7 +91,6 @@ class History:
         return grid("Metrics of a private run", head, body)
 
     def take(self, loss: float | None) -> None:
-        """Add a step's noisy loss to the running mean (bias-corrected)."""
         if loss is None:
             return
         past = 0.0 if self.smoothed is None else self.smoothed * self.weight

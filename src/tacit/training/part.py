@@ -22,16 +22,10 @@ class Part:
     """Whether the run's steps pass the part by, because it has only facts and state in this run."""
 
     def before(self, step: int, indices: Indices) -> None:
-        """Act before a step reads or computes anything.  An error stops the step.
-
-        ``indices`` are the positions of the step's participants.
-        """
+        """Act before a step reads or computes anything on its participants; an error stops the step."""
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Act on the noisy gradients before they move the weights, and return them.
-
-        The gradients are clipped to ``thresholds`` (G,).
-        """
+        """Act on the noisy gradients, clipped to ``thresholds`` (G,), before they move the weights."""
         return gradients
 
     def after(self, step: int, loss: float | None) -> None:

@@ -1,8 +1,7 @@
-"""A progress bar of the noisy losses, and a judgement whether they fall.
+"""A progress bar of the noisy losses, and a judgement whether they fall, from public figures alone.
 
-Both use released losses and public figures alone, so they cost nothing.  The judgement is made once, after
-the first third of the steps, and assumes that a falling loss is linear in the logarithm of the number of
-steps.  The losses have *hardly fallen* if both of these hold:
+The judgement is made after the first third of the steps, and assumes a loss that is linear in the logarithm
+of the number of steps.  The losses have *hardly fallen* if both of these hold:
 
 * With 99 % confidence, the fall is less than a tenth of the first loss; or, if the loss before the first step
   is public, the mean of the later half is less than a tenth below it.
@@ -38,14 +37,7 @@ _MOST_DECIMALS = 6
 def loss_std(plan: Plan) -> float | None:
     """Return an upper bound on the standard deviation of a step's noisy loss; None without a loss report.
 
-    A scaled loss is at most 1/2 from the centre, so sampling adds to the sum a variance of at most
-    B (1 - q) / 4.
-
-    >>> from tacit.plan import LossReport
-    >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=9, records=150, batch_size=30, clipping=1.0,
-    ...                        delta=1e-3, adjacency="add-remove", unit="row", loss_report=LossReport(2.0))
-    >>> round(loss_std(plan), 2)  # 2 sqrt(5^2 + 30 (1 - 0.2) / 4) / 30
-    0.37
+    A scaled loss is at most 1/2 from the centre: sampling adds at most B (1 - q) / 4 to the variance.
     """
     if plan.loss_report is None or plan.loss_noise is None:
         return None
@@ -54,15 +46,7 @@ def loss_std(plan: Plan) -> float | None:
 
 
 def smoothed_std(std: float | None, weight: float) -> float | None:
-    """Return the standard deviation of the bias-corrected running mean of losses that have ``std`` each.
-
-    ``weight`` is the total weight of the losses in the running mean, 1 - SMOOTHING^t after t losses.
-
-    >>> smoothed_std(0.5, weight=1 - SMOOTHING)  # after one loss
-    0.5
-    >>> round(smoothed_std(0.5, weight=1.0), 4)  # after many losses
-    0.1147
-    """
+    """Return the standard deviation of the running mean of losses, whose weights add up to ``weight``."""
     if std is None or weight <= 0.0:
         return None
     return std * math.sqrt((1 - SMOOTHING) / (1 + SMOOTHING) * (2 - weight) / weight)
@@ -84,8 +68,7 @@ def noisy(loss: float, std: float | None) -> str:
 class Progress:
     """The bars of a session, and the noisy loss of its last step.
 
-    A notebook would show a new bar for each epoch, so an epoch reuses the bar of the epoch before.  A
-    terminal wipes the bar at the end of an epoch, so that the output of the user's loop has a separate line.
+    A notebook would show a new bar for each epoch, so an epoch reuses the bar of the epoch before.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -95,7 +78,6 @@ class Progress:
         self._last: tuple[Any, object] | None = None  # the bar of the last epoch, and the cell above it
 
     def update(self) -> None:
-        """Move the bar on by a step, and show its loss."""
         if self.loss is not None:
             words = f"noisy loss {noisy(self.loss, loss_std(self._plan))}"
             self.shown.set_postfix_str(words, refresh=False)
@@ -105,19 +87,20 @@ class Progress:
     def bar(
         self, title: str, first: int, stop: int, *, progress: bool | None, keep: bool = False
     ) -> Iterator[None]:
-        """Show a bar over the steps ``first``, ..., ``stop - 1``.
-
-        Args:
-            progress: whether to show a bar; None shows it in a notebook or a terminal only.
-            keep: whether the bar is for one of several epochs.
-        """
+        """Show a bar over these steps, by default in a notebook or terminal; ``keep`` it for more epochs."""
         if first >= stop or not (_is_watched() if progress is None else progress):
             yield
             return
         words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
         last = stop >= self._plan.steps
         bar = self._reused(words, stop - first) if keep else None
-        self.shown = bar = _new_bar(words, stop - first, leave=last) if bar is None else bar
+        if bar is None:
+            from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
+
+            bar = tqdm(total=stop - first, desc=words, unit="step", dynamic_ncols=True, leave=last)
+            if hasattr(bar, "container"):
+                bar.leave = True  # the last epoch may reuse it
+        self.shown = bar
         try:
             yield
         except BaseException:
@@ -144,17 +127,7 @@ class Progress:
         return bar
 
 
-def _new_bar(words: str, total: int, *, leave: bool) -> Any:
-    from tqdm.auto import tqdm  # widgets in a notebook, text elsewhere
-
-    bar = tqdm(total=total, desc=words, unit="step", dynamic_ncols=True, leave=leave)
-    if hasattr(bar, "container"):
-        bar.leave = True  # the last epoch may reuse it
-    return bar
-
-
 def _cell() -> object:
-    """Return the number of the running cell in a notebook."""
     return getattr(_shell(), "execution_count", None)
 
 
@@ -164,7 +137,6 @@ def _shell() -> Any:
 
 
 def _is_watched() -> bool:
-    """Return whether stderr is a terminal, or this process is the kernel of a notebook."""
     return getattr(_shell(), "kernel", None) is not None or (sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -179,14 +151,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Fall:
-    """A verdict on the losses of the first ``steps`` steps, the first third of the run.
-
-    ``first`` and ``later`` are the mean losses of the two halves of these steps, with the standard deviations
-    ``first_std`` and ``later_std``.  ``hardly`` says whether the losses have hardly fallen.
-
-    >>> Fall(steps=20, first=0.7, first_std=0.02, later=0.69, later_std=0.02, hardly=True).in_words()
-    'from 0.70 ± 0.02 (mean of steps 1 to 10) to 0.69 ± 0.02 (steps 11 to 20)'
-    """
+    """Mean losses of the two halves of the first third of the run, with their standard deviations."""
 
     steps: int
     first: float
@@ -196,7 +161,6 @@ class Fall:
     hardly: bool
 
     def in_words(self) -> str:
-        """Return both means and their standard deviations as text."""
         half = self.steps // 2
         return (
             f"from {noisy(self.first, self.first_std)} (mean of steps 1 to {half}) to "
@@ -205,21 +169,10 @@ class Fall:
 
 
 def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None) -> Fall | None:
-    """Judge the noisy losses of the first steps of a run.
+    """Judge the noisy losses of the first steps; None if there are too few, or one is not finite.
 
-    Args:
-        losses: the losses of the steps 1, ..., m.
-        noise: the standard deviation of the noise that the plan adds to each loss.  Sampling adds variance
-            too, which is estimated from the spread of the losses about the fitted line.
-        start: the loss before the first step, if it is public.
-
-    Returns:
-        None if there are too few losses, or one of them is not finite.
-
-    >>> fall_of([0.7, 0.68, 0.69, 0.71, 0.69, 0.7, 0.69, 0.7], 0.01).hardly
-    True
-    >>> fall_of([0.7, 0.6, 0.5, 0.5, 0.45, 0.44, 0.42, 0.4], 0.01).hardly
-    False
+    ``noise`` is the standard deviation of a loss's noise.  Sampling adds variance too, which is estimated
+    from the spread about the fitted line.  ``start`` is the loss before the first step, if it is public.
     """
     values, m = np.asarray(losses, dtype=np.float64), len(losses)
     if m < _FEWEST or not np.isfinite(values).all():
@@ -247,11 +200,7 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
 class Falling(Part):
     """Judges the noisy losses after the first third of the steps, and warns once if they have hardly fallen.
 
-    ``start`` is the public loss before the first step, if it is known.  ``why`` is the likely reason that the
-    plan's numbers suggest.
-
-    Args:
-        plan: the plan of the run.
+    ``start`` is the public loss before the first step, ``why`` the likely reason by the plan's numbers.
     """
 
     start: float | None = None
@@ -282,7 +231,6 @@ class Falling(Part):
             )
 
     def said(self) -> str:
-        """Return the statement that the loss has hardly fallen, and why; empty if it has fallen."""
         if self.fall is None or not self.fall.hardly:
             return ""
         return (

@@ -54,14 +54,7 @@ _BUCKET = 25 * 2**20
 
 
 class Ranks:
-    """The processes of a run, with the communication that a step needs; here there is one.
-
-    All ranks call each method in the same order and wait for one another.
-
-    Attributes:
-        rank: the number of this process, from 0.
-        ranks: the number of processes.
-    """
+    """The processes of a run; here one.  All call each method in the same order and wait for one another."""
 
     rank = 0
     ranks = 1
@@ -90,19 +83,15 @@ class Ranks:
         return function()
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """Call ``function`` at rank 0 alone; return its result there, and None at the other ranks.
-
-        All ranks raise its error.  In contrast to :meth:`from_first`, the result is not sent to other ranks.
-        """
+        """Call ``function`` at rank 0 alone, whose result stays there; all ranks raise its error."""
         return function()
 
     def share_secret(self, generator: Generator) -> Generator:
-        """Return a generator with the key of rank 0."""
         key, secure = self.from_first(generator.secret_state)
         return generator if self.first else Generator(key, secure=secure)
 
     def reached(self) -> AbstractContextManager[None]:
-        """Return a context that explains communication errors: another process cannot be reached."""
+        """Return a context that explains communication errors."""
         return nullcontext()
 
 
@@ -208,7 +197,6 @@ class ProcessRanks(Ranks):
         return results[0] if results else None
 
     def _failures(self, *, failed: bool) -> list[int]:
-        """Return the ranks that have failed."""
         flags = torch.zeros(self.ranks, dtype=torch.int32, device=self._device)
         flags[self.rank] = int(failed)
         dist.all_reduce(flags, group=self._group)
@@ -264,7 +252,7 @@ def _picklable(problem: BaseException | None) -> bool:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield groups of tensors to sum together: each has one type and device, and small tensors are joined."""
+    """Yield groups of tensors of one type and device to sum together."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -282,11 +270,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def check_one_process() -> None:
     """Refuse to train in one of several processes.
 
-    The check recognises a launcher by the environment variables ``WORLD_SIZE`` and ``RANK``, which
-    torch.distributed reads.  torchrun and accelerate set both, even if the script never makes a process
-    group.
-
-    >>> check_one_process()
+    torchrun and accelerate set ``WORLD_SIZE`` and ``RANK``, even if the script never makes a process group.
     """
     if dist.is_available() and dist.is_initialized() and (count := dist.get_world_size()) > 1:
         situation = f"torch.distributed has a process group of {count} processes here"
@@ -313,6 +297,7 @@ def check_one_process() -> None:
     )
 
 
+_DRAWING = ("cuda",)  # the types of devices that may draw noise themselves
 _SMALL = TILES_APART * DRAWS_PER_TILE
 _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
@@ -327,14 +312,11 @@ class Sums(Mapping[str, Tensor]):
 
     @abstractmethod
     def released(self) -> dict[str, Tensor]:
-        """Return this rank's part of the noisy sums over all ranks.  All ranks call this together."""
+        """Return this rank's part of the noisy sums over all ranks."""
 
 
 class Layout:
-    """The distribution of a model's parameters over the processes that train it.  Here each has all of them.
-
-    :class:`tacit.training.shards.Sharded` is the other one.
-    """
+    """The distribution of a model's parameters over processes: here whole, in ``shards.Sharded`` in parts."""
 
     sharded = False
     """Whether each process has only a part of the parameters."""
@@ -346,15 +328,11 @@ class Layout:
         self._ranks = ranks
 
     def whole(self) -> AbstractContextManager[None]:
-        """Return a context in which the model computes with whole parameters; all ranks enter it together."""
+        """Return a context in which the model has whole parameters; all ranks enter it together."""
         return nullcontext()
 
     def sums(self, parameters: Mapping[str, Tensor], generator: Generator, *, std: float, step: int) -> Sums:
-        """Return the buffers of a step; summed over the ranks, their noise has standard deviation ``std``.
-
-        Args:
-            parameters: the whole parameters, by name.
-        """
+        """Return a step's buffers; summed over the ranks, their noise has standard deviation ``std``."""
         device = next(iter(parameters.values())).device
         return _NoiseBuffers(parameters, generator, std, step, device, self._ranks)
 
@@ -363,10 +341,7 @@ class Layout:
         return parameters
 
     def copy_from_first(self, model: nn.Module) -> None:
-        """Overwrite the parameters and buffers that are whole at every rank with those of rank 0.
-
-        Models whose parameters or buffers differ in shape are refused.
-        """
+        """Overwrite the parameters and buffers that are whole at every rank with those of rank 0."""
         tensors = (*model.named_parameters(), *model.named_buffers())
         mine = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors}
         first = self._ranks.from_first(lambda: mine)
@@ -386,7 +361,6 @@ class Layout:
         self._ranks.copy_from_first([*model.parameters(), *model.buffers()])
 
     def local(self, tensor: Tensor) -> Tensor:
-        """Return this rank's part of a parameter."""
         return tensor
 
     def add_up(self, tensor: Tensor) -> None:
@@ -397,11 +371,9 @@ class Layout:
         check()  # each rank has the same tensors
 
     def gradients(self, released: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert a step's release to gradients of the optimizer's parameters."""
         return released
 
     def saved(self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the entries for weights and optimizer in the resume state at ``path``, for :meth:`load`."""
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
     def clean(self, path: Path, entries: Mapping[str, Any]) -> None:
@@ -410,7 +382,6 @@ class Layout:
     def load(
         self, path: Path, entries: Mapping[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
-        """Restore the weights from the entries of :meth:`saved`, and return the state of the optimizer."""
         model.load_state_dict(entries["model"])
         state: dict[str, Any] = entries["optimizer"]
         return state
@@ -418,12 +389,7 @@ class Layout:
 
 @final
 class _NoiseBuffers(Sums):
-    """A buffer of noise N(0, std^2 / R) for each parameter, drawn when the engine first accesses it.
-
-    The engine accesses a buffer when it adds that parameter's sum, small parameters first.  By then it has
-    freed the memory of earlier sums, which the buffers reuse.  A CUDA device draws the noise itself, that of
-    small parameters together.  If it cannot, a background thread draws the noise on the idle CPU.
-    """
+    """A buffer of noise N(0, std^2 / R) for each parameter, drawn when the engine first accesses it."""
 
     def __init__(
         self,
@@ -441,7 +407,7 @@ class _NoiseBuffers(Sums):
         self._drawn: dict[str, Tensor] = {}
         self._on_device: on_device.DeviceNoise | None = None
         self._ahead: NoiseAhead | None = None
-        if device.type == "cuda" and on_device.draws(parameters):
+        if device.type in _DRAWING and on_device.draws(parameters):
             self._on_device = on_device.DeviceNoise(
                 generator, parameters, std=std, step=step, rank=rank, ranks=number
             )
@@ -456,27 +422,26 @@ class _NoiseBuffers(Sums):
             elif self._ahead is not None:
                 self._drawn[name] = self._ahead.take(name)
             else:
-                self._draw(self._together_with(name))
+                self._draw(name)
         return self._drawn[name]
 
-    def _together_with(self, name: str) -> list[str]:
-        """Return ``name`` and small parameters whose noise is drawn with it, up to ``_TOGETHER`` draws."""
-        names, room = [name], _TOGETHER - self._parameters[name].numel()
+    def _draw(self, name: str) -> None:
+        # Small parameters are drawn with this one, as few operations are faster.
+        names = [name]
+        room = _TOGETHER - self._parameters[name].numel()
         for other, parameter in self._parameters.items():
             if parameter.numel() <= min(room, _SMALL) and other != name and other not in self._drawn:
                 names.append(other)
                 room -= parameter.numel()
-        return names
 
-    def _draw(self, names: list[str]) -> None:
         buffers = {}
-        for name in names:
-            parameter = self._parameters[name]
+        for each in names:
+            parameter = self._parameters[each]
             dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-            buffers[name] = torch.empty(tuple(parameter.shape), dtype=dtype)
-        self._noise.fill_each({self._index[name]: buffer for name, buffer in buffers.items()})
-        for name, buffer in buffers.items():
-            self._drawn[name] = buffer.to(self._parameters[name].device)
+            buffers[self._index[each]] = torch.empty(tuple(parameter.shape), dtype=dtype)
+        self._noise.fill_each(buffers)
+        for each, buffer in zip(names, buffers.values(), strict=True):
+            self._drawn[each] = buffer.to(self._parameters[each].device)
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
@@ -500,17 +465,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @final
 class Together(Part):
-    """The checks that all ranks perform the same run with the same model.  All ranks call them together.
-
-    Args:
-        trained: the parameters that the optimizer trains.
-        run: a weak reference to a method that returns the facts of the run, which must be the same at all
-            ranks.
-        steps: the number of steps of the plan.
-
-    Attributes:
-        agreed: whether the ranks have compared these facts and found no difference.
-    """
+    """The checks that all ranks perform the same run, whose facts ``run`` returns, with the same model."""
 
     def __init__(
         self,
@@ -536,7 +491,6 @@ class Together(Part):
             self.check_model()
 
     def _agree(self) -> None:
-        """Refuse to continue if the ranks do not belong to one run."""
         facts = self._run()
         assert facts is not None  # the session is alive, because it takes a step
         mine = self._ranks.each(facts)
@@ -554,10 +508,7 @@ class Together(Part):
         self.agreed = True
 
     def check_model(self, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Compare the optimizer's settings, the model's mode and ``weights`` with those of rank 0.
-
-        By default ``weights`` are all weights of the model.
-        """
+        """Compare the optimizer's settings, the model's mode and ``weights``, by default all, with rank 0."""
         ranks = self._ranks
         if ranks.ranks == 1:
             return
@@ -584,7 +535,7 @@ class Together(Part):
 
 @dataclass(frozen=True)
 class _Copy:
-    """The facts that ranks compare: the optimizer's settings, each module's mode, checksums of weights."""
+    """The facts that ranks compare: the optimizer's settings, each module's mode, sums of weight bits."""
 
     settings: dict[str, str]
     training: tuple[bool, ...]
@@ -592,14 +543,16 @@ class _Copy:
 
 
 def _copy(model: nn.Module, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> _Copy:
-    sums = [_checksum(tensor) for tensor in weights.values()]
+    sums = []
+    for tensor in weights.values():
+        plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        sums.append(plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64))
     numbers = torch.stack(sums).tolist() if sums else []  # one wait for the device
     training = tuple(module.training for module in model.modules())
     return _Copy(_settings(optimizer), training, dict(zip(weights, numbers, strict=True)))
 
 
 def _difference(first: _Copy, mine: _Copy) -> str:
-    """Describe how the copy of this rank differs from that of rank 0; empty if it does not."""
     if first.settings != mine.settings:
         names = [name for name in {**first.settings, **mine.settings}
                  if first.settings.get(name) != mine.settings.get(name)]  # fmt: skip
@@ -617,11 +570,6 @@ def _difference(first: _Copy, mine: _Copy) -> str:
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Return the class of the optimizer and the settings of each group of parameters, as texts.
-
-    >>> _settings(torch.optim.SGD([torch.ones(2)], lr=0.5))["lr"]
-    '0.5'
-    """
     groups, texts = optimizer.param_groups, {"the class": type(optimizer).__name__}
     for number, group in enumerate(groups):
         of = f" of group {number}" if len(groups) > 1 else ""
@@ -633,19 +581,6 @@ def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 def _text_of(setting: Any) -> str:
     plain = setting.tolist() if isinstance(setting, Tensor) else setting
     return re.sub(r" at 0x[0-9a-f]+", "", repr(plain))
-
-
-def _checksum(tensor: Tensor) -> Tensor:
-    """Sum the bits of a tensor, read as integers, on the tensor's device.
-
-    >>> one = torch.ones(2)
-    >>> bool(_checksum(one) == _checksum(torch.ones(2)))
-    True
-    >>> bool(_checksum(one) == _checksum(one.nextafter(2 * one)))
-    False
-    """
-    plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    return plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64)
 
 
 def _listed(names: list[str]) -> str:

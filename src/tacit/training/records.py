@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias, cast, final
 
 import numpy as np
@@ -58,28 +59,15 @@ _ENCODE = (
 
 
 def is_frame(value: object) -> bool:
-    """Return whether the value is a data frame or table of one of the three libraries.
-
-    >>> import pandas
-    >>> is_frame(pandas.DataFrame({"a": [1]})), is_frame(pandas.Series([1]))
-    (True, False)
-    """
     kind = type(value)  # the class, because Polars warns if the columns of a lazy frame are read
     return _is_theirs(value) and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
 
 
 def is_column(value: object) -> bool:
-    """Return whether the value is a Series or an Arrow array.
-
-    >>> import pandas
-    >>> is_column(pandas.Series([1]))
-    True
-    """
     return _is_theirs(value) and not is_frame(value) and hasattr(value, "to_numpy")
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
-    """Return the columns of a data frame by name."""
     pairs = _pairs(frame)
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
@@ -106,12 +94,7 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
 
 
 def matrix_of(frame: Any) -> NDArray[Any]:
-    """Return the d columns of a data frame, in order, as an (N, d) floating-point array; bool becomes 0 or 1.
-
-    >>> import pandas
-    >>> matrix_of(pandas.DataFrame({"a": [1, 2], "b": [0.5, 0.25]})).tolist()
-    [[1.0, 0.5], [2.0, 0.25]]
-    """
+    """Return the d columns of a data frame, in order, as (N, d) floating-point numbers."""
     columns = [(name, values_of(column, f"column {name!r}")) for name, column in _pairs(frame)]
     for name, values in columns:
         if not isinstance(values, np.ndarray):
@@ -124,15 +107,25 @@ def matrix_of(frame: Any) -> NDArray[Any]:
 
 def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
     """Return the numbers of a Series or an Arrow array, or a list of rows if each cell is a list."""
-    kind = getattr(column, "dtype", None) or getattr(column, "type", None)
-    if _has_missing(column):
+    kind: Any = getattr(column, "dtype", None) or getattr(column, "type", None)
+    if hasattr(column, "isna"):
+        missing = bool(column.isna().any())
+    else:
+        count = column.null_count
+        missing = bool(count() if callable(count) else count)
+    if missing:
         raise InvalidInput(
             f"{where} ({kind}) has missing cells. Leave such rows out or fill them by a fixed public rule, "
             'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
         )
     if str(kind) == "category":  # its values are names, even if they are numbers
         raise _not_numeric(where, "category")
-    values = _to_numpy(column, kind)
+    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # nullable pandas type, no missing cells
+        values = np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
+    elif type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
+        values = np.asarray(column.to_numpy(zero_copy_only=False))
+    else:
+        values = np.asarray(column.to_numpy())
     if values.dtype.kind in "biuf":
         return np.asarray(as_array(values, f"{where} ({kind})"))
     if values.dtype.kind == "O" and len(values) and isinstance(values[0], list | np.ndarray):
@@ -142,21 +135,6 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
 
 def _is_theirs(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES and not isinstance(value, type)
-
-
-def _has_missing(column: Any) -> bool:
-    if hasattr(column, "isna"):
-        return bool(column.isna().any())
-    count = column.null_count
-    return bool(count() if callable(count) else count)
-
-
-def _to_numpy(column: Any, kind: Any) -> NDArray[Any]:
-    if hasattr(kind, "numpy_dtype") and hasattr(column, "isna"):  # nullable pandas type, no missing cells
-        return np.asarray(column.to_numpy(dtype=kind.numpy_dtype))
-    if type(column).__module__.startswith("pyarrow") and not hasattr(column, "chunks"):
-        return np.asarray(column.to_numpy(zero_copy_only=False))
-    return np.asarray(column.to_numpy())
 
 
 def _not_numeric(where: str, kind: str) -> InvalidInput:
@@ -188,7 +166,7 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
         data = tuple(data)
     elif isinstance(data, DataLoader | Sampler):
         raise _batches(data)
-    elif not _holds_columns(data):
+    elif not (isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")):
         raise InvalidInput(
             f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
             "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset. A "
@@ -207,7 +185,6 @@ def _empty(data: object) -> InvalidInput:
 
 
 def _batches(data: DataLoader[Any] | Sampler[Any]) -> InvalidInput:
-    """Make the error for a loader or a sampler, which would choose the records of a batch."""
     sampler = data if isinstance(data, Sampler) else data.sampler
     weights = ""
     if isinstance(sampler, WeightedRandomSampler):
@@ -220,10 +197,6 @@ def _batches(data: DataLoader[Any] | Sampler[Any]) -> InvalidInput:
         f"data is a {type(data).__name__}, but a session draws the batches itself. Pass the data set, "
         f"data=loader.dataset, and a collate_fn of your own as collate.{weights}"
     )
-
-
-def _holds_columns(data: Any) -> bool:
-    return isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")
 
 
 def _column(values: Any, where: str) -> Array | list[Array]:
@@ -272,7 +245,6 @@ class Rows(Dataset[Any]):
         return rebuild(self.template, [column[position] for column in self.columns])
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield all records in bytes."""
         yield str(len(self)).encode()
         for column in self.columns:
             for row in column:
@@ -282,7 +254,6 @@ class Rows(Dataset[Any]):
 
 
 def uneven(shapes: Sequence[str]) -> InvalidInput:
-    """Make the error for parts with different numbers of rows."""
     return InvalidInput(
         f"all parts need the same leading dimension; got {'; '.join(shapes)}. Each has one row per record. "
         "For a list with one array per record, pass (data,)."
@@ -319,25 +290,15 @@ class Records(ABC):
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        """Return the tensors of the n >= 1 records at these positions, each of shape (n * rows, ...).
-
-        ``seed`` determines the random numbers that reading the records of this step draws.
-        """
+        """Return the tensors of n >= 1 records, each (n * rows, ...); ``seed`` is for draws while reading."""
 
     @abstractmethod
     def fingerprint(self, key: bytes) -> str:
-        """Return a keyed digest by which a resumed run recognises the same records.
-
-        Only the resume state holds the key.  Without the key, nobody can test a guess about the data by the
-        digest.
-        """
+        """Return a keyed digest of the records: without the key nobody can test a guess by it."""
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Yield all records as bytes, for the fingerprint by which a ledger recognises them.
-
-        Return None instead if each record would have to be read and decoded.
-        """
+        """Yield all records as bytes for a ledger; None if each would have to be decoded."""
 
     def held(self) -> tuple[Tensor, ...]:
         """Return the tensors (N, ...) that hold all records; none if they are read one by one."""
@@ -373,15 +334,7 @@ class Wrapped(Records):
 
 @final
 class ArrayRecords(Records):
-    """Tensors, arrays or memory maps with a common leading dimension N; row i is record i.
-
-    Args:
-        template: the structure of a record; by default a tuple with one row of each array.
-        floating: the type that floating-point numbers are cast to, batch by batch; None for no cast.
-
-    >>> ArrayRecords((torch.arange(5), np.ones((5, 2)))).take(np.array([0, 3]), seed=0)[0]
-    tensor([0, 3])
-    """
+    """Tensors, arrays or memory maps (N, ...), whose numbers are cast to ``floating`` batch by batch."""
 
     def __init__(
         self,
@@ -440,18 +393,8 @@ class ArrayRecords(Records):
 class DatasetRecords(Records):
     """A map-style data set whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
 
-    Its draws from Python's, NumPy's or torch's global generators are a function of ``seed`` and of the first
-    position of the batch, and these generators are unchanged afterwards.  Reading all records could take as
-    long as an epoch, so the fingerprint covers their number and 32 records that the key chooses.
-
-    Args:
-        dataset: a data set with a length, and with items by position.
-        collate: turns a list of one item into a batch of leading dimension 1; called for each item alone.
-        floating: the type that floating-point numbers are cast to; None for no cast.
-
-    >>> items = [{"x": [0.5, 2.0], "y": 1}, {"x": [1.0, 3.0], "y": 0}]
-    >>> DatasetRecords(items, floating=torch.float32).take(np.array([1]), seed=0)
-    (tensor([[1., 3.]]), tensor([0]))
+    Its draws from Python's, NumPy's or torch's global generators are a function of ``seed`` and of the
+    batch's first position.  The fingerprint covers the number of records and 32 that the key chooses.
     """
 
     def __init__(
@@ -562,17 +505,8 @@ class DatasetRecords(Records):
 def as_records(
     data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> Records:
-    """Make :class:`Records` from the data that a user passes.
+    """Make :class:`Records` from the data that a user passes; ``docs/records.md`` lists all types.
 
-    Args:
-        data: arrays, data frames, mappings and tuples of them, or a data set; ``docs/records.md`` lists all
-            types.
-        collate: turns a list of one record into a batch of leading dimension 1, for records of varying
-            length, such as :func:`tacit.collate.pad`.
-        floating: the type that floating-point numbers are cast to; None for no cast.
-
-    >>> len(as_records((torch.zeros(5, 3), np.zeros(5))))
-    5
     >>> as_records({"x": np.zeros((5, 3)), "y": [0, 1, 1, 0, 1]}).template
     {'x': 0, 'y': 1}
     """
@@ -616,14 +550,12 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the rows of a tensor, a few at a time."""
     row = max(1, tensor.element_size() * (tensor.numel() // max(1, len(tensor))))
     yield from torch.split(tensor, max(1, _CHUNK_BYTES // row))
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, NumPy and torch, and restore them afterwards."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (what data sets use)
     with torch.random.fork_rng(devices=[]):
         random.seed(seed)
@@ -656,7 +588,6 @@ class Request:
     seed: int
 
     def same(self, indices: Indices, seed: int) -> bool:
-        """Return whether this request has these records and this seed."""
         return self.seed == seed and np.array_equal(self.indices, indices)
 
 
@@ -664,14 +595,9 @@ class Request:
 class Prefetcher(Wrapped):
     """Records whose batches worker processes prefetch, at most two batches each.
 
-    Args:
-        requests: returns the batches of the run from its next step on, in the order in which the workers read
-            them; called each time the workers start.  If another batch is requested, it is read too, and the
-            workers start again.
-        workers: the number of processes.
-
-    If a worker fails to read a batch, the process that asks for the batch raises the error.  Workers ignore
-    Ctrl-C and end with the process that started them.
+    ``requests`` returns the batches from the next step on; if another is asked for, it is read and the
+    workers start again.  Who asks for a batch gets its error.  Workers ignore Ctrl-C and end with their
+    parent.
     """
 
     def __init__(self, records: Records, requests: Callable[[], Iterable[Request]], *, workers: int) -> None:
@@ -697,7 +623,7 @@ class Prefetcher(Wrapped):
         loader = DataLoader(
             _Reads(self.inner),
             batch_sampler=_Requests(self._requests),
-            collate_fn=_only,
+            collate_fn=itemgetter(0),
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
             worker_init_fn=_ignore_interrupts,
@@ -729,24 +655,17 @@ class _Reads(Dataset[Any]):
             return [(request, problem)]
 
 
-def _only(items: list[Any]) -> Any:
-    return items[0]
-
-
 def _ignore_interrupts(worker: int) -> None:
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class DrawnRecords(Records):
-    """Records whose batches were drawn before the run began, with the run's key.
-
-    The process of the run prefetches these batches without worker processes.
-    """
+    """Records whose batches were drawn before the run began, with the run's key."""
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Prepare for the records of ``step``: the next calls of :meth:`take` are for this step."""
+        """Prepare for ``step``: the next calls of :meth:`take` are for it."""
 
     @abstractmethod
     def generator_for(self, plan: Plan) -> Generator:

@@ -54,16 +54,7 @@ _GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()
 
 @final
 class GuardedOptimizer:
-    """Takes the steps of ``optimizer`` on the parameters ``trained``, and refuses all other steps on them.
-
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> _ = model.weight.data.zero_()
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    >>> guarded = GuardedOptimizer(optimizer, dict(model.named_parameters()))
-    >>> guarded.step({"weight": torch.ones(1, 2)})
-    >>> model.weight.detach()
-    tensor([[-1., -1.]])
-    """
+    """Takes the steps of ``optimizer`` on the parameters ``trained``, and refuses all other steps on them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
         self.optimizer = optimizer
@@ -74,11 +65,7 @@ class GuardedOptimizer:
         _GUARDS.add(self)
 
     def step(self, gradients: dict[str, Tensor]) -> None:
-        """Take the optimizer's step with these gradients by name, and leave no gradient on the parameters.
-
-        The method empties the dictionary.  A gradient of the parameter's type is used without a copy.
-        Otherwise it is cast to that type, and the original is freed before the next cast, to save memory.
-        """
+        """Take a step with these gradients, which are taken from the dictionary, and leave none behind."""
         for name, parameter in self._trained.items():
             gradient = gradients.pop(name)
             same = gradient.dtype == parameter.dtype
@@ -92,7 +79,6 @@ class GuardedOptimizer:
                 parameter.grad = None
 
     def check_no_gradients(self) -> None:
-        """Refuse to continue while parameters have gradients, which the optimizer might use without noise."""
         stray = [name for name, p in self._trained.items() if p.grad is not None]
         others = (p for group in self.optimizer.param_groups for p in group["params"])
         if not stray and any(p.grad is not None for p in others):
@@ -119,7 +105,6 @@ class GuardedOptimizer:
                     self.optimizer.state[parameter][name] = value.clone().to(device)
 
     def check_step_of(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse a step of ``optimizer`` that would change the trained parameters without noise."""
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
                 "optimizer.step() was called outside the private session. Its gradient is neither clipped "
@@ -139,7 +124,6 @@ class GuardedOptimizer:
             )
 
     def _check_hooks(self) -> None:
-        """Refuse an optimizer without step hooks, such as a wrapper that does not derive from Optimizer."""
         if hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
             return
         kind, attributes = type(self.optimizer).__name__, getattr(self.optimizer, "__dict__", {})
@@ -186,7 +170,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-    """Let all guards check a step of ``optimizer``; torch calls this before each step of any optimizer."""
+    """Let all guards check a step; torch calls this before each step of any optimizer."""
     del arguments
     for guard in _GUARDS:
         guard.check_step_of(optimizer)
@@ -228,10 +212,7 @@ class NoiseReuse(Part):
 
 
 def check_release(generator: Generator, step: int, gradients: Mapping[str, Tensor]) -> None:
-    """Refuse noisy ``gradients`` for ``step`` that differ from those released before under this key.
-
-    A key from :mod:`tacit.testing` promises nothing, so tests may reuse it.
-    """
+    """Refuse another release than before for ``step`` and this key; a test key promises nothing."""
     key, secure = generator.secret_state()
     if not secure:
         return
@@ -307,20 +288,7 @@ def _weights(count: int, device: torch.device) -> Tensor:
 class AveragedWeights(Part):
     """Averages the weights: ``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))``.
 
-    De et al. use this average (2204.13650, section 3.3).
-
-    **Guarantee**
-
-    * The average is a function of the released weights alone, so it costs nothing and the same statement
-      covers it.
-
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.constant_(model.weight, 0.0)
-    >>> average = AveragedWeights(model, decay=0.9)
-    >>> _ = nn.init.constant_(model.weight, 1.0)
-    >>> average.update(model, steps_done=1)  # early on, the last weights count for more
-    >>> round(average.applied_to(model).weight.item(), 3)
-    0.818
+    De et al. (2204.13650, section 3.3).  A function of released weights costs nothing.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -329,7 +297,6 @@ class AveragedWeights(Part):
         self._weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
 
     def applied_to(self, model: nn.Module) -> nn.Module:
-        """Return a copy of ``model`` with the averaged weights; the model itself is unchanged."""
         averaged = copy.deepcopy(model)
         with torch.no_grad():
             for name, parameter in averaged.named_parameters():
@@ -338,7 +305,6 @@ class AveragedWeights(Part):
         return averaged
 
     def update(self, model: nn.Module, steps_done: int) -> None:
-        """Add the weights after ``steps_done`` steps to the average."""
         momentum = min(self._decay, (1 + steps_done) / (10 + steps_done))
         current = dict(model.named_parameters())
         with torch.no_grad():
@@ -362,11 +328,7 @@ class AveragedWeights(Part):
 def check_weights(
     trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer, layout: Layout
 ) -> None:
-    """Refuse to continue with NaN or infinite weights, because no later gradient would count.
-
-    The function checks the first ten steps and then every tenth, because for a small model a check takes
-    almost as long as a step.
-    """
+    """Refuse NaN or infinite weights after the first ten steps and every tenth, as a check takes long."""
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return
     with torch.no_grad():
@@ -399,10 +361,7 @@ def check_weights(
 
 @final
 class Divergence(Part):
-    """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report.
-
-    The warning depends on the mean of enough losses for a standard error of 2 % of the bound.
-    """
+    """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report."""
 
     def __init__(
         self,

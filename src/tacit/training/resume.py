@@ -3,14 +3,9 @@
 Resuming with another loss would add the same noise to another sum.  A digest covers code (without file names,
 line numbers, comments and docstrings) and the values that it reads, as these are when the session is made:
 the user's functions and classes in full, and those of libraries (all that is installed) by name and version.
-
-**Guarantee**
-
-* Losses have different digests if they differ in code, or in one of these: defaults, bound arguments,
-  variables of the enclosing functions, global variables, attributes of their objects and modules.  This holds
-  for values that are numbers, texts, types, tensors, arrays or functions, or lists, dictionaries and sets of
-  them.
-* The digest is the same in another process, whatever the addresses in memory and the order of sets.
+It differs if code, defaults, bound arguments, enclosing or global variables, or attributes of their objects
+and modules differ, as numbers, texts, types, tensors, arrays, functions or collections of them; and it is the
+same in another process.
 
 **Not covered**
 
@@ -100,7 +95,6 @@ class Reader:
         self._done: dict[int, tuple[object, bytes]] = {}  # keeps the values alive, so that ids stay unique
 
     def of(self, value: object) -> bytes:
-        """Return the digest of any value."""
         number = id(value)
         if number in self._done:
             return self._done[number][1]
@@ -152,7 +146,9 @@ class Reader:
             case partial():
                 return ["partial", *map(self.of, (value.func, value.args, value.keywords))]
             case types.BuiltinFunctionType():
-                return [self._named(value.__module__, value.__qualname__), self._receiver(value.__self__)]
+                bound = value.__self__
+                receiver = b"" if isinstance(bound, types.ModuleType | type) else self.of(bound)
+                return [self._named(value.__module__, value.__qualname__), receiver]
             case staticmethod() | classmethod():
                 return ["function of a class", self.of(value.__func__)]
             case property():
@@ -200,14 +196,10 @@ class Reader:
         except ValueError:  # the cell is still empty
             return "empty"
 
-    def _receiver(self, value: object) -> bytes:
-        return b"" if isinstance(value, types.ModuleType | type) else self.of(value)
-
     def _class(self, kind: type[Any], *, exists: bool, every: bool = False) -> Iterator[Piece]:
         """Yield the code of a class.
 
-        ``every`` adds methods that no code names, because a library may call them.  ``exists`` says that an
-        object of the class already exists, so that its constructor no longer matters.
+        ``every`` adds methods that no code names; with ``exists`` its constructor no longer matters.
         """
         for base in kind.__mro__:
             if _is_library(base.__module__):
@@ -340,7 +332,6 @@ def _is_installed(file: str) -> bool:
 
 
 def _is_library(module: str) -> bool:
-    """Return whether a module belongs to the standard library or is installed."""
     top = module.partition(".")[0]
     for name in (module, top):
         file = vars(sys.modules[name]).get("__file__") if name in sys.modules else None
@@ -396,11 +387,7 @@ class Identity:
 
 @final
 class Code(Part):
-    """The digests of loss, model, augmentation and collate function, as they are before the first call.
-
-    Args:
-        model, loss, augmentation, collate: the arguments of the session.
-    """
+    """The digests of loss, model, augmentation and collate function, as they are before the first call."""
 
     def __init__(self, model: nn.Module, loss: object, augmentation: object, collate: object) -> None:
         self._code = {
@@ -446,17 +433,11 @@ _LONGEST = 120  # characters of a model that a message shows
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe the facts of a run that differ from before, with both values.
-
-    For records, losses and code only digests are known, so their values are not shown.
+    """Describe the facts of a run that differ from before, with both values, or without them for digests.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
-    >>> differences(before, {**before, "loss": "2e"})
-    ['the loss (its code, or a value that it reads)']
     >>> differences(before, {"loss": "2e", "versions": now})  # each version compiles differently
     ['the version of python (3.11, now 3.12)']
-    >>> differences({"ema": None, "versions": {}}, {"ema": 0.9, "versions": {}})
-    ['ema_decay (was None, is 0.9)']
     """
     then, today = before["versions"], now["versions"]
     changed = [name for name in then if name in today and then[name] != today[name]]
@@ -473,7 +454,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _change_of(fact: str, before: Any, now: Any) -> str:
-    """Describe the old and the new value of a fact; empty for facts that are digests."""
     match fact:
         case "plan":
             return _changes(_arguments(before), _arguments(now))
@@ -496,11 +476,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _arguments(call: str) -> dict[str, str]:
-    """Read the arguments from the ``repr`` of a plan, by name.
-
-    >>> _arguments("Plan(adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, clipping=FlatClipping(norm=1.0))")
-    {'adjacency': "'add-remove'", 'clipping': 'FlatClipping(norm=1.0)'}
-    """
+    """Read the arguments from the ``repr`` of a plan, by name."""
     plain = re.sub(r"<\w+\.\w+: ('[^']*')>", r"\1", call)  # the repr of an adjacency
     tree = ast.parse(plain, mode="eval").body
     keywords = tree.keywords if isinstance(tree, ast.Call) else []
@@ -519,7 +495,6 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def add_to_state(path: Path, key: bytes, facts: Mapping[str, Any]) -> None:
-    """Add ``facts`` to the resume state at ``path``, if it still exists and has this ``key``."""
     if path.exists() and (state := load_state(path))["key"] == key:
         save_state(path, {**state, **facts})
 
@@ -554,7 +529,6 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse the state at ``path`` if the facts of its run, ``before``, differ from the facts ``now``."""
     if differing := differences(before, now):
         raise PrivacyRefusal(
             f"the resume state {path} belongs to another run. These differ: {', '.join(differing)}. "
@@ -564,12 +538,10 @@ def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str
 
 
 def is_trained_on(path: Path, records: Records) -> bool:
-    """Return whether the run with the state at ``path`` was trained on ``records``, by its keyed digest."""
     state = load_state(path)
     return bool(json.loads(state["run"])["records"] == records.fingerprint(state["key"]))
 
 
 def saved_generator(path: Path | str) -> Generator:
-    """Return the generator of a saved run, which draws the same random numbers again."""
     state = load_state(Path(path))
     return Generator(state["key"], secure=state["secure"])

@@ -71,7 +71,6 @@ _NEEDED = ("model", "plan", "memory")
 
 
 def check_kinds(arguments: object) -> None:
-    """Refuse arguments of a wrong type; optional arguments may be None."""
     for name, (kind, words) in _KINDS.items():
         value = getattr(arguments, name)
         if isinstance(value, kind) or (value is None and name not in _NEEDED):
@@ -81,7 +80,6 @@ def check_kinds(arguments: object) -> None:
 
 
 def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
-    """Refuse arguments that a session does not support for a sharded model."""
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
             "ema_decay does not support a model sharded by fully_shard. It makes a copy of the model, and "
@@ -96,7 +94,6 @@ def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
 
 
 def check_ready(model: nn.Module, layout: Layout) -> None:
-    """Refuse a model that is not ready to train."""
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise UnsupportedModel(
@@ -127,7 +124,7 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
 
 
 def _check_finite(parameters: Mapping[str, Tensor]) -> None:
-    """Refuse NaN and infinite values; if all are finite, the host waits for the device only once."""
+    """Refuse NaN and infinite values, with one wait for the device if all are finite."""
     real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters.values()]
     sums = [p.sum(dtype=torch.float32).to(real[0].device) for p in real]
     if not sums or math.isfinite(torch.stack(sums).sum()):  # else a value is not finite, or the sum overflows
@@ -141,10 +138,7 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
 
 
 def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
-    """Return the loss in the form that the engines call, with the tensors of records as arguments.
-
-    The structure of a data set's records is known only when the first step reads its first item.
-    """
+    """Return the loss as engines call it; records of a data set show their structure in the first step."""
     if items is None:
         check_loss_takes(loss, records.template)
         if is_positional(records.template):
@@ -155,11 +149,7 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 def key_of_run(
     generator: Generator | None, plan: Plan, batches: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
-    """Return the generator of a run.
-
-    It is that of the batches drawn beforehand, if there are any, else that of the charges, else
-    ``generator``, else a fresh one.
-    """
+    """Return the generator of batches drawn beforehand, else of charges, else the given, else a new one."""
     if batches is not None:
         drawn_by = batches.generator_for(plan)
         if generator is not None and generator.secret_state() != drawn_by.secret_state():
@@ -188,7 +178,6 @@ def key_of_run(
 def make_engine(
     name: str, model: nn.Module, loss: PerExampleLoss, plan: Plan, memory: MemoryBudget, rows: int
 ) -> GradientEngine:
-    """Make the engine called ``name``, for records of ``rows`` rows."""
     views = plan.views * rows
     if check_in("engine", name, ("fast", "reference")) == "fast":
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
@@ -202,13 +191,7 @@ def make_engine(
 
 @final
 class FirstRecords(Part):
-    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records.
-
-    Args:
-        records: the records of the data, without canaries.
-        items: the records again if they are a data set, whose items must be checked; else None.
-        loss: the user's loss.
-    """
+    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records."""
 
     def __init__(
         self,
@@ -267,9 +250,8 @@ class Arguments:
 class Run:
     """A run: the parts of a session, and how far it has come.
 
-    ``done`` is the number of steps taken, ``thresholds`` (G,) are the clipping thresholds of the next step,
-    and ``generator`` is that of the run.  ``torn`` is True if the last step was cut short while it changed
-    the weights.
+    ``thresholds`` (G,) are those of the next step.  ``torn``: the last step was cut short while it changed
+    weights.
     """
 
     def __init__(self, arguments: Arguments) -> None:
@@ -403,11 +385,9 @@ class Run:
 
     @property
     def noise_on_device(self) -> bool:
-        """True if the training device draws the noise."""
         return not self.layout.sharded and on_device.draws(self.trained)
 
     def step(self, step: int) -> float | None:
-        """Take a private step and the optimizer's step with its gradients; return the noisy loss."""
         if not self._ranks_are_given:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
@@ -434,7 +414,6 @@ class Run:
             return release.loss
 
     def check_whole(self) -> None:
-        """Refuse to continue after a step that was cut short while it changed the weights."""
         if self.torn:
             raise PrivacyRefusal(
                 f"step {self.done - 1} was cut short while the optimizer changed the weights. It can "
@@ -444,7 +423,6 @@ class Run:
             )
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
-        """Write the resume state; all ranks call this together."""
         self.check_whole()
         self.together.check_model()
         entries = self.layout.saved(path, self.model, self.optimizer.optimizer)
@@ -494,7 +472,6 @@ class Run:
         return self.identity(self.generator.secret_state()[0]) | {"done": self.done}
 
     def identity(self, key: bytes) -> dict[str, Any]:
-        """Return the facts that must be the same if a step is repeated."""
         shapes = {name: tuple(p.shape) for name, p in self.trained.items()}
         facts: dict[str, Any] = {
             "plan": repr(self.plan),

@@ -154,7 +154,6 @@ def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
 
 
 def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
-    """Turn the stored release into score and interval."""
     if not isinstance(answer, dict):
         raise PrivacyRefusal(
             f"the ledger's score of the run cannot be read: {answer!r}. Read the ledger with the version of "
@@ -174,15 +173,9 @@ def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
 def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> tuple[float, float, float]:
     """Return R / (R + W) in [0, 1], and an interval that contains the noiseless share in 95 % of releases.
 
-    Args:
-        right, wrong: R and W.
-        noise: s.
-        grid: R and W are rounded to multiples of 1 / grid.
-
     If the true share is p, (1 - p) R - p W has mean 0 and standard deviation s sqrt((1 - p)^2 + p^2), apart
-    from rounding.  The interval contains all p at which this value is within the central 95 % of its
-    distribution (Fieller 1954).  Within an interval of p, the standard deviation is largest at one of the
-    ends.  This largest value gives a narrower interval, which the function uses for the next iteration.
+    from rounding to 1 / ``grid``.  The interval has all p at which it is in the central 95 % (Fieller 1954).
+    Within an interval the deviation is largest at an end, which gives a narrower one for the next iteration.
 
     >>> value, low, high = share_of(180.0, 20.0, 5.0)
     >>> value, round(low, 3), round(high, 3)
@@ -204,13 +197,7 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class SelectedCandidate(Generic[Candidate]):
-    """The best run: its ``candidate``, ``model`` and ``score``, and the ``event`` that was charged.
-
-    >>> from tacit.events import Gaussian
-    >>> event = PrivateSelection(Gaussian(4.0), distribution="poisson", mean=3.0)
-    >>> SelectedCandidate(0.1, nn.Linear(2, 2), score=0.9, event=event).candidate
-    0.1
-    """
+    """The best run: its ``candidate``, ``model`` and ``score``, and the ``event`` that was charged."""
 
     candidate: Candidate
     model: nn.Module
@@ -306,7 +293,9 @@ def select_candidate(
         if trial == 0:
             register(ledger, dataset, session.content(), block=block)
         model = _trained(session, plan, trained)
-        value = _comparable(score(model))
+        value = float(score(model))
+        if math.isnan(value):
+            value = -math.inf  # an error for a failed run would stop the others
         if best is None or value > best.score:
             best = SelectedCandidate(candidate, model, value, event)
     answer: dict[str, Json] | None = (
@@ -343,19 +332,8 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     return session.current_model
 
 
-def _comparable(score: float) -> float:
-    """Return the score, or the lowest for NaN, because an error for a failed run would stop the others."""
-    return -math.inf if math.isnan(score) else float(score)
-
-
 def draw_trials(event: PrivateSelection) -> int:
-    """Draw the number of runs from the event's distribution, by the operating system's randomness.
-
-    >>> from tacit.events import Gaussian
-    >>> event = PrivateSelection(Gaussian(8.0), distribution="negative-binomial", mean=10, shape=1.0)
-    >>> draw_trials(event) >= 1
-    True
-    """
+    """Draw the number of runs from the event's distribution, by the operating system's randomness."""
     least, law = law_of_trials(event)
     uniform = secrets.randbits(53) / 2.0**53
     below, count = 0.0, least
@@ -375,13 +353,7 @@ def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
         P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
         P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
 
-    The code computes with c = log(1/gamma).  The iterator ends before the first probability that is too small
-    for a float.
-
-    >>> from tacit.events import Gaussian
-    >>> least, law = law_of_trials(PrivateSelection(Gaussian(8.0), "negative-binomial", mean=4, shape=1.0))
-    >>> least, [round(next(law), 4) for _ in range(3)]
-    (1, [0.25, 0.1875, 0.1406])
+    The code computes with c = log(1/gamma), and ends before the first probability that a float cannot hold.
     """
     if event.shape is None:
         none = math.exp(-event.mean)

@@ -1,15 +1,13 @@
-"""The session, with which a user's own loop trains privately by one call per step.  Long: its guarantee is.
+"""The session, with which a user's own loop trains privately by one call per step.
 
-The session holds everything that the guarantee depends on (plan, records, key, position).  It gives the loop
-step tickets, which hold no data.  Neither records nor values before noise pass through the user's loop.
+It holds all that the guarantee depends on, and gives the loop step tickets, which hold no data.
 
 **Guarantee**
 
 * The session performs the plan's steps in order and each at most once.  The first ``steps_done`` steps cost
   :attr:`PrivateSession.epsilon`.
-* The session refuses further steps when the plan's steps are done.  While it exists, it also refuses a step
-  that other code takes with its optimizer or with a second optimizer, so only noisy gradients change the
-  model.
+* While it exists, it refuses a step that other code takes with its optimizer or with a second optimizer, so
+  only noisy gradients change the model.
 * In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
   processes take each step together and release it once (:mod:`tacit.training.ranks`).
 * A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
@@ -300,7 +298,6 @@ class PrivateSession:
                     )
 
     def _is_paid_for(self) -> bool:
-        """Return whether the next step is charged to the ledger; a refusal ends a run that has begun."""
         paid = self._run.payment.is_paid(self._run.done)
         if not paid:
             self._run.together.check_model()
@@ -320,7 +317,24 @@ class PrivateSession:
             TacitError: the GPU failed; nothing of the step was released.
             InvalidInput: CUDA is out of memory even with one record at a time.
         """
-        self._check_ticket(ticket)
+        self._run.check_whole()
+        if self._run.done >= self.plan.steps:
+            raise BudgetExceeded(
+                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
+                "is spent. Make a plan with more steps before the run starts."
+            )
+        if not isinstance(ticket, StepTicket):
+            raise InvalidInput(
+                "step takes the ticket that session.batches() or session.epoch() gives; got "
+                f"{type(ticket).__name__}."
+            )
+        if ticket.step != self._run.done:
+            raise PrivacyRefusal(
+                f"ticket {ticket.step} is not that of the session's next step, {self._run.done}. Pass each "
+                "ticket of session.batches() to session.step once, in order."
+            )
+        self._run.optimizer.check_no_gradients()
+
         return StepReport(ticket.step, loss=self._run.step(ticket.step))
 
     def _repr_html_(self) -> str:
@@ -387,22 +401,3 @@ class PrivateSession:
             ProcessLost: another rank failed.  All ranks read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))
-
-    def _check_ticket(self, ticket: StepTicket) -> None:
-        self._run.check_whole()
-        if self._run.done >= self.plan.steps:
-            raise BudgetExceeded(
-                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
-                "is spent. Make a plan with more steps before the run starts."
-            )
-        if not isinstance(ticket, StepTicket):
-            raise InvalidInput(
-                "step takes the ticket that session.batches() or session.epoch() gives; got "
-                f"{type(ticket).__name__}."
-            )
-        if ticket.step != self._run.done:
-            raise PrivacyRefusal(
-                f"ticket {ticket.step} is not that of the session's next step, {self._run.done}. Pass each "
-                "ticket of session.batches() to session.step once, in order."
-            )
-        self._run.optimizer.check_no_gradients()

@@ -43,7 +43,6 @@ from tacit.training.ranks import Layout, Ranks, Sums
 
 
 def is_distributed(model: nn.Module) -> bool:
-    """Return whether a parameter of the model is sharded, or a module gathers parameters."""
     if not dist.is_available() or not dist.is_initialized():
         return False  # without a process group there are no shards
     from torch.distributed.fsdp import FSDPModule
@@ -55,7 +54,6 @@ def is_distributed(model: nn.Module) -> bool:
 
 
 def is_dtensor(tensor: object) -> bool:
-    """Return whether a tensor is distributed, so that each process has a part of it."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
@@ -148,12 +146,6 @@ _TOGETHER = 25 * 2**20
 
 
 def layout_of(model: nn.Module, ranks: Ranks) -> Layout:
-    """Return the layout of the parameters of ``model`` in the processes of ``ranks``.
-
-    >>> from tacit.training.ranks import Alone
-    >>> layout_of(nn.Linear(2, 1), Alone()).sharded
-    False
-    """
     if not is_distributed(model):
         return Layout(ranks)
     return Sharded(model, ranks)
@@ -241,13 +233,11 @@ class Sharded(Layout):
         return state
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return parameters and buffers as they are stored between passes."""
         tensors = {**self.parameters, **self.buffers}
         return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def _sharded(rows: Tensor, like: Any) -> Tensor:
-    """Return a tensor sharded in the same way as ``like``, from the rows of this rank."""
     from torch.distributed.tensor import DTensor
 
     rows, mesh = rows.to(like.to_local().device), like.device_mesh
@@ -284,10 +274,7 @@ class _ShardSums(Sums):
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
-        """The noise of this rank's rows.
-
-        If this property is not read, :meth:`released` draws the noise, one parameter at a time.
-        """
+        """The noise of this rank's rows; unread, it is drawn in :meth:`released`, one at a time."""
         if not self._drawn:
             self._drawn = {name: self._draw(name) for name in self._trained}
         return self._drawn
@@ -317,7 +304,6 @@ class _ShardSums(Sums):
         return noise.to(raw_rows.device).add_(raw_rows[: noise.numel()].view_as(noise))
 
     def _draw(self, name: str) -> Tensor:
-        """Draw the noise of this rank's rows of a parameter."""
         local = self._trained[name].to_local()
         whole = self._trained[name].shape
         noise = torch.empty(tuple(local.shape), dtype=self._type(name))
@@ -331,10 +317,7 @@ class _ShardSums(Sums):
         return torch.float64 if self._trained[name].dtype == torch.float64 else torch.float32
 
     def _pieces(self) -> Iterator[list[str]]:
-        """Yield groups of names whose sums are reduced together: small sums of one type form a group.
-
-        The groups are the same at all ranks.
-        """
+        """Yield the names whose sums are reduced together, the same at all ranks."""
         piece: list[str] = []
         room = 0
         for name, parameter in self._trained.items():
@@ -351,12 +334,7 @@ class _ShardSums(Sums):
 
 
 def _by_rank(whole: Tensor, ranks: int) -> Tensor:
-    """Reshape a tensor to (R, ...): the m rows of each rank in one row, padded with zeros if there are fewer.
-
-    >>> _by_rank(torch.arange(3.0), 2)
-    tensor([[0., 1.],
-            [2., 0.]])
-    """
+    """Reshape a tensor to (R, ...): the m rows of each rank in one row, padded with zeros."""
     m = -(-whole.shape[0] // ranks)
     if missing := m * ranks - whole.shape[0]:
         whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
@@ -364,7 +342,6 @@ def _by_rank(whole: Tensor, ranks: int) -> Tensor:
 
 
 def _reduce_scatter(out: Tensor, raw_sums: Tensor, group: dist.ProcessGroup) -> None:
-    """Write this rank's part of the sum of ``raw_sums`` over the ranks to ``out``."""
     by_name = vars(dist)  # newer versions of torch warn about the older of the two names
     reduce = by_name.get("reduce_scatter_single") or by_name["reduce_scatter_tensor"]
     reduce(out, raw_sums, op=dist.ReduceOp.SUM, group=group)
@@ -414,7 +391,6 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def new_folder(path: Path) -> str:
-    """Make a folder next to ``path``, readable by its owner alone, and return its name."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = path.parent / f"{path.name}.shards-{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700)
@@ -439,7 +415,6 @@ def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
 
 
 def remove_others(path: Path, folder: str) -> None:
-    """Remove the folders of earlier saves to ``path``."""
     for other in path.parent.iterdir():
         if other.name.startswith(f"{path.name}.shards-") and other.name != folder:
             shutil.rmtree(other, ignore_errors=True)

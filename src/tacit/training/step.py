@@ -70,19 +70,9 @@ class PhysicalBatch(Part):
     """The physical batch size of each step: the most records of the expected batch in memory at once.
 
     Args:
-        size: the user's ``physical_batch_size``.
-        expected: the expected batch size, over all ranks.
         find: whether the device has separate memory, so that ``"auto"`` tests how many records fit.
-        fits: ``fits(size, step, indices)`` returns whether ``size`` records of zeros fit.  It reads one of
-            the participants at ``indices`` for its shape.  All ranks call it together and get the same
-            answer.
-        draws: returns whether the model or the loss may draw random numbers.
-
-    >>> from tacit.training.ranks import Alone
-    >>> size = PhysicalBatch(512, 64, Alone(), find=False, fits=lambda *_: True, draws=lambda: False)
-    >>> size.halve(3)
-    >>> size.at(2), size.at(3), size.at(4)
-    (512, 256, 256)
+        fits: says whether ``size`` records of zeros fit; all ranks call it together.
+        draws: says whether the model or the loss may draw random numbers.
     """
 
     def __init__(
@@ -108,7 +98,6 @@ class PhysicalBatch(Part):
         """The last file that this run was saved to or loaded from, and its key."""
 
     def at(self, step: int) -> int:
-        """Return the physical batch size of ``step``."""
         begun = [first for first in self._sizes if first <= step]
         return self._sizes[max(begun)] if begun else _DEFAULT  # no record has taken part so far
 
@@ -119,7 +108,6 @@ class PhysicalBatch(Part):
             empty_cache()
 
     def halve(self, step: int) -> None:
-        """Halve the physical batch size from ``step`` on."""
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
@@ -177,20 +165,12 @@ class PhysicalBatch(Part):
 
 
 def covering(expected: float) -> int:
-    """Return a size that few samples exceed, if a sample has ``expected`` records on average.
-
-    >>> covering(64)
-    96
-    """
+    """Return a size that few samples exceed, if a sample has ``expected`` records on average."""
     return math.ceil(expected + 4 * math.sqrt(expected))
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """Find approximately the largest size up to ``most`` that ``fits``; return 1 if none fits.
-
-    >>> largest(lambda size: size <= 11, 64), largest(lambda size: True, 48), largest(lambda size: False, 48)
-    (11, 48, 1)
-    """
+    """Find approximately the largest size up to ``most`` that ``fits``, or 1."""
     fitting, size = 0, 1
     while fitting < most and fits(size):
         fitting, size = size, min(2 * size, most)
@@ -201,13 +181,7 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tuple[float, ...]:
-    """Return the results of ``function`` and a 0; if the device lacks memory, ``numbers`` zeros and a 1.
-
-    The sum of the last number over the ranks says whether any of them lacked memory.
-
-    >>> within_memory(lambda: (2.0, 3.0), 2)
-    (2.0, 3.0, 0.0)
-    """
+    """Return the results of ``function`` and a 0; if the device lacks memory, ``numbers`` zeros and a 1."""
     try:
         return (*function(), 0.0)
     except RuntimeError as problem:
@@ -218,17 +192,12 @@ def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tu
 
 
 def empty_cache() -> None:
-    """Return unused memory to the device."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate CUDA memory that stays reserved while a size is tested.
-
-    It is the margin that ``"auto"`` leaves free.  If the optimizer has no state yet, it includes room for the
-    state: two numbers for each weight, as AdamW needs.
-    """
+    """Allocate the margin that ``"auto"`` leaves free, and room for two numbers a weight, as AdamW needs."""
     if not weights[0].is_cuda:
         return []
     device = weights[0].device
@@ -266,11 +235,7 @@ _NO_RECORDS = (
 
 @dataclass(frozen=True)
 class StepReport:
-    """The public result of a step; ``loss`` is noisy and accounted for, or None without a loss report.
-
-    >>> StepReport(step=0, loss=None)
-    StepReport(step=0, loss=None)
-    """
+    """The public result of a step; ``loss`` is noisy and accounted for, or None without a loss report."""
 
     step: int
     loss: float | None
@@ -278,13 +243,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """The release of a step; the step's event accounts for all of it.
-
-    Attributes:
-        gradients: maps parameter names to noisy mean gradients, in the type of the accumulator.
-        thresholds: (G,) thresholds of the next step.
-        loss: noisy mean loss over the expected batch, or None without a loss report.
-    """
+    """The release of a step, all of it accounted for; ``thresholds`` are those of the next step."""
 
     gradients: dict[str, Tensor]
     thresholds: list[float]
@@ -292,16 +251,7 @@ class NoisyStep:
 
 
 class Performed(Protocol):
-    """The run as its steps see it (:class:`tacit.training.run.Run`).
-
-    Attributes:
-        thresholds: (G,) the clipping thresholds of the step.
-        physical: the most records in memory at once, in each step.
-        layout: how the parameters are stored: whole, or in shards.  If they are in shards, each rank gets the
-            gradients of its shards.
-        correlated: the source of noise that is correlated in time; None for independent noise.
-        trained: the parameters that the optimizer trains.
-    """
+    """The run as its steps see it (:class:`tacit.training.run.Run`)."""
 
     plan: Plan
     engine: GradientEngine
@@ -321,7 +271,6 @@ class Performed(Protocol):
 
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
-    """Perform step ``step`` of the plan on its participants, the records at ``indices``."""
     while True:
         release = _attempt(run, step, indices)
         if release is not None:
@@ -330,7 +279,7 @@ def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
 
 
 def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
-    """Try to compute the step; if a rank has too little memory, return None and release nothing."""
+    """Compute the step; if a rank has too little memory, return None and release nothing."""
     plan, engine, generator, thresholds = run.plan, run.engine, run.generator, run.thresholds
     records, augmentation = run.records, run.augmentation
     scale = 1.0 / plan.expected_batch_size
@@ -385,14 +334,15 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     """Return whether steps of physical size ``size`` fit in memory at every rank, with some to spare.
 
-    The step is on as many records of zeros as a physical batch has if the draw is far above the expected one.
-    The first of the records at ``indices`` is read for shapes and types, which all records share.  The
-    gradients of the zeros are clipped and summed as in a step, and the sum is discarded.
+    The step is on records of zeros, as many as few draws exceed.  One participant is read for its shape.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
+    # Few of this rank's draws exceed this number; with a largest batch, none does.
+    share = _public_share(run)
+    largest_share = share if isinstance(plan.sampling, TruncatedPoissonSampling) else covering(share)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
     one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
-    records = math.ceil(_largest_share(run) / math.ceil(_public_share(run) / size))
+    records = math.ceil(largest_share / math.ceil(share / size))
 
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
@@ -415,13 +365,12 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
 
 
 def device_of(engine: GradientEngine) -> torch.device:
-    """Return the device of an engine's model."""
     return next(iter(engine.parameters.values())).device
 
 
 @lru_cache(maxsize=16)
 def _limits(thresholds: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return the (G,) thresholds as a tensor, cached because most runs use the same ones in each step."""
+    """Return the (G,) thresholds as a tensor; most runs have the same ones in each step."""
     return torch.tensor(thresholds, dtype=torch.float64, device=device)
 
 
@@ -436,8 +385,7 @@ class _Part:
 def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
     """Yield this rank's physical batches, into which its share of the participants is divided evenly.
 
-    It gets every R-th participant. The number of batches is public: it follows from the plan and from the
-    physical batch size. A loss may count its calls, so the drawn number of records must not decide it.
+    Their number is public, as it follows from plan and physical batch size: a loss may count its calls.
     """
     ranks = run.ranks
     batches = math.ceil(_public_share(run) / run.physical.at(step))
@@ -458,19 +406,12 @@ def _public_share(run: Performed) -> int:
     return max(1, math.ceil(of_all / run.ranks.ranks))
 
 
-def _largest_share(run: Performed) -> int:
-    """Return a number of records that few of this rank's draws exceed; with a largest batch, none does."""
-    share = _public_share(run)
-    return share if isinstance(run.plan.sampling, TruncatedPoissonSampling) else covering(share)
-
-
 def _reading_seed(generator: Generator, step: int) -> int:
     """Return the 63-bit seed of the random numbers that reading a step's records draws."""
     return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 
 def requests(run: Performed, steps: range) -> Iterator[Request]:
-    """Yield the batches that this rank will read in these ``steps``, in order."""
     for step in steps:
         indices = run.participants(step)
         for part in _parts(run, step, len(indices)):
@@ -489,7 +430,7 @@ def _views(
 
 @contextmanager
 def _model_randomness(generator: Generator, step: int, index: int, device: torch.device) -> Iterator[None]:
-    """Seed dropout and similar draws from the run's key; afterwards restore torch's global generators."""
+    """Seed dropout and similar draws from the run's key; afterwards restore torch's generators."""
     seed = generator.word(purpose=Purpose.MODEL, step=step, index=index) >> 1
     with torch.random.fork_rng(devices=[device]) if device.type == "cuda" else nullcontext():
         before = torch.default_generator.get_state()

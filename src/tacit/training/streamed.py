@@ -1,22 +1,19 @@
 """Records whose batches were drawn before the run, read step by step from a folder.
 
-``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps, so that
-training reads a corpus of any size sequentially.  The folder has these files::
+``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps::
 
     manifest.json     the key of the run, its sampling, and the digests of the shards
     steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
     test.parquet      the test records, if they are a share of the corpus
     used              the random name of the run that uses these batches
 
-The whole folder is as secret as the corpus, because it shows the participants of each step and has the key of
-the noise.
+The folder is as secret as the corpus, because it shows who takes part and has the key of the noise.
 
 **Guarantee**
 
 * The batches are those that the plan's sampler draws under the run's key; others are refused.
-* Only one run uses a folder, and only that run may resume with it.  A second run would add the same noise to
-  other sums, and the difference of two such sums would have no noise.
-* A shard that has changed since it was written is refused.
+* Only one run uses a folder, and only that run may resume with it: a second one would add the same noise to
+  other sums.  A shard that has changed since it was written is refused.
 """
 
 from __future__ import annotations
@@ -73,10 +70,7 @@ class Shard:
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a folder of batches: ``steps`` steps of ``sampling`` from ``records`` records.
-
-    ``rule`` describes how documents were cut into records.
-    """
+    """The contents of a folder of batches, and the ``rule`` by which documents were cut into records."""
 
     key: bytes
     secure: bool
@@ -94,7 +88,6 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of a folder."""
         path = folder / _MANIFEST
         if not path.is_file():
             raise InvalidInput(
@@ -135,8 +128,6 @@ class Manifest:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The records of a shard's steps, in memory."""
-
     shard: Shard
     step: NDArray[np.int32]
     position: NDArray[np.int64]
@@ -146,11 +137,7 @@ class _Rows:
 
 @final
 class StreamedBatches(DrawnRecords):
-    """The records of a corpus, with the batches of each step in ``folder``.
-
-    A record is (tokens, targets), each (T,) int64.  A target is the next token, or -100 if there is none.  A
-    thread reads the next shard while the run takes the steps of the current one.
-    """
+    """The records of a corpus, (tokens, targets) of (T,) int64; a target of -100 is none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, Manifest.read(folder)

@@ -38,37 +38,20 @@ _NUMBERS = "tensors, arrays and numbers"
 
 
 def floating_type(model: nn.Module) -> torch.dtype | None:
-    """Return the type of the model's floating parameters; None if there are several types, or none.
-
-    >>> floating_type(nn.Linear(2, 3).double())
-    torch.float64
-    """
+    """Return the type of the model's floating parameters; None if there are several types, or none."""
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     return types.pop() if len(types) == 1 else None
 
 
 def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
-    """Cast floating-point numbers to ``floating``, the type of the model, and integers to int64.
-
-    Tensors of bool do not change, because they may be masks.  Complex numbers do not change either, nor do
-    floating-point numbers if ``floating`` is None.
-
-    >>> cast_numbers(torch.zeros(2, dtype=torch.float64), torch.float32).dtype
-    torch.float32
-    >>> cast_numbers(torch.zeros(2, dtype=torch.uint8), torch.float32).dtype
-    torch.int64
-    """
+    """Cast floating-point numbers to ``floating``, if given, and integers to int64; not bool or complex."""
     if tensor.is_floating_point():
         return tensor if floating is None else tensor.to(floating)
     return tensor if tensor.dtype is torch.bool or tensor.is_complex() else tensor.to(torch.int64)
 
 
 def tensor_of(value: Any, where: str) -> Tensor:
-    """Convert a number, list of numbers, array or tensor to a tensor; errors call the value ``where``.
-
-    >>> tensor_of([1, 2], "part 0")
-    tensor([1, 2])
-    """
+    """Convert a number, list, array or tensor to a tensor; errors call the value ``where``."""
     return as_tensor(as_array(value, where))
 
 
@@ -88,7 +71,6 @@ def as_array(value: Any, where: str) -> Array:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """Return the array as a tensor on the same memory, without a copy."""
     if isinstance(array, Tensor):
         return array
     with warnings.catch_warnings():  # nothing writes to a read-only map: see ``ArrayRecords``
@@ -97,7 +79,6 @@ def as_tensor(array: Array) -> Tensor:
 
 
 def unusable(where: str, kind: str, mend: str) -> InvalidInput:
-    """Make the error for a part of a record that cannot be a tensor."""
     return InvalidInput(
         f"{where} is {kind}, which cannot be a tensor. A record is a tensor, or a tuple of tensors and "
         f"numbers, or a mapping of them. {mend}"
@@ -203,13 +184,7 @@ _OF_PYTHON = ({int}, {float})
 
 
 def batch_of(name: str, leaves: Sequence[Any], indices: Indices, floating: torch.dtype | None) -> Tensor:
-    """Stack ``leaves``, the part ``name`` of n records, into a (n, ...) tensor, cast by the casting rule.
-
-    ``indices`` are the positions of the records, for errors.
-
-    >>> batch_of("part 0", [1.5, 2.5], np.arange(2), torch.float32)
-    tensor([1.5000, 2.5000])
-    """
+    """Stack ``leaves``, the part ``name`` of the records at ``indices``, into one cast tensor (n, ...)."""
     if {*map(type, leaves)} in _OF_PYTHON:
         numbers = np.asarray(leaves)
         if numbers.dtype.kind in "if":
@@ -251,7 +226,6 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
 
 
 def few(positions: Sequence[int] | Indices) -> str:
-    """Return the first five positions as text."""
     text = ", ".join(str(int(position)) for position in positions[:5])
     return text if len(positions) <= 5 else f"{text}, ..."
 
@@ -266,10 +240,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, Any]]:
-    """Return the template of a record, and its leaves by their paths.
-
-    Mappings, tuples and lists are containers, but a list of numbers is a leaf.  With ``lists=False`` every
-    list is a leaf.
+    """Return the template of a record, and its leaves by their paths; a list of numbers is a leaf.
 
     >>> flatten({"x": [0.5, 2.0], "pair": (1, 2)})
     ({'x': 0, 'pair': (1, 2)}, {('x',): [0.5, 2.0], ('pair', 0): 1, ('pair', 1): 2})
@@ -292,11 +263,7 @@ def flatten(record: Any, *, lists: bool = True) -> tuple[Template, dict[Path, An
 
 
 def leaves_by(template: Template, record: Any) -> list[Any]:
-    """Return the leaves of a record in the order of a template.
-
-    >>> leaves_by({"x": 0, "y": 1}, {"y": 3, "x": 2})
-    [2, 3]
-    """
+    """Return the leaves of a record in the order of a template."""
     if is_positional(template) and isinstance(record, tuple | list) and len(record) == len(template):
         return list(record)
     paths, leaves = paths_of(template), flatten(record)[1]
@@ -310,11 +277,7 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
 
 
 def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
-    """Rebuild a record from its leaves.
-
-    >>> rebuild({"x": 0, "y": (1, 2)}, "abc")
-    {'x': 'a', 'y': ('b', 'c')}
-    """
+    """Rebuild a record from its leaves."""
     match template:
         case int():
             return leaves[template]
@@ -325,17 +288,11 @@ def rebuild(template: Template, leaves: Sequence[Any]) -> Any:
 
 
 def name_of(path: Path) -> str:
-    """Name a part of a record, for errors.
-
-    >>> name_of((1, "labels"))
-    "part 1, key 'labels'"
-    """
     words = [f"key {step!r}" if isinstance(step, str) else f"part {step}" for step in path]
     return ", ".join(words) or "the record"
 
 
 def paths_of(template: Template) -> list[Path]:
-    """Return the paths of a record's parts."""
     return list(flatten(template)[1])
 
 
@@ -345,16 +302,7 @@ def is_positional(template: Template) -> TypeGuard[tuple[int, ...]]:
 
 
 def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerExampleLoss:
-    """Wrap ``loss`` so that it can be called with tensors; the wrapper rebuilds the record for it.
-
-    Args:
-        template: returns the template.  It is called when the loss is called, because the first item of a
-            data set determines the template.
-
-    >>> loss = with_record(lambda model, *, x, y: (x, y), lambda: {"x": 0, "y": (1, 2)})
-    >>> loss(None, "a", "b", "c")
-    ('a', ('b', 'c'))
-    """
+    """Wrap ``loss`` to be called with tensors; ``template()`` is known when the first item was read."""
 
     def of_record(model: nn.Module, *tensors: Tensor) -> Tensor:
         parts, keywords = _arguments(template(), tensors)
@@ -364,15 +312,7 @@ def with_record(loss: PerExampleLoss, template: Callable[[], Template]) -> PerEx
 
 
 def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
-    """Refuse a loss that cannot be called with the model and a record of this template.
-
-    >>> check_loss_takes(lambda model, x, y: x, (0, 1))
-    >>> check_loss_takes(lambda model, x, y: x, {"x": 0})
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: the loss takes (model, x, y), and a record is a mapping. The loss is called \
-with the model and 1 keyword, the record's key. Give a loss with these parameters, such as \
-def loss(model, **record).
-    """
+    """Refuse a loss that cannot be called with the model and a record of this template."""
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # compiled code has no signature
@@ -410,7 +350,6 @@ def _names(signature: inspect.Signature) -> Iterator[str]:
 
 
 def _rebuilt_like(like: Any, parts: list[Any]) -> tuple[Any, ...]:
-    """Return a tuple of these parts, of the class of ``like`` if that is a named tuple."""
     record: tuple[Any, ...] = type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
     return record
 
@@ -461,22 +400,13 @@ def without_numbers() -> Iterator[None]:
 
 
 def lacks_memory(problem: BaseException) -> bool:
-    """Return whether an error, of torch or of a library that it calls, says that a device lacks memory.
-
-    >>> lacks_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    True
-    >>> lacks_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"))
-    True
-    >>> lacks_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
-    False
-    """
+    """Return whether an error, of torch or of a library that it calls, says that a device lacks memory."""
     lacks = "out of memory" in str(problem) or "ALLOC_FAILED" in str(problem)
     return isinstance(problem, torch.OutOfMemoryError) or (of_device(problem) and lacks)
 
 
 @contextmanager
 def naming_lost_device(step: int) -> Iterator[None]:
-    """Explain what to do if the device fails in ``step``; errors about memory pass unchanged."""
     try:
         yield
     except RuntimeError as problem:
@@ -494,10 +424,7 @@ def naming_lost_device(step: int) -> Iterator[None]:
 
 @contextmanager
 def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """If the model fails on ``inputs`` (n, ...), raise the error that it gives for records of zeros instead.
-
-    If records of zeros give no error, the original error is raised.
-    """
+    """If the model fails on ``inputs`` (n, ...), raise its error for records of zeros, if any, instead."""
     try:
         yield
     except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
@@ -520,12 +447,7 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 
 def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) -> None:
-    """Refuse class numbers outside 0, ..., ``outputs`` - 1, except ``padding``.
-
-    >>> check_classes(torch.tensor([0, 1, 2]), 2)
-    Traceback (most recent call last):
-    tacit.errors.InvalidInput: targets must lie in 0..1, as the model has 2 outputs; 1 of 3 do not.
-    """
+    """Refuse class numbers outside 0, ..., ``outputs`` - 1, except ``padding``."""
     wrong = (targets < 0) | (targets >= outputs)
     if padding is not None:
         wrong &= targets != padding

@@ -53,10 +53,7 @@ LISTS = (list, tuple, set, frozenset, np.ndarray)
 
 
 def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
-    """Number the owners from 0; return the number of each row's owner (M,), and hashes.
-
-    The hashes are a 64-bit hash of each name (N,), and a digest of the owners of all rows.
-    """
+    """Number the owners from 0, by row (M,); return also a 64-bit hash of each (N,), and a digest of all."""
     values = owners.numpy(force=True) if isinstance(owners, Tensor) else owners
     # NumPy turns a list with one text into texts: "1.0" and "1" would be two owners
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
@@ -90,7 +87,6 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
 
 
 def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert an array of objects, which must all have one type, to an array of that type."""
     if any(isinstance(value, LISTS) for value in values):
         raise InvalidInput("some rows have a list of owners. Give one for each row: a number or a text.")
     missing = sum(map(is_missing, values))
@@ -114,7 +110,6 @@ def hashed(seed: int, salt: NDArray[np.uint64], number: NDArray[np.int64]) -> ND
 
 
 def are_shared(owners: Any) -> bool:
-    """Return whether ``owners`` has a list of names for each row, instead of one name."""
     if isinstance(owners, Tensor) or getattr(owners, "ndim", 1) != 1 or not hasattr(owners, "__len__"):
         return False  # a table is refused later
     return any(isinstance(one, LISTS) for one in owners)
@@ -122,17 +117,7 @@ def are_shared(owners: Any) -> bool:
 
 @final
 class SharedRows:
-    """Rows that may have several owners; ``owners`` has a list or set of names for each row.
-
-    Attributes:
-        rows: M.
-        counts: (N,), the number of rows of each owner.
-        digest: a digest of the owners of all rows.
-
-    >>> shared = SharedRows([["ann", "bob"], ["bob", "cyd"], ["ann", "bob"], {"dan"}])
-    >>> shared.counts.tolist(), len(shared.capped(1)), len(shared.capped(2))
-    ([2, 3, 1, 1], 2, 3)
-    """
+    """Rows of one or more owners; ``counts`` (N,) are the owners' numbers of rows."""
 
     def __init__(self, owners: Any) -> None:
         lists = [*owners]
@@ -164,8 +149,7 @@ class SharedRows:
     def capped(self, most: int) -> Indices:
         """Choose rows greedily such that no user has more than ``most``; return them in ascending order.
 
-        Rows with fewer owners are chosen first, because they count against fewer caps.  Rows with the same
-        number of owners are tried in a fixed random order.
+        Rows with fewer owners come first, as they count against fewer caps; ties are in a fixed random order.
         """
         sizes = np.bincount(self._row)
         shuffle = hashed(0, np.zeros(self.rows, dtype=np.uint64), np.arange(self.rows))
@@ -359,15 +343,7 @@ class UserRecords:
 
 @final
 class RowsOfUsers(Wrapped):
-    """The records of ``users``, which are either users with ``rows`` rows each, or single rows.
-
-    If records are single rows, each user keeps at most ``rows_per_user`` of them.  The choice depends only on
-    the user's name and number of rows.  If rows have several users, it depends on the users of all rows.
-
-    Args:
-        inner: all rows.
-        whole: whether a record is a user.
-    """
+    """The records of ``users``: ``whole`` users with ``rows`` rows each, or single rows under the cap."""
 
     def __init__(self, users: UserRecords, inner: Records, *, whole: bool) -> None:
         if len(inner) != users.rows:
@@ -385,7 +361,6 @@ class RowsOfUsers(Wrapped):
         return self.users.rows_per_user if self._capped is None else 1
 
     def positions(self, indices: Indices, seed: int = 0) -> Indices:
-        """Return the rows of these records in a step with this ``seed``, as positions among all rows."""
         return self.users.chosen(indices, seed) if self._capped is None else self._capped[indices]
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -429,25 +404,17 @@ def _check_cap(data: Any, plan: Plan) -> None:
 
 
 def rows_read(records: Records, indices: Indices) -> Indices:
-    """Return the positions of the items that must be read for these records: for users, those of their rows.
-
-    Canaries come after the records and have no items.
-    """
+    """Return the positions of the items read for these records; canaries, after the records, have none."""
     real = indices[indices < len(records)]
     return records.positions(real) if isinstance(records, RowsOfUsers) else real
 
 
 def are_of_users(records: Records) -> bool:
-    """Return whether a unit of privacy may have several rows in the data."""
     return isinstance(records, RowsOfUsers)
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
-    """Refuse a plan or charges whose unit of privacy differs from that of the records.
-
-    ``charged`` says whether the run is charged to a ledger.  ``owned_by`` is the column of the users
-    according to the charges, or None.
-    """
+    """Refuse a plan or charges, by column ``owned_by``, with another unit of privacy than the records."""
     owned = are_of_users(records)
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
@@ -473,10 +440,7 @@ _ROWS = ("row", "record", "example", "sample")
 
 
 def check_columns(data: Any, plan: Plan) -> None:
-    """Refuse a data frame or mapping with a column that seems to identify the units and has repeated values.
-
-    Data in :class:`UserRecords` are not checked: they name the unit of each row.
-    """
+    """Refuse data with a column that seems to identify the units and has repeated values."""
     for part in data if isinstance(data, tuple) else (data,):
         if not has_column_names(part):
             continue
@@ -569,12 +533,7 @@ class DatedRecords:
 
 @final
 class Dates(Part):
-    """Participants by the dates of their records; for people, earlier participations are counted.
-
-    Attributes:
-        steps: the number of steps that can be taken with these data.
-        unsaved: whether these records belong to further days of a stream and no state has been saved since.
-    """
+    """Participants by the dates of their records; for people, earlier participations are counted."""
 
     def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
@@ -607,7 +566,6 @@ class Dates(Part):
             )
 
     def check_length(self, records: int) -> None:
-        """Refuse dates whose number differs from that of the records."""
         if self._person is None:
             _check_length(len(self._step_of), records)
 
@@ -634,7 +592,6 @@ class Dates(Part):
                     facts.pop(name, None)
 
     def state(self, done: int) -> dict[str, Any]:
-        """Return how often, and when last, each person has participated in the steps before ``done``."""
         if self._person is None:
             return {}
         past = dict(self._past)
@@ -663,11 +620,7 @@ class Dates(Part):
         return np.where(allowed, self._step_of, -1)
 
     def _allowed(self, past: dict[int, tuple[int, int]], begun: int, stop: int) -> NDArray[np.bool_]:
-        """Choose, from step ``begun`` up to ``stop``, the participations that the plan allows, in time order.
-
-        The method adds them to ``past``, which maps a person to the number of participations and the last
-        step.  It returns whether each record is allowed.
-        """
+        """Return which participations the plan allows, in time order, and add them to ``past``."""
         assert self._person is not None
         allowed = np.zeros(len(self._step_of), dtype=np.bool_)
         order = np.argsort(self._step_of, kind="stable")
@@ -684,7 +637,6 @@ class Dates(Part):
 
 
 def without_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
-    """Return the data without dates, and the dates, which then choose who takes part in a step."""
     if isinstance(data, DatedRecords):
         dates = Dates(data, plan)
         return dates.records, dates
@@ -697,7 +649,6 @@ def without_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
 
 
 def day_of(name: str, value: object) -> np.datetime64:
-    """Read one day, from a text such as "2026-03-01" or a date of Python."""
     try:
         day: np.datetime64 = _read(np.array([value], dtype=object))[0]
     except InvalidInput:
@@ -708,7 +659,6 @@ def day_of(name: str, value: object) -> np.datetime64:
 
 
 def _as_days(dates: Any) -> NDArray[np.datetime64]:
-    """Convert dates of rows to days; times of day are dropped."""
     values = np.asarray(dates, dtype=object if isinstance(dates, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(f"dates must be one for each row, (M,); got shape {values.shape}.")
