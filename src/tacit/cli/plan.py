@@ -113,8 +113,7 @@ def command(
     # Here, so that `tacit account` and `tacit risk` start without them.
     from tacit.planner import PlanRequest, advise
     from tacit.runs.config import read_config
-    from tacit.runs.plan import check_comparable
-    from tacit.runs.weights import ranked_ways
+    from tacit.runs.plan import check_comparable, ranked_ways
 
     run_file = None if config is None else read_config(config)
     if run_file is not None:
@@ -222,8 +221,7 @@ def _show(advice: PlanAdvice) -> None:
 
 def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
     """Compute how well the run file's plan, or else the recommended one, can learn; None without weights."""
-    from tacit.runs.plan import make_plan
-    from tacit.runs.weights import trained_weights
+    from tacit.runs.plan import make_plan, trained_weights
 
     count = None if weights is None else whole("weights", weights)
     if count is None and run_file is not None:

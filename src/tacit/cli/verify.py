@@ -104,7 +104,7 @@ def _statement(
                 free.remove("ledger")
                 result = replace(result, checked=_AS_CHARGED)
         if folder is not None:
-            from tacit.runs.folder_texts import compare_texts
+            from tacit.runs.learners import compare_texts
 
             contradictions, not_verified = compare_texts(folder, data)
             problems += contradictions

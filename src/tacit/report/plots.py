@@ -18,8 +18,6 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.events import Event, Repeat
 from tacit.planner import PlanAdvice
 from tacit.planner.advice import NEAR_FLOOR
-from tacit.report.canvas import BLUE, GREY, ORANGE, line_style, new_figure, save_figure
-from tacit.planner.answer import NEAR_FLOOR
 from tacit.report.canvas import BLUE, GREY, ORANGE, label_of, line_style, new_figure, save_figure
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds

@@ -21,9 +21,7 @@ from tacit.errors import InvalidInput, weakness
 from tacit.events import Adjacency, event_to_json
 from tacit.notebook import facts
 from tacit.plan import Plan
-from tacit.rounding import finite, round_up
 from tacit.rounding import round_up
-from tacit.strength import weakness
 
 if TYPE_CHECKING:
     from tacit.training import PrivateSession
