@@ -142,8 +142,8 @@ class ModelFolder:
         largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         if largest >= vocabulary:
             raise InvalidInput(
-                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and config.json "
-                f"says vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
+                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and "
+                f"config.json says vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
             )
         return tokenizer
 
