@@ -23,6 +23,7 @@ from tacit.datasets import Cutting, Dataset
 from tacit.datasets.dataset import choose_test
 from tacit.datasets.text import (
     CorpusPart,
+    Fields,
     check_users,
     corpus_parts,
     pair_of,
@@ -61,12 +62,11 @@ _PAIRS = 1 << 22
 class Rule:
     """The rule by which documents become records.
 
-    ``tokenizer`` is the path of the tokenizer's folder.  ``text`` and ``user`` name columns of the corpus.
+    ``tokenizer`` is the path of the tokenizer's folder.
     """
 
     tokenizer: str
-    text: str
-    user: str | Sequence[str] | None
+    fields: Fields
     cutting: Cutting
     test_fraction: float | None
 
@@ -85,7 +85,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     encode = tokens_of(rule.tokenizer).encode
     sequences: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
-    for document in read_part(part, text=rule.text, user=rule.user):
+    for document in read_part(part, rule.fields):
         if isinstance(document.user, tuple):
             check_users([document.user], "training")  # raises, as a document may have only one user
         tests = rule.test_fraction is not None and bool(
@@ -96,7 +96,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
         sequences[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
     for tests, name in ((False, "train"), (True, "test")):
         _write_table(_path(work, name, number), _as_table(sequences[tests], rule.cutting))
-    if rule.user is not None:
+    if rule.fields.users:
         names, marks = ([user for user, _ in users], [tests for _, tests in users])
         _write_table(_path(work, "users", number), pyarrow.table({"user": names, "test": marks}))
     return Counts(len(sequences[False]), len(sequences[True]))
@@ -317,7 +317,7 @@ def rule_of(config: Config) -> Rule:
     assert section.sequence_length is not None  # ``Documents.check`` has refused None
     assert section.documents is not None
     cutting = Cutting(section.sequence_length, section.documents, tokens_of(folder).padding)
-    return Rule(folder, str(section.text), section.user, cutting, section.test_fraction)
+    return Rule(folder, Fields(str(section.text), section.user), cutting, section.test_fraction)
 
 
 def described(config: Config, cutting: Cutting) -> str:
@@ -365,7 +365,7 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
         )
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
-        documents = [*read_documents(Path(str(section.test_corpus)), text=rule.text, user=rule.user)]
+        documents = [*read_documents(Path(str(section.test_corpus)), rule.fields)]
         test, _, _ = pair_of(documents, tokens.encode, rule.cutting, "testing")
     return Dataset(
         path.name.split(".")[0],
