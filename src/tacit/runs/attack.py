@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.audits import AuditResult, Scores, audit_slots, plan_with_room
@@ -135,7 +135,9 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
     config = read_config(folder / "config.toml")
-    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
+    plan, steps = make_plan(config), statement["mechanism"]["steps"]
+    if 1 <= steps < plan.steps:  # the ledger ended the run early
+        plan = replace(plan, steps=steps)
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
             f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
@@ -181,11 +183,6 @@ def weights_in(folder: Path) -> Path:
     """Return the file of the trained weights in a run's folder: the adapter's if there is one."""
     adapter = folder / "adapter_model.safetensors"
     return adapter if adapter.exists() else folder / MODEL
-
-
-def _performed(plan: Plan, steps: int) -> Plan:
-    """Return the plan for the steps that were performed, since a ledger may have ended the run early."""
-    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
 
 
 PLANTED = 0.8 * AUDIT_LEVEL
@@ -343,28 +340,6 @@ def rehearse_plan(
     return session.slot_evidence()
 
 
-def audit_findings(
-    folder: Path,
-    *,
-    canaries: int,
-    confidence: float,
-    rng: np.random.Generator,
-    progress: Progress = silent,
-) -> list[dict[str, Any]]:
-    found = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    where = f"{found.slots:,} canaries were planted in this run; a secret coin included about half of them."
-    if found.rehearsal:
-        steps = make_plan(read_config(folder / "config.toml")).steps
-        where = (
-            f"{found.slots:,} canaries, about half of them included by a secret coin, were planted in a "
-            "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
-            f"{steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its configuration."
-        )
-    if found.again:
-        where += f" One test suspected a violation, so all tests were repeated on {found.again}."
-    return audits_found([Planted(where, results_of(found.audit))])
-
-
 def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
     run = shlex.quote(str(folder))
     if config.data.date is not None:
@@ -409,9 +384,19 @@ def run_findings(
     opened = None if of_people else open_run(folder, progress)
     audits: dict[str, Any] = {}
     if canaries:
-        audits["audits"] = audit_findings(
-            folder, canaries=canaries, confidence=confidence, rng=rng, progress=progress
-        )
+        audit = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+        half = "a secret coin included about half of them"
+        where = f"{audit.slots:,} canaries were planted in this run; {half}."
+        if audit.rehearsal:
+            where = (
+                f"{audit.slots:,} canaries were planted in a separate run of the same plan on made-up "
+                f"records; {half}. It has the same code, sampler, clipping and noise, and "
+                f"{make_plan(config).steps} steps. To plant them in a run itself, set [audit] slots = 1000 "
+                "in its configuration."
+            )
+        if audit.again:
+            where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
+        audits["audits"] = audits_found([Planted(where, results_of(audit.audit))])
     if opened is not None:
         found = attack_findings(
             opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
@@ -610,23 +595,18 @@ def train_plainly(run: FinishedRun, rows: TensorPair, tell: Callable[[int, int],
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):
         batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))
-    turns = _turns(len(rows.inputs), batch)
     device = next(model.parameters()).device
+    order = torch.empty(0, dtype=torch.int64)
     for step in range(run.plan.steps):
-        turn = next(turns)
+        if not len(order):  # the last batch of an epoch may be smaller
+            order = torch.from_numpy(np.random.default_rng().permutation(len(rows.inputs)))
+        turn, order = order[:batch], order[batch:]
         begin_step(run.config, model, optimizer, step, run.plan.steps)
         optimizer.zero_grad()
         losses(model, *(part[turn].to(device) for part in rows)).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         tell(step + 1, run.plan.steps)
     return model
-
-
-def _turns(count: int, batch: int) -> Iterator[Tensor]:
-    """Yield the indices of shuffled batches, epoch after epoch; an epoch's last batch may be smaller."""
-    while True:
-        order = torch.from_numpy(np.random.default_rng().permutation(count))
-        yield from (order[start : start + batch] for start in range(0, count, batch))
 
 
 # --- planted secrets --------------------------------------------------------------------------------------

@@ -115,17 +115,6 @@ def _listed(tokens: NDArray[np.int32]) -> Any:
     return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(tokens.reshape(-1)))
 
 
-def write_tests(work: Path, parts: int, out: Path) -> None:
-    tables = [pq.read_table(_path(work, "test", number)) for number in range(parts)]
-    _write_table(out / TEST, pyarrow.concat_tables(tables))
-
-
-def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
-    for number in range(parts):
-        table = pq.read_table(_path(work, "users", number))
-        yield from zip(table["user"].to_pylist(), table["test"].to_pylist(), strict=True)
-
-
 # --- records to batches ------------------------------------------------------------------------------------
 
 
@@ -297,7 +286,8 @@ def write_batches(
     partial_shards = worker.write(firsts, rule.cutting.length, each, plan.steps, work, out)
     shards = empty_shards(partial_shards, each, plan.steps, out)
     if rule.test_fraction is not None:
-        write_tests(work, len(parts), out)
+        tests = [pq.read_table(_path(work, "test", number)) for number in range(len(parts))]
+        _write_table(out / TEST, pyarrow.concat_tables(tests))
     shutil.rmtree(work)
     key, secure = key_source.secret_state()
     Manifest(
@@ -347,9 +337,12 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
         name = "testing" if train else "training"
         raise InvalidInput(f"no document for {name} has at least two tokens. Check the corpus.")
     plan.check_records(train)
-    if config.data.user is not None:
-        for tests, name in ((False, "training"), (True, "testing")):
-            check_users((user for user, mark in users_of(work, len(counts)) if mark == tests), name)
+    if config.data.user is None:
+        return
+    for tests, name in ((False, "training"), (True, "testing")):
+        tables = (pq.read_table(_path(work, "users", number)) for number in range(len(counts)))
+        rows = (row for table in tables for row in zip(*table.to_pydict().values(), strict=True))
+        check_users((user for user, mark in rows if mark == tests), name)
 
 
 def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:

@@ -62,7 +62,11 @@ def make_session(
 
         data = together.each(lambda: data_of_batches(config, batches))
     else:
-        data = _data(config, progress, together, private)
+        # The first rank computes features of a public model, and the others read them from its cache.
+        first = None
+        if config.pretrained:
+            first = together.only_first(lambda: prepared_data(config, progress, private))
+        data = together.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
     def check() -> None:
         if canaries and charges is not None:  # the ledger would not recognise data with canaries
@@ -76,14 +80,6 @@ def make_session(
         config, trained_on, plan, charges=charges, generator=generator, ranks=ranks, records=batches
     )
     return data, session
-
-
-def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None) -> Dataset:
-    """Read the data on each rank, after the first rank has computed features."""
-    if not config.pretrained:
-        return ranks.each(lambda: prepared_data(config, progress))
-    first = ranks.only_first(lambda: prepared_data(config, progress, private))
-    return ranks.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
 
 def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
