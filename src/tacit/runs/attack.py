@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,7 +51,7 @@ from tacit.audits.slots import SlotAudit
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import END, Alphabet
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.losses import logits_of
 from tacit.models import WindowModel
@@ -60,7 +59,6 @@ from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import (
-    FEWEST_TESTS,
     MEMORY,
     AttackedModel,
     Planted,
@@ -72,7 +70,7 @@ from tacit.report.findings import (
 from tacit.report.memorisation import MemorisingModel, SecretFound, memorisation_found
 from tacit.report.risk import risk_sheet
 from tacit.report.verification import check_fields, read_event, read_statement
-from tacit.runs.build import owned_by, session_on
+from tacit.runs.build import MOST_WORK, USUAL_SLOTS, owned_by, session_on, work_of
 from tacit.runs.canaries import TAG, read_canaries, secret_space, with_canaries
 from tacit.runs.checks import canary_file, resume_state, slot_files
 from tacit.runs.config import Config, read_config, read_text
@@ -187,10 +185,8 @@ def weights_in(folder: Path) -> Path:
 
 PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""
-_USUAL = 1000  # slots of a planted experiment
 _MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
 _WIDTH = 8  # numbers in a made-up record
-_MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +210,7 @@ def audit_folder(
     folder: Path | str,
     *,
     confidence: float = 0.95,
-    slots: int = _USUAL,
+    slots: int = USUAL_SLOTS,
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
@@ -260,7 +256,7 @@ def _second_stage(
     Returns the judged audit, and a description of the tests.
     """
     more = next(
-        (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
+        (times * slots for times in _MORE if work_of(plan_with_room(plan, times * slots)) <= MOST_WORK), 0
     )
     looks = (not rehearsal) + (more > 0)  # a rehearsal has more > 0, as its first stage was fast enough
     confirmed, tests = False, []
@@ -297,11 +293,6 @@ def judged(audit: SlotAudit, *, confirmed: bool) -> SlotAudit:
     return replace(audit, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
 
 
-def _work(plan: Plan) -> float:
-    """Return the expected number of records in all steps together, as a measure of computing time."""
-    return plan.steps * plan.expected_batch_size
-
-
 def rehearse_plan(
     plan: Plan,
     slots: int,
@@ -314,7 +305,7 @@ def rehearse_plan(
     The plan needs room for the slots (:func:`tacit.audits.plan_with_room`).  ``generator`` is only for tests.
     """
     plan = replace(plan, views=1)
-    if _work(plan) > _MOST_WORK:
+    if work_of(plan) > MOST_WORK:
         raise InvalidInput(
             f"a rehearsal of the plan takes too long: it has {plan.steps} steps of "
             f"{plan.expected_batch_size:g} records. Train with [audit] slots = 1000 in the configuration "
@@ -338,27 +329,6 @@ def rehearse_plan(
         session.step(batch)
         progress(session.steps_done, plan.steps)
     return session.slot_evidence()
-
-
-def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
-    run = shlex.quote(str(folder))
-    if config.data.date is not None:
-        return "No command tests a run by date: attacks train on random halves of the records."
-    refusal = ""
-    try:
-        AuditSlots(1).check_plan(plan)
-        if not config.audit.slots and _work(plan_with_room(plan, _USUAL)) > _MOST_WORK:
-            refusal = "a planted experiment would take too long without [audit] slots."
-    except TacitError as problem:
-        refusal = str(problem)
-
-    if config.data.rows_per_user is None:
-        if test_records < FEWEST_TESTS:
-            return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
-        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
-    if refusal:
-        return f"No command tests it: attacks test single rows, and {refusal}"
-    return f"To test it, with made-up people, since attacks test single rows:\n  tacit audit {run}"
 
 
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
