@@ -130,7 +130,7 @@ def test_where_there_is_no_time_for_a_fresh_run_own_slots_have_the_whole_level(
         return False
 
     monkeypatch.setattr(slots, "confirms", confirms_nothing)
-    monkeypatch.setattr(slots, "_MOST_WORK", 0.0)
+    monkeypatch.setattr(slots, "MOST_WORK", 0.0)
     rng = np.random.default_rng(3)
     shown = evidence(rng)
     found = audit_slots(shown, PLAN, confidence=0.95, rng=rng)

@@ -22,7 +22,7 @@ from byte_model import write_model
 from run_files import changed, run_file
 
 from tacit.cli.app import run as command
-from tacit.datasets.text import CorpusPart, read_part
+from tacit.datasets.text import CorpusPart, Fields, read_part
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.events import Event
 from tacit.ledger import Ledger, Policy, RenyiBudget
@@ -406,7 +406,7 @@ def test_cells_that_cannot_be_read_are_named_by_their_row_alone(
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     part = CorpusPart(str(tmp_path / "a.parquet"), 0, 0)
     with pytest.raises(InvalidInput, match=words) as caught:
-        [*read_part(part, text="body", user="who" if "who" in columns else None)]
+        [*read_part(part, Fields("body", "who" if "who" in columns else None))]
     assert "secret" not in str(caught.value)
     assert "7311" not in str(caught.value)
 

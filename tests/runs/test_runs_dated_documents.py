@@ -15,7 +15,7 @@ from byte_model import write_model
 from run_files import run_file
 
 from tacit.cli.app import run as tacit
-from tacit.datasets.text import read_corpus, read_json_lines
+from tacit.datasets.text import Fields, read_documents
 from tacit.errors import InvalidInput
 from tacit.runs import read_config
 from tacit.runs.kinds import load_data
@@ -100,12 +100,12 @@ def test_a_document_without_a_date_is_named_by_its_line(here: Path) -> None:
     for line, words in (({"body": "hi"}, "missing"), ({"body": "hi", "sent": 3}, "no text")):
         write("some.jsonl", [line])
         with pytest.raises(InvalidInput, match=f'line 1 of some.jsonl: the field "sent" is {words}'):
-            [*read_json_lines(Path("some.jsonl"), text="body", date="sent")]
+            [*read_documents(Path("some.jsonl"), Fields("body", date="sent"))]
     pq.write_table(pa.table({"body": ["hi"], "sent": pa.array([None], pa.date32())}), "some.parquet")
     with pytest.raises(InvalidInput, match='"sent" is empty'):
-        [*read_corpus(Path("some.parquet"), text="body", date="sent")]
+        [*read_documents(Path("some.parquet"), Fields("body", date="sent"))]
     with pytest.raises(InvalidInput, match='no column "when"'):
-        [*read_corpus(Path("some.parquet"), text="body", date="when")]
+        [*read_documents(Path("some.parquet"), Fields("body", date="when"))]
 
 
 def test_batches_are_not_drawn_beforehand_from_a_stream(

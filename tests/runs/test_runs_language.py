@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig
 import tacit
 from tacit.cli.app import run as command
 from tacit.datasets import Cutting, load_documents
-from tacit.datasets.text import read_json_lines, sequence_pair
+from tacit.datasets.text import Fields, read_documents, sequence_pair
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
 from tacit.losses import masked
 from tacit.pretrained.finding import ModelFolder
@@ -139,7 +139,7 @@ def test_a_line_that_cannot_be_read_is_named_by_its_number_alone(what: str, tmp_
     path = tmp_path / "lines.jsonl"
     path.write_text(f'{{"body": "a text", "who": 1}}\n{line}\n')
     with pytest.raises(InvalidInput, match=words) as caught:
-        list(read_json_lines(path, text="body", user="who"))
+        list(read_documents(path, Fields("body", "who")))
     assert "secret" not in str(caught.value)
     assert "7311" not in str(caught.value)
     assert caught.value.__cause__ is None

@@ -9,7 +9,7 @@ import string
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, final
@@ -128,65 +128,51 @@ def load_text(
     check_integer("longest", longest, low=1)
     check_one_test(test_fraction, test_path, "records")
     lines = list(stream_records(path, letters, longest))
-    test_lines = None if test_path is None else list(stream_records(test_path, letters, longest))
-    return text_dataset(
-        lines,
-        test_lines,
-        letters,
-        longest,
-        test_fraction=test_fraction,
-        name=path.name.split(".")[0],
-        source=f"text {path.name}, one record a line, {len(alphabet)} declared characters",
-        unit=unit,
-    )
-
-
-def text_dataset(
-    lines: Sequence[str],
-    test_lines: Sequence[str] | None,
-    alphabet: Alphabet,
-    longest: int,
-    *,
-    test_fraction: float | None,
-    name: str,
-    source: str,
-    unit: str,
-) -> Dataset:
-    if test_lines is None:
-        assert test_fraction is not None
+    if test_path is not None:
+        test_lines = list(stream_records(test_path, letters, longest))
+    else:
+        assert test_fraction is not None, "as was checked"
         marks = choose_test((line.encode() for line in lines), test_fraction)
         check_some(marks, test_fraction, what="record", instead="a file of test records")
         test_lines = [line for line, test in zip(lines, marks, strict=True) if test]
         lines = [line for line, test in zip(lines, marks, strict=True) if not test]
     return Dataset(
-        name,
-        token_pair(lines, alphabet, longest),
-        token_pair(test_lines, alphabet, longest),
+        path.name.split(".")[0],
+        token_pair(lines, letters, longest),
+        token_pair(test_lines, letters, longest),
         classes=(),
-        source=source,
+        source=f"text {path.name}, one record a line, {len(alphabet)} declared characters",
         unit=unit,
-        alphabet=alphabet.characters,
+        alphabet=letters.characters,
     )
 
 
-def stream_lines(path: Path) -> Iterator[str]:
+def _numbered_lines(path: Path, record: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the number, from 1, and the bytes of each line of a file, plain or .gz, which holds some."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                text = line.removeprefix(BOM_UTF8) if number == 1 else line
-                if not text:
+                content = line.removeprefix(BOM_UTF8) if number == 1 else line
+                if not content:
                     number = 0  # the file has only the byte order mark
                     break
-                yield text.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise InvalidInput(
-            f"{path} is not UTF-8 in line {number}. Save it as UTF-8, one record a line."
-        ) from None
+                yield number, content
     except (OSError, EOFError) as problem:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
     if not number:
-        raise InvalidInput(f"{path} holds no line; it should hold one record a line.")
+        raise InvalidInput(f"{path} holds no line; it should hold one {record} a line.")
+
+
+def stream_lines(path: Path) -> Iterator[str]:
+    for number, line in _numbered_lines(path, "record"):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput(
+                f"{path} is not UTF-8 in line {number}. Save it as UTF-8, one record a line."
+            ) from None
+        yield text.removesuffix("\n").removesuffix("\r")
 
 
 def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str]:
@@ -219,47 +205,53 @@ _SOURCE = "https://github.com/karpathy/makemore"
 _TEST_FRACTION = 0.2
 
 
-def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
-    """Return 32,033 first names in lower case, a common example for small language models.
-
-    ``names.txt``, plain or gzipped, is searched for in ``folder``, then in the folder that the environment
-    variable TACIT_DATA names, then in the user's cache.
-    """
-    folders = _folders(folder)
-    for path in (place / file for place in folders for file in _FILES):
-        if path.is_file():
-            names = tuple(line.strip() for line in stream_lines(path) if line.strip())
-            if not names:
-                raise InvalidInput(f"{path} has no line with a name. Take it from {_SOURCE} again.")
-            return names
-    places = ", ".join(str(place) for place in folders) or "no folder"
+def names_file(folder: Path | None = None) -> Path:
+    """Return the file of first names in ``folder`` or else the folder that TACIT_DATA names, plain or .gz."""
+    named = {"folder": folder, "the environment variable TACIT_DATA": os.environ.get("TACIT_DATA") or None}
+    folders = {name: Path(path).expanduser() for name, path in named.items() if path is not None}
+    for name, path in folders.items():
+        if not path.is_dir():
+            raise InvalidInput(f"{name} must name an existing folder; got {str(path)!r}.")
+    for found in (place / file for place in folders.values() for file in _FILES):
+        if found.is_file():
+            return found
+    places = ", ".join(map(str, folders.values())) or "no folder"
     raise InvalidInput(
         f"names.txt was not found in {places}. Take it from {_SOURCE}, put it in a folder, and name that "
         "with folder=... or the environment variable TACIT_DATA."
     )
 
 
-def _folders(folder: Path | None) -> list[Path]:
-    named = {"folder": folder, "the environment variable TACIT_DATA": os.environ.get("TACIT_DATA") or None}
-    folders = {name: Path(path).expanduser() for name, path in named.items() if path is not None}
-    for name, path in folders.items():
-        if not path.is_dir():
-            raise InvalidInput(f"{name} must name an existing folder; got {str(path)!r}.")
-    return [*folders.values()]
+def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
+    """Return 32,033 first names in lower case, a common example for small language models."""
+    return tuple(stream_records(names_file(folder), Alphabet(NAMES_ALPHABET), NAMES_LONGEST))
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:
-    """Return the names of :func:`load_names` as a data set; a hash of each picks about 1 in 5 to test."""
-    return text_dataset(
-        load_names(folder=folder),
-        None,
-        Alphabet(NAMES_ALPHABET),
-        NAMES_LONGEST,
+    """Return the first names as a data set; a hash of each picks about 1 in 5 to test."""
+    data = load_text(
+        names_file(folder),
+        alphabet=NAMES_ALPHABET,
+        longest=NAMES_LONGEST,
         test_fraction=_TEST_FRACTION,
-        name="names",
-        source=f"first names from {_SOURCE}, one a record",
         unit="name",
     )
+    return replace(data, source=f"first names from {_SOURCE}, one a record")
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields or columns of a document's text, of its user or users, and of the day when it arrived."""
+
+    text: str
+    user: str | Sequence[str] | None = None
+    date: str | None = None
+
+    @property
+    def users(self) -> list[str]:
+        if self.user is None:
+            return []
+        return [self.user] if isinstance(self.user, str) else [*self.user]
 
 
 @dataclass(frozen=True)
@@ -288,57 +280,42 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     return names[0] if one and not isinstance(values[0], list) else tuple(names)
 
 
-def read_json_lines(
-    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
-) -> Iterator[Document]:
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield _document(line, f"line {number} of {path}", text, user, date)
-    except (OSError, EOFError) as problem:
-        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
-    if not number:
-        raise InvalidInput(f"{path} holds no line; it should hold one document a line, each a JSON object.")
-
-
-def _document(
-    line: bytes, where: str, text: str, user: str | Sequence[str] | None, date: str | None
-) -> Document:
+def _document(line: bytes, where: str, fields: Fields) -> Document:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):  # the error's text would show the line
         raise InvalidInput(
             f"{where} is not JSON in UTF-8. Write one object a line, such as "
-            f'{{"{text}": "..."}}, and no empty lines.'
+            f'{{"{fields.text}": "..."}}, and no empty lines.'
         ) from None
     if not isinstance(data, dict):
         raise InvalidInput(f"{where} is JSON, but not an object with fields. Write one object a line.")
-    if not isinstance(content := data.get(text), str):
-        problem = "no text" if text in data else "missing"
+
+    if not isinstance(content := data.get(fields.text), str):
+        problem = "no text" if fields.text in data else "missing"
         raise InvalidInput(
-            f'{where}: the field "{text}" is {problem}. Name the field of the text as [data] text, and leave '
-            "lines without it out of the file."
+            f'{where}: the field "{fields.text}" is {problem}. Name the field of the text as [data] text, '
+            "and leave lines without it out of the file."
         )
     try:
         content.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{text}" holds half of a surrogate pair, which is not a character. Write '
-            "the file again from the original text."
+            f'{where}: the field "{fields.text}" holds half of a surrogate pair, which is not a character. '
+            "Write the file again from the original text."
         ) from None
+
+    date = fields.date
     when = None if date is None else data.get(date)
     if date is not None and not isinstance(when, str):
         raise InvalidInput(
             f'{where}: the field "{date}" is {"no text" if date in data else "missing"}. [data] date names '
             "the field of the day on which a document arrived, such as 2026-03-01."
         )
-    if user is None:
-        return Document(content, date=when)
-    fields = [user] if isinstance(user, str) else [*user]
-    owner = owner_of([data.get(field) for field in fields], one=isinstance(user, str))
-    if owner is None:
-        wrong = next(field for field in fields if owner_of([data.get(field)], one=True) is None)
+
+    owner = owner_of([data.get(field) for field in fields.users], one=isinstance(fields.user, str))
+    if owner is None and fields.users:
+        wrong = next(field for field in fields.users if owner_of([data.get(field)], one=True) is None)
         problem = "neither a text nor a whole number, nor a list of them" if wrong in data else "missing"
         raise InvalidInput(
             f'{where}: the field "{wrong}" is {problem}. [data] user names the field that tells users apart; '
@@ -371,25 +348,10 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
     return parts
 
 
-def read_corpus(
-    path: Path, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
-) -> Iterator[Document]:
-    count = 0
-    for part in corpus_parts(path):
-        for document in read_part(part, text=text, user=user, date=date):
-            yield document
-            count += 1
-    if not count:
-        raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
-
-
-def read_part(
-    part: CorpusPart, *, text: str, user: str | Sequence[str] | None = None, date: str | None = None
-) -> Iterator[Document]:
+def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
     """Yield the documents of one row group; errors name a row, and print none of its content."""
-    file = _opened(part.path)
-    user_columns = [] if user is None else [user] if isinstance(user, str) else [*user]
-    columns_needed = [text, *user_columns, *([] if date is None else [date])]
+    file, date, users = _opened(part.path), fields.date, fields.users
+    columns_needed = [fields.text, *users, *([] if date is None else [date])]
     types = {field.name: field.type for field in file.schema_arrow}
     for name in columns_needed:
         if name not in types:
@@ -398,7 +360,7 @@ def read_part(
             )
         if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
-        _check_type(part.path, name, types[name], of_people=name in user_columns)
+        _check_type(part.path, name, types[name], of_people=name in users)
     check_names(file.schema_arrow.names, columns_needed, part.path)
     row = part.first_row
     try:
@@ -410,8 +372,8 @@ def read_part(
                         f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Leave such '
                         "rows out of the corpus."
                     )
-                owner = owner_of(cells[1 : 1 + len(user_columns)], one=isinstance(user, str))
-                if user_columns and owner is None:
+                owner = owner_of(cells[1 : 1 + len(users)], one=isinstance(fields.user, str))
+                if users and owner is None:
                     raise InvalidInput(
                         f"{part.path}, row {row}: a list of users is empty, or has an empty entry. Leave "
                         "such rows out of the corpus."
@@ -558,9 +520,9 @@ def load_documents(
     [[1, 2, 3]]
     """
     check_one_test(test_fraction, test_path, "documents")
-    train = [*read_documents(path, text=text, user=user, date=date)]
+    train = [*read_documents(path, Fields(text, user, date))]
     if test_path is not None:
-        test = [*read_documents(test_path, text=text, user=user)]
+        test = [*read_documents(test_path, Fields(text, user))]
     else:
         assert test_fraction is not None
         tests = choose_test((document.text.encode() for document in train), test_fraction)
@@ -585,12 +547,19 @@ def load_documents(
     )
 
 
-def read_documents(
-    path: Path, *, text: str, user: str | Sequence[str] | None, date: str | None = None
-) -> Iterator[Document]:
+def read_documents(path: Path, fields: Fields) -> Iterator[Document]:
     if not path.is_dir() and path.suffix != ".parquet":
-        return read_json_lines(path, text=text, user=user, date=date)
-    return read_corpus(path, text=text, user=user, date=date)
+        for number, line in _numbered_lines(path, "document"):
+            yield _document(line, f"line {number} of {path}", fields)
+        return
+
+    empty = True
+    for part in corpus_parts(path):
+        for document in read_part(part, fields):
+            yield document
+            empty = False
+    if empty:
+        raise InvalidInput(f"{path} holds no row; it should hold one document a row.")
 
 
 def pair_of(

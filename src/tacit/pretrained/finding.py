@@ -143,8 +143,8 @@ class ModelFolder:
         if largest >= vocabulary:
             raise InvalidInput(
                 f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and "
-                f"config.json says vocab_size = {vocabulary}. Take the tokenizer and the model that "
-                f"belong together."
+                f"config.json says vocab_size = {vocabulary}. Take the tokenizer and the model that belong "
+                "together."
             )
         return tokenizer
 

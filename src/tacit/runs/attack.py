@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.accounting import PrivacyCurve, account
 from tacit.audits import AuditResult, Scores, audit_slots, plan_with_room
@@ -50,7 +49,7 @@ from tacit.audits.scores import check_enough
 from tacit.datasets import Dataset, TensorPair
 from tacit.datasets.dataset import Spelling
 from tacit.datasets.text import END, Alphabet
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_integer
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Adjacency
 from tacit.losses import logits_of
 from tacit.models import WindowModel
@@ -58,7 +57,6 @@ from tacit.models.additive import StandardLinear, released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.findings import (
-    FEWEST_TESTS,
     MEMORY,
     AttackedModel,
     MemorisingModel,
@@ -72,7 +70,7 @@ from tacit.report.findings import (
 )
 from tacit.report.risk import risk_sheet
 from tacit.report.verification import check_fields, read_event, read_statement
-from tacit.runs.build import owned_by, session_on
+from tacit.runs.build import MOST_WORK, USUAL_SLOTS, owned_by, session_on, work_of
 from tacit.runs.canaries import TAG, read_canaries, secret_space, with_canaries
 from tacit.runs.checks import canary_file, resume_state, slot_files
 from tacit.runs.config import Config, read_config, read_text
@@ -135,7 +133,9 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
     config = read_config(folder / "config.toml")
-    plan = _performed(make_plan(config), statement["mechanism"]["steps"])
+    plan, steps = make_plan(config), statement["mechanism"]["steps"]
+    if 1 <= steps < plan.steps:  # the ledger ended the run early
+        plan = replace(plan, steps=steps)
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
             f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
@@ -183,17 +183,10 @@ def weights_in(folder: Path) -> Path:
     return adapter if adapter.exists() else folder / MODEL
 
 
-def _performed(plan: Plan, steps: int) -> Plan:
-    """Return the plan for the steps that were performed, since a ledger may have ended the run early."""
-    return replace(plan, steps=steps) if 1 <= steps < plan.steps else plan
-
-
 PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""
-_USUAL = 1000  # slots of a planted experiment
 _MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
 _WIDTH = 8  # numbers in a made-up record
-_MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +210,7 @@ def audit_folder(
     folder: Path | str,
     *,
     confidence: float = 0.95,
-    slots: int = _USUAL,
+    slots: int = USUAL_SLOTS,
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
@@ -263,7 +256,7 @@ def _second_stage(
     Returns the judged audit, and a description of the tests.
     """
     more = next(
-        (times * slots for times in _MORE if _work(plan_with_room(plan, times * slots)) <= _MOST_WORK), 0
+        (times * slots for times in _MORE if work_of(plan_with_room(plan, times * slots)) <= MOST_WORK), 0
     )
     looks = (not rehearsal) + (more > 0)  # a rehearsal has more > 0, as its first stage was fast enough
     confirmed, tests = False, []
@@ -300,11 +293,6 @@ def judged(audit: SlotAudit, *, confirmed: bool) -> SlotAudit:
     return replace(audit, claim=claim, one_run=one_run, one_run_by_tradeoff=by_tradeoff)
 
 
-def _work(plan: Plan) -> float:
-    """Return the expected number of records in all steps together, as a measure of computing time."""
-    return plan.steps * plan.expected_batch_size
-
-
 def rehearse_plan(
     plan: Plan,
     slots: int,
@@ -317,7 +305,7 @@ def rehearse_plan(
     The plan needs room for the slots (:func:`tacit.audits.plan_with_room`).  ``generator`` is only for tests.
     """
     plan = replace(plan, views=1)
-    if _work(plan) > _MOST_WORK:
+    if work_of(plan) > MOST_WORK:
         raise InvalidInput(
             f"a rehearsal of the plan takes too long: it has {plan.steps} steps of "
             f"{plan.expected_batch_size:g} records. Train with [audit] slots = 1000 in the configuration "
@@ -343,49 +331,6 @@ def rehearse_plan(
     return session.slot_evidence()
 
 
-def audit_findings(
-    folder: Path,
-    *,
-    canaries: int,
-    confidence: float,
-    rng: np.random.Generator,
-    progress: Progress = silent,
-) -> list[dict[str, Any]]:
-    found = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
-    where = f"{found.slots:,} canaries were planted in this run; a secret coin included about half of them."
-    if found.rehearsal:
-        steps = make_plan(read_config(folder / "config.toml")).steps
-        where = (
-            f"{found.slots:,} canaries, about half of them included by a secret coin, were planted in a "
-            "separate run of the same plan on made-up records: the same code, sampler, clipping and noise, "
-            f"{steps} steps. To plant them in a run itself, set [audit] slots = 1000 in its configuration."
-        )
-    if found.again:
-        where += f" One test suspected a violation, so all tests were repeated on {found.again}."
-    return audits_found([Planted(where, results_of(found.audit))])
-
-
-def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
-    run = shlex.quote(str(folder))
-    if config.data.date is not None:
-        return "No command tests a run by date: attacks train on random halves of the records."
-    refusal = ""
-    try:
-        AuditSlots(1).check_plan(plan)
-        if not config.audit.slots and _work(plan_with_room(plan, _USUAL)) > _MOST_WORK:
-            refusal = "a planted experiment would take too long without [audit] slots."
-    except TacitError as problem:
-        refusal = str(problem)
-
-    if config.data.rows_per_user is None:
-        if test_records < FEWEST_TESTS:
-            return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
-        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
-    if refusal:
-        return f"No command tests it: attacks test single rows, and {refusal}"
-    return f"To test it, with made-up people, since attacks test single rows:\n  tacit audit {run}"
-
-
 WITH_DP, WITHOUT_DP = "with DP", "without DP"
 _ROWS = 1024  # records in one forward pass
 
@@ -409,9 +354,19 @@ def run_findings(
     opened = None if of_people else open_run(folder, progress)
     audits: dict[str, Any] = {}
     if canaries:
-        audits["audits"] = audit_findings(
-            folder, canaries=canaries, confidence=confidence, rng=rng, progress=progress
-        )
+        audit = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)
+        half = "a secret coin included about half of them"
+        where = f"{audit.slots:,} canaries were planted in this run; {half}."
+        if audit.rehearsal:
+            where = (
+                f"{audit.slots:,} canaries were planted in a separate run of the same plan on made-up "
+                f"records; {half}. It has the same code, sampler, clipping and noise, and "
+                f"{make_plan(config).steps} steps. To plant them in a run itself, set [audit] slots = 1000 "
+                "in its configuration."
+            )
+        if audit.again:
+            where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
+        audits["audits"] = audits_found([Planted(where, results_of(audit.audit))])
     if opened is not None:
         found = attack_findings(
             opened, shadows=shadows, confidence=confidence, rng=rng, rates=rates, progress=progress
@@ -610,23 +565,18 @@ def train_plainly(run: FinishedRun, rows: TensorPair, tell: Callable[[int, int],
     batch = len(rows.inputs)
     if not isinstance(run.plan.sampling, FullBatch):
         batch = max(1, round(run.plan.sampling_rate * len(rows.inputs)))
-    turns = _turns(len(rows.inputs), batch)
     device = next(model.parameters()).device
+    order = torch.empty(0, dtype=torch.int64)
     for step in range(run.plan.steps):
-        turn = next(turns)
+        if not len(order):  # the last batch of an epoch may be smaller
+            order = torch.from_numpy(np.random.default_rng().permutation(len(rows.inputs)))
+        turn, order = order[:batch], order[batch:]
         begin_step(run.config, model, optimizer, step, run.plan.steps)
         optimizer.zero_grad()
         losses(model, *(part[turn].to(device) for part in rows)).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         tell(step + 1, run.plan.steps)
     return model
-
-
-def _turns(count: int, batch: int) -> Iterator[Tensor]:
-    """Yield the indices of shuffled batches, epoch after epoch; an epoch's last batch may be smaller."""
-    while True:
-        order = torch.from_numpy(np.random.default_rng().permutation(count))
-        yield from (order[start : start + batch] for start in range(0, count, batch))
 
 
 # --- planted secrets --------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tacit.datasets import Cutting, Dataset
 from tacit.datasets.dataset import choose_test
 from tacit.datasets.text import (
     CorpusPart,
+    Fields,
     check_users,
     corpus_parts,
     pair_of,
@@ -61,12 +62,11 @@ _PAIRS = 1 << 22
 class Rule:
     """The rule by which documents become records.
 
-    ``tokenizer`` is the path of the tokenizer's folder.  ``text`` and ``user`` name columns of the corpus.
+    ``tokenizer`` is the path of the tokenizer's folder.
     """
 
     tokenizer: str
-    text: str
-    user: str | Sequence[str] | None
+    fields: Fields
     cutting: Cutting
     test_fraction: float | None
 
@@ -85,7 +85,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
     encode = tokens_of(rule.tokenizer).encode
     sequences: dict[bool, list[Sequence[int]]] = {False: [], True: []}
     users: list[tuple[str, bool]] = []
-    for document in read_part(part, text=rule.text, user=rule.user):
+    for document in read_part(part, rule.fields):
         if isinstance(document.user, tuple):
             check_users([document.user], "training")  # raises, as a document may have only one user
         tests = rule.test_fraction is not None and bool(
@@ -96,7 +96,7 @@ def cut_part(rule: Rule, part: CorpusPart, number: int, work: Path) -> Counts:
         sequences[tests] += [piece for piece in pieces if len(piece) > 1]  # a single token predicts nothing
     for tests, name in ((False, "train"), (True, "test")):
         _write_table(_path(work, name, number), _as_table(sequences[tests], rule.cutting))
-    if rule.user is not None:
+    if rule.fields.users:
         names, marks = ([user for user, _ in users], [tests for _, tests in users])
         _write_table(_path(work, "users", number), pyarrow.table({"user": names, "test": marks}))
     return Counts(len(sequences[False]), len(sequences[True]))
@@ -113,17 +113,6 @@ def _as_table(sequences: Sequence[Sequence[int]], cutting: Cutting) -> Any:
 def _listed(tokens: NDArray[np.int32]) -> Any:
     offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
     return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(tokens.reshape(-1)))
-
-
-def write_tests(work: Path, parts: int, out: Path) -> None:
-    tables = [pq.read_table(_path(work, "test", number)) for number in range(parts)]
-    _write_table(out / TEST, pyarrow.concat_tables(tables))
-
-
-def users_of(work: Path, parts: int) -> Iterator[tuple[str, bool]]:
-    for number in range(parts):
-        table = pq.read_table(_path(work, "users", number))
-        yield from zip(table["user"].to_pylist(), table["test"].to_pylist(), strict=True)
 
 
 # --- records to batches ------------------------------------------------------------------------------------
@@ -297,7 +286,8 @@ def write_batches(
     partial_shards = worker.write(firsts, rule.cutting.length, each, plan.steps, work, out)
     shards = empty_shards(partial_shards, each, plan.steps, out)
     if rule.test_fraction is not None:
-        write_tests(work, len(parts), out)
+        tests = [pq.read_table(_path(work, "test", number)) for number in range(len(parts))]
+        _write_table(out / TEST, pyarrow.concat_tables(tests))
     shutil.rmtree(work)
     key, secure = key_source.secret_state()
     Manifest(
@@ -317,7 +307,7 @@ def rule_of(config: Config) -> Rule:
     assert section.sequence_length is not None  # ``Documents.check`` has refused None
     assert section.documents is not None
     cutting = Cutting(section.sequence_length, section.documents, tokens_of(folder).padding)
-    return Rule(folder, str(section.text), section.user, cutting, section.test_fraction)
+    return Rule(folder, Fields(str(section.text), section.user), cutting, section.test_fraction)
 
 
 def described(config: Config, cutting: Cutting) -> str:
@@ -347,9 +337,12 @@ def _check_counts(plan: Plan, config: Config, counts: Sequence[Counts], work: Pa
         name = "testing" if train else "training"
         raise InvalidInput(f"no document for {name} has at least two tokens. Check the corpus.")
     plan.check_records(train)
-    if config.data.user is not None:
-        for tests, name in ((False, "training"), (True, "testing")):
-            check_users((user for user, mark in users_of(work, len(counts)) if mark == tests), name)
+    if config.data.user is None:
+        return
+    for tests, name in ((False, "training"), (True, "testing")):
+        tables = (pq.read_table(_path(work, "users", number)) for number in range(len(counts)))
+        rows = (row for table in tables for row in zip(*table.to_pydict().values(), strict=True))
+        check_users((user for user, mark in rows if mark == tests), name)
 
 
 def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
@@ -365,7 +358,7 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
         )
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
-        documents = [*read_documents(Path(str(section.test_corpus)), text=rule.text, user=rule.user)]
+        documents = [*read_documents(Path(str(section.test_corpus)), rule.fields)]
         test, _, _ = pair_of(documents, tokens.encode, rule.cutting, "testing")
     return Dataset(
         path.name.split(".")[0],

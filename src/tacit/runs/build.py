@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tacit.audits import plan_with_room
 from tacit.audits.attacks import Canary
 from tacit.datasets import Dataset
 from tacit.datasets.text import check_users
-from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
 from tacit.ledger import Ledger
 from tacit.models.additive import InPhases
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.report.findings import FEWEST_TESTS
 from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
@@ -33,6 +36,9 @@ from tacit.training.users import DatedRecords, UserRecords, day_of, numbered
 
 if TYPE_CHECKING:
     from tacit.training.streamed import StreamedBatches
+
+USUAL_SLOTS = 1000  # slots of a planted experiment
+MOST_WORK = 2e8  # limit of records times steps of a rehearsal, which takes about a minute
 
 
 def make_session(
@@ -61,7 +67,11 @@ def make_session(
 
         data = together.each(lambda: data_of_batches(config, batches))
     else:
-        data = _data(config, progress, together, private)
+        # The first rank computes features of a public model, and the others read them from its cache.
+        first = None
+        if config.pretrained:
+            first = together.only_first(lambda: prepared_data(config, progress, private))
+        data = together.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
     def check() -> None:
         if canaries and charges is not None:  # the ledger would not recognise data with canaries
@@ -75,14 +85,6 @@ def make_session(
         config, trained_on, plan, charges=charges, generator=generator, ranks=ranks, records=batches
     )
     return data, session
-
-
-def _data(config: Config, progress: Progress, ranks: Ranks, private: Path | None) -> Dataset:
-    """Read the data on each rank, after the first rank has computed features."""
-    if not config.pretrained:
-        return ranks.each(lambda: prepared_data(config, progress))
-    first = ranks.only_first(lambda: prepared_data(config, progress, private))
-    return ranks.each(lambda: prepared_data(config, progress, private) if first is None else first)
 
 
 def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
@@ -329,3 +331,29 @@ def notes_on(
     if ranks > 1:
         lines.append(f"{ranks} processes that trust each other took each step together and released it once")
     return tuple(lines)
+
+
+def work_of(plan: Plan) -> float:
+    """Return the expected number of records in all steps together, as a measure of computing time."""
+    return plan.steps * plan.expected_batch_size
+
+
+def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
+    run = shlex.quote(str(folder))
+    if config.data.date is not None:
+        return "No command tests a run by date: attacks train on random halves of the records."
+    refusal = ""
+    try:
+        AuditSlots(1).check_plan(plan)
+        if not config.audit.slots and work_of(plan_with_room(plan, USUAL_SLOTS)) > MOST_WORK:
+            refusal = "a planted experiment would take too long without [audit] slots."
+    except TacitError as problem:
+        refusal = str(problem)
+
+    if config.data.rows_per_user is None:
+        if test_records < FEWEST_TESTS:
+            return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
+        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
+    if refusal:
+        return f"No command tests it: attacks test single rows, and {refusal}"
+    return f"To test it, with made-up people, since attacks test single rows:\n  tacit audit {run}"

@@ -79,7 +79,8 @@ def check_run(
         _check_factory(config.model.factory)
     check_canaries(config)
     plan = make_plan(config)
-    charged = _merged(config.ledger, ledger)
+    overrides = {name: value for name, value in ledger or () if value not in (None, False, "")}
+    charged = config.ledger.model_copy(update=overrides)
     check_ledger(charged)
     check_scores(config, plan, charged=charged.url is not None)
     return CheckedRun(config, text, folder, plan, charged, resume, batches)
@@ -107,15 +108,6 @@ def importing_from_here() -> Iterator[None]:
         yield
     finally:
         sys.path.pop(0)
-
-
-def _merged(configured: LedgerSection, overrides: LedgerSection | None) -> LedgerSection:
-    changes = (
-        {}
-        if overrides is None
-        else {name: value for name, value in overrides if value not in (None, False, "")}
-    )
-    return configured.model_copy(update=changes)
 
 
 def check_ledger(section: LedgerSection) -> None:

@@ -173,43 +173,26 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
         columns = {key: column.to_data() for key, column in declared.items()}
     if name == "auto":  # the columns are wrong
         name = "linear"
-    training = _training(recipe, _section(run_file, "training"))
-    if "date" in run_file["data"] or run_file["privacy"].get("sampling", "poisson") not in (
-        "poisson",
-        "full",
-    ):
-        training["batch_size"] = _section(run_file, "training").get(
-            "batch_size", "auto"
-        )  # a step takes a part of the records
-    return {
-        **run_file,
-        "model": {**run_file["model"], "name": name},
-        "columns": columns,
-        "optimizer": _optimizer(recipe, _section(run_file, "optimizer")),
-        "training": training,
-        "privacy": {"clipping_norm": recipe.clipping_norm, **run_file["privacy"]},
-    }
+    model = {**run_file["model"], "name": name}
+    filled = _filled({**run_file, "model": model, "columns": columns}, recipe)
+    poisson = run_file["privacy"].get("sampling", "poisson") in ("poisson", "full")
+    if "date" in run_file["data"] or not poisson:  # a step takes a part of the records
+        filled["training"]["batch_size"] = _section(run_file, "training").get("batch_size", "auto")
+    return filled
 
 
 def _of_public_model(
     run_file: Mapping[str, Any], tune: str | None, records: int, epsilon: float
 ) -> dict[str, Any]:
-    model, privacy = run_file["model"], run_file["privacy"]
+    model = run_file["model"]
     if tune is not None:  # [lora] belongs to the file's choice
         run_file = {name: section for name, section in run_file.items() if name != "lora" or tune == "lora"}
     tune = tune or model.get("tune", "auto")
     tune = "head" if tune == "auto" else tune
-    recipe, lora = _recipe(
-        str(tune), model, _section(run_file, "lora"), records, epsilon, _classes_of(run_file)
-    )
-    return {
-        **run_file,
-        **({"lora": lora} if lora else {}),
-        "model": {**model, "tune": tune},
-        "optimizer": _optimizer(recipe, _section(run_file, "optimizer")),
-        "training": _training(recipe, _section(run_file, "training")),
-        "privacy": {"clipping_norm": recipe.clipping_norm, **privacy},
-    }
+    classes = _classes_of(run_file)
+    recipe, lora = _recipe(str(tune), model, _section(run_file, "lora"), records, epsilon, classes)
+    filled = _filled({**run_file, "model": {**model, "tune": tune}}, recipe)
+    return filled | {"lora": lora} if lora else filled
 
 
 def _classes_of(run_file: Mapping[str, Any]) -> int:
@@ -218,13 +201,9 @@ def _classes_of(run_file: Mapping[str, Any]) -> int:
     if isinstance(column, dict) and column.get("kind") in ("number", "integer") and "values" not in column:
         return 1
     values = column.get("values") if isinstance(column, dict) else data.get("classes")
-    return (
-        len(values)
-        if isinstance(values, list) and len(values) > 1
-        else 10
-        if data.get("name") == "digits"
-        else 2
-    )
+    if isinstance(values, list) and len(values) > 1:
+        return len(values)
+    return 10 if data.get("name") == "digits" else 2
 
 
 def _recipe(
@@ -259,21 +238,24 @@ def _section(run_file: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(section) if isinstance(section, dict) else {"": section}
 
 
-def _optimizer(recipe: Recipe, section: dict[str, Any]) -> dict[str, Any]:
-    """Return ``[optimizer]`` with the recipe's rates and momentum, unless it names another optimizer."""
-    if section.get("name", recipe.optimizer) != recipe.optimizer:
-        return section
-    settings: dict[str, Any] = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
-    more = {name: getattr(recipe, name) for name in ("momentum", "head_learning_rate", "falling")}
-    return {**settings, **{key: value for key, value in more.items() if value}, **section}
+def _filled(run_file: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Fill in the recipe's settings that are not stated, unless another optimizer is named."""
+    optimizer, training = _section(run_file, "optimizer"), _section(run_file, "training")
+    if optimizer.get("name", recipe.optimizer) == recipe.optimizer:
+        more = {name: getattr(recipe, name) for name in ("momentum", "head_learning_rate", "falling")}
+        rates = {key: value for key, value in more.items() if value}
+        usual = {"name": recipe.optimizer, "learning_rate": recipe.learning_rate}
+        optimizer = {**usual, **rates, **optimizer}
 
-
-def _training(recipe: Recipe, section: Mapping[str, Any]) -> dict[str, Any]:
-    length = {} if {"steps", "epochs"} & section.keys() else {"steps": recipe.steps}
-    batch = "full" if recipe.batch_size is None else recipe.batch_size
-    average = {} if recipe.ema_decay is None else {"ema_decay": recipe.ema_decay}
-    memory = {"physical_batch_size": _AT_ONCE} if recipe.head_learning_rate is not None else {}
-    return {"batch_size": batch, **length, **average, **memory, **section}
+    length: dict[str, Any] = {"batch_size": "full" if recipe.batch_size is None else recipe.batch_size}
+    if not {"steps", "epochs"} & training.keys():
+        length["steps"] = recipe.steps
+    if recipe.ema_decay is not None:
+        length["ema_decay"] = recipe.ema_decay
+    if recipe.head_learning_rate is not None:
+        length["physical_batch_size"] = _AT_ONCE
+    privacy = {"clipping_norm": recipe.clipping_norm, **run_file["privacy"]}
+    return {**run_file, "optimizer": optimizer, "training": {**length, **training}, "privacy": privacy}
 
 
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")

@@ -58,7 +58,10 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     declared = [name for name in (*encoder.inputs_of, *encoder.target_names) if name in encoder.columns]
     identifiers = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]
-    tallies = {name: _tally(encoder.columns[name], dialect) for name in declared}
+    tallies = {
+        name: (_Words if is_one_hot(encoder.columns[name]) else _Numbers)(encoder.columns[name], dialect)
+        for name in declared
+    }
     people: dict[str, Counter[str]] = {
         name: Counter()
         for name in (*declared, *identifiers, *owners)
@@ -146,10 +149,6 @@ def _are_numbers_of_people(counts: Counter[str], count: int) -> bool:
 
 
 # --- single columns --------------------------------------------------------------------------------------
-
-
-def _tally(column: Column, dialect: Dialect) -> _Words | _Numbers:
-    return (_Words if is_one_hot(column) else _Numbers)(column, dialect)
 
 
 def _degree(wrong: int, cells: int) -> Degree:

@@ -378,9 +378,14 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
     promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
     if facts.model != "mlp":  # Tacit chooses the training of other models from public figures
-        return "\n".join([*parts, "\n".join(["[privacy]", *privacy]) + "\n"])
-    parts.append("\n".join(["[privacy]", *privacy, setting("clipping_norm", 1.0, _CLIPPING)]) + "\n")
-    return "\n".join([*parts, _TRAINING])
+        return "\n".join([*parts, written("privacy", privacy)])
+    privacy.append(setting("clipping_norm", 1.0, _CLIPPING))
+    return "\n".join([*parts, written("privacy", privacy), _TRAINING])
+
+
+def written(section: str, settings: Sequence[str]) -> str:
+    """Return a section of a run file in TOML."""
+    return "\n".join([f"[{section}]", *settings]) + "\n"
 
 
 def policy_text(sample: Sniffed, facts: Facts) -> str:
@@ -414,7 +419,7 @@ def _data(table: Path, facts: Facts) -> str:
     if facts.user is not None:
         lines.append(setting("user", facts.user, "the column of the person of each row"))
         lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_COMMENT))
-    return "\n".join(["[data]", *lines]) + "\n"
+    return written("data", lines)
 
 
 def _sections(
@@ -467,7 +472,7 @@ def _model(name: str | None) -> str:
     lines = [setting("name", name or "auto", comment)]
     if name == "mlp":
         lines.append(setting("hidden", [64], "units of the hidden layer"))
-    return "\n".join(["[model]", *lines]) + "\n"
+    return written("model", lines)
 
 
 def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> str:
@@ -480,7 +485,7 @@ def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> s
         side = usual_size(*size) if size is not None else 224
         lines.append(setting("image_size", side, "pictures are enlarged to this side, in pixels"))
     lines.append(setting("tune", "auto", 'or "head", "lora", "full"; auto takes the one expected to do best'))
-    return "\n".join(["[model]", *lines]) + "\n"
+    return written("model", lines)
 
 
 _BOUNDS = "the lowest and the highest possible value, such as 0:120"

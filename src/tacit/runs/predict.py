@@ -31,8 +31,10 @@ from tacit.columns.encoder import classes_of
 from tacit.columns.tables import Cells, pieces, words_of
 from tacit.errors import InvalidInput, MissingExtra, check_in, check_real, needed
 from tacit.files import write_atomically
+from tacit.pretrained.model import TunedModel
+from tacit.pretrained.networks import PretrainedText
 from tacit.report.verification import check_fields, read_statement
-from tacit.runs.kinds import Kind, Piece, Table, Text, features_of, silent
+from tacit.runs.kinds import Piece, Table, Text, features_of, silent
 from tacit.runs.kinds.texts import BASE
 from tacit.runs.learners import MODEL, Description, read_description, rebuild, statement_digest
 from tacit.runs.model import Factory, device_of
@@ -239,15 +241,14 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
     model = rebuild(weights, description, factory).to(device_of(device, "device"))
-    if description.pretrained is not None:
-        description = replace(description, preprocessing=_with_tokens(description.preprocessing, model))
+    kind = description.preprocessing
+    if (
+        isinstance(model, TunedModel)
+        and isinstance(model.encoder, PretrainedText)
+        and isinstance(kind, Table)
+    ):
+        description = replace(description, preprocessing=kind.with_tokens(model.encoder.tokens))
     return Predictor(model, description, statement)
-
-
-def _with_tokens(kind: Kind, model: Any) -> Kind:
-    if not isinstance(kind, Table) or kind.encoder.text is None:
-        return kind
-    return kind.with_tokens(model.encoder.tokens)
 
 
 def _statement(path: Path, digest: str) -> dict[str, Any] | None:

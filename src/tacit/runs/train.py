@@ -24,10 +24,10 @@ from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.report.model_card import model_card
 from tacit.report.statement import make_statement
-from tacit.runs.attack import how_to_test
 from tacit.runs.build import (
     check_days,
     days_left,
+    how_to_test,
     make_charges,
     make_session,
     notes_on,

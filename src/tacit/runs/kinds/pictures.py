@@ -16,7 +16,7 @@ import numpy as np
 from tacit.columns.sections import setting
 from tacit.errors import InvalidInput, needed, without_values
 from tacit.runs.config import Config
-from tacit.runs.init import PROMISE, Facts, public_model_section
+from tacit.runs.init import PROMISE, Facts, public_model_section, written
 from tacit.runs.kinds.source import Kind, Piece, Progress, as_array, check_loss, check_path, in_range
 
 if TYPE_CHECKING:
@@ -220,37 +220,29 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
         setting("colours", pictures.colours, "3: red, green and blue; 1: grey"),
     ]
     if facts.public_model is None:
-        data.append(
-            setting(
-                "features",
-                "pictures",
-                'fixed features, which cost no privacy; "raw" for a network of your own',
-            )
-        )
+        about = 'fixed features, which cost no privacy; "raw" for a network of your own'
+        data.append(setting("features", "pictures", about))
     if not pictures.ready:
-        data.append(
-            setting("test_fraction", facts.test_fraction, "this share of the pictures tests the model")
-        )
+        about = "this share of the pictures tests the model"
+        data.append(setting("test_fraction", facts.test_fraction, about))
+
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in _PROMISE.items()]
+    parts = [_HEAD.format(folder=pictures.folder.name), written("data", data)]
     if facts.public_model is not None:
-        parts = (["[data]", *data], ["[privacy]", *privacy])
-        first, last = ("\n".join(lines) + "\n" for lines in parts)
-        model = public_model_section(facts, pictures.size)
-        return "\n".join([_HEAD.format(folder=pictures.folder.name), first, model, last])
-    clipping = setting("clipping_norm", 1.0, "the largest norm of one picture's gradient")
+        return "\n".join([*parts, public_model_section(facts, pictures.size), written("privacy", privacy)])
+
     # Few records get few steps, since each step adds to the noise.
     steps = 300 if facts.records is None else min(max(30, facts.records // 100), 300)
+    privacy.append(setting("clipping_norm", 1.0, "the largest norm of one picture's gradient"))
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
         setting("steps", steps, "a hundredth of the records, but 30 to 300; or epochs"),
     ]
-    sections = {
-        "data": data,
-        "model": [setting("name", "logistic", "a linear model of the features")],
-        "privacy": [*privacy, clipping],
-        "optimizer": [setting("name", "sgd"), setting("learning_rate", 0.3), setting("momentum", 0.9)],
-        "training": training,
-    }
-    return "\n".join([_HEAD.format(folder=pictures.folder.name), *(
-        "\n".join([f"[{name}]", *lines]) + "\n" for name, lines in sections.items()
-    )])  # fmt: skip
+    optimizer = [setting("name", "sgd"), setting("learning_rate", 0.3), setting("momentum", 0.9)]
+    parts += [
+        written("model", [setting("name", "logistic", "a linear model of the features")]),
+        written("privacy", privacy),
+        written("optimizer", optimizer),
+        written("training", training),
+    ]
+    return "\n".join(parts)
