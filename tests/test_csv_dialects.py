@@ -256,7 +256,8 @@ def refusal_of_queries(path: Path, case: Case) -> tuple[tuple[int, ...], str]:
         for row, cell in enumerate(table.column(name).to_pylist(), 1)
         if cell is None
     }
-    unreadable = {int(row) + 1 for rows in engine._read.unreadable.values() for row in rows}
+    found = [places.rows for places in engine._read.unreadable.values() if places.rows is not None]
+    unreadable = {int(row) + 1 for rows in found for row in rows}
     assert unreadable <= rows
     return tuple(sorted(rows)), ""
 

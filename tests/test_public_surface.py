@@ -23,7 +23,7 @@ PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part 
 # Faces, from which users or other parts import: the folders, the modules beside them, those for a library.
 LIBRARIES = {"sklearn", "transformers", "lightning", "dp_accounting"}
 # Beside the faces, for the house:
-OURS = ("files", "notebook", "rounding", "__main__")
+OURS = ("files", "notebook", "rounding", "serial", "__main__")
 INTERNAL = {f"tacit.{name}" for name in OURS}
 JIT = "tacit.native.jit"  # hands on what Triton has, where it is installed
 FACES = {

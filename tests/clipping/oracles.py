@@ -68,7 +68,7 @@ def called(function: Forward, *makers: Maker) -> Callable[[], Of]:
 
 
 def custom(name: str, forward: Callable[..., Any], backward: Callable[..., Any], **more: Any) -> Any:
-    """What applies a torch.autograd.Function of these methods and attributes."""
+    """Return a function that applies a torch.autograd.Function of these methods and attributes."""
     methods = {"forward": forward, "backward": backward, **more}
     attributes = {key: staticmethod(value) if callable(value) else value for key, value in methods.items()}
     kind: Any = type(name, (torch.autograd.Function,), attributes)
@@ -105,7 +105,7 @@ def double(*shape: int) -> Tensor:
 
 
 def factor_of(rule: ClippingRule, norm: float, groups: int) -> float:
-    """What a gradient, or its part in one of the groups, is multiplied by: the papers' formulas."""
+    """Return the factor of a gradient, or of its part in one of the groups, by the papers' formulas."""
     match rule:
         case AutomaticClipping(norm=C, stability=s):
             return C / (norm + s)
@@ -181,7 +181,7 @@ def clipped_sum(engine: GradientEngine, *batch: Tensor) -> Tensor:
 
 
 def equal(found: Any, wanted: Any, rtol: float = 1e-10, atol: float = 1e-12) -> None:
-    """Of tensors, or of tensors by name."""
+    """Compare tensors, or tensors by name."""
     if isinstance(wanted, Mapping):
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():

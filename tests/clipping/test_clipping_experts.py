@@ -81,7 +81,7 @@ def tokens(n: int) -> Tensor:
 
 
 def sizes(found: Any) -> list[int]:
-    """How many numbers there are in the memory of what an operation made, but for views."""
+    """Count the numbers in the memory of what an operation made, but for views."""
     plain = [t for t in tree_leaves(found) if isinstance(t, Tensor) and not is_functorch_wrapped_tensor(t)]
     return [t.untyped_storage().nbytes() // t.element_size() for t in plain]
 

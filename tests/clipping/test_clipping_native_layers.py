@@ -84,7 +84,7 @@ def test_a_recurrent_layer_is_its_twin(
     torch.manual_seed(seed)
     weights = twin.weights(inputs, units, 0.5, biases=biases)
     x, first = torch.randn(rows, steps, inputs), twin.first(rows, units)
-    wide = Weights(*(None if w is None else w.double() for w in weights))
+    wide = Weights(*(w.double() for w in weights if w is not None))
     wide_first = tuple(state.double() for state in first)
     wanted = twin.run(x.double(), wide_first, wide)
     g = torch.randn(wanted.shape[1], rows, units).transpose(0, 1)  # as that of an output with the steps first

@@ -103,7 +103,7 @@ def rows() -> Tensor:
 
 
 def sums_are_those_of_a_loop() -> None:
-    """Where all records are clipped, and where none is."""
+    """Compare sums in which all records are clipped, and sums in which none is."""
     for make in MODELS:
         for C, views in ((1.0, 1), (1e6, 1), (1.0, 2)):
             equals_a_loop(engine_for(make, C, views), rows(), rtol=1e-9, atol=1e-10)

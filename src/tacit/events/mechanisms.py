@@ -41,6 +41,9 @@ class DiscreteGaussian(Event):
 
     k is an integer with probability proportional to exp(-k^2 / (2 scale^2)) (Canonne, Kamath & Steinke
     2020, 2004.00010).  Unlike a noise multiplier, ``scale`` is in the units of f.
+
+    >>> DiscreteGaussian(scale=3.0)
+    DiscreteGaussian(scale=3.0, sensitivity=1)
     """
 
     scale: float
@@ -104,7 +107,11 @@ class ShuffledReports(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency used in accounting."""
+    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency used in accounting.
+
+    >>> ApproximateDP(epsilon=1.0)  # pure: delta is 0
+    ApproximateDP(epsilon=1.0, delta=0.0)
+    """
 
     epsilon: float
     delta: float = 0.0
@@ -155,6 +162,9 @@ class SparseVector(Event):
     epsilon_queries) if ``monotonic``: then one record never increases one query's answer and decreases
     another's.  One record changes each query by at most Delta.  No numbers are released (Lyu, Su & Li 2017,
     1603.01699, Algorithm 7).
+
+    >>> SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3)
+    SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3, monotonic=False)
     """
 
     epsilon_threshold: float
@@ -203,6 +213,9 @@ class TreeAggregation(Event):
 
     This is the binary tree of Dwork et al. (2010) and Chan, Shi & Song (2011), which DP-FTRL uses
     (2103.00039).  The intervals are [j 2^l, (j+1) 2^l).  Incomplete intervals are left out.
+
+    >>> TreeAggregation(noise_multiplier=2.0, leaves=1024)
+    TreeAggregation(noise_multiplier=2.0, leaves=1024, participations=1, separation=1)
     """
 
     noise_multiplier: float
@@ -219,6 +232,9 @@ class MatrixFactorization(Event):
     whose first column is ``coefficients`` followed by zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
     Choquette-Choo et al. 2023, 2306.08153).  The run uses g + C^{-1} Z, a function of this event's output.
     The noise multiplier is that of Z.  C's columns are not normalised, so their norm is part of the cost.
+
+    >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
+    1
     """
 
     noise_multiplier: float
@@ -282,6 +298,10 @@ class GroupPrivacy(Event):
 
     Under add-remove and zero-out, one data set has all records of the group and the other has none.  Under
     replace-one, all of them are exchanged.  Every record of the group is sampled independently.
+
+    >>> from tacit.events import Gaussian
+    >>> GroupPrivacy(Gaussian(8.0), size=4)
+    GroupPrivacy(event=Gaussian(noise_multiplier=8.0), size=4)
     """
 
     event: Event
@@ -297,6 +317,10 @@ class PrivateSelection(Event):
     fixed outcome.  If it is ``negative-binomial``, the number is conditioned on at least 1 run, with the
     conditional mean ``mean`` > 1 and ``shape`` > -1.  Shape 1 is the geometric distribution, and shape 0 the
     logarithmic one.
+
+    >>> from tacit.events import Gaussian
+    >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)
+    PrivateSelection(event=Gaussian(noise_multiplier=8.0), distribution='poisson', mean=10.0, shape=None)
     """
 
     event: Event

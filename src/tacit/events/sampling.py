@@ -56,6 +56,10 @@ class WithoutReplacement(Event):
     """``event`` on a uniformly random subset of exactly ``batch_size`` of the ``records`` records.
 
     Every step draws a new subset.  Both numbers are public.
+
+    >>> from tacit.events import Gaussian
+    >>> WithoutReplacement(records=1000, batch_size=10, event=Gaussian(1.0))
+    WithoutReplacement(records=1000, batch_size=10, event=Gaussian(noise_multiplier=1.0))
     """
 
     records: int
@@ -72,6 +76,10 @@ class WithReplacement(Event):
     """``event`` on ``batch_size`` independent uniform draws from the ``records`` records.
 
     A record that is drawn several times contributes several times Delta.
+
+    >>> from tacit.events import Gaussian
+    >>> WithReplacement(records=1000, batch_size=10, event=Gaussian(1.0)).batch_size
+    10
     """
 
     records: int

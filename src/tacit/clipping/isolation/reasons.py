@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
-from torch._ops import OpOverload, OpOverloadPacket
-
 from tacit.errors import LossWarning, TacitError, UnsupportedModel, of_device
 
 OWN_SEED = (
@@ -92,17 +89,6 @@ UNSEEN_OPERATION = (
     "records go through operations that Python does not see, such as torch.jit, or through a transform of "
     "torch.func within the model"
 )
-_OF_TORCH = ("aten", "prims")
-
-
-def refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Refuse functions that would see all records at once, such as user-defined vmap rules."""
-    if func is custom_function_call and has_overridden_vmap_rule(args[0]):
-        raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
-    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
-        raise NotCarried(f"the operator {func} is not one of torch's own")
-
-
 _RULE = re.compile(
     r"(?:not implemented for )?(aten::[a-zA-Z_0-9.]+)(?: hit the vmap fallback|\. We could not)"
 )

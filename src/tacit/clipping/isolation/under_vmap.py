@@ -40,7 +40,9 @@ from torch._C._functorch import (  # type: ignore[attr-defined]  # the internals
     maybe_get_bdim,
     maybe_get_level,
 )
+from torch._functorch.autograd_function import custom_function_call, has_overridden_vmap_rule
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -66,7 +68,6 @@ from tacit.clipping.isolation.reasons import (
     NoRule,
     NotCarried,
     read_refused,
-    refuse_what_sees_all,
 )
 from tacit.clipping.memory import MemoryBudget
 from tacit.errors import UnsupportedModel
@@ -234,7 +235,7 @@ class Pass(TorchFunctionMode):
             return self._hook(*args, **kwargs)
         if sourced:
             self._note_read(tree_leaves((args, kwargs)))
-        refuse_what_sees_all(func, args)
+        _refuse_what_sees_all(func, args)
         self._check_hooks()
         if maybe_current_level() == self.level:
             self._separate(func, args, kwargs)
@@ -443,6 +444,17 @@ class Pass(TorchFunctionMode):
         self.waiting.clear()
         self.sources.clear()
         self._lent.clear()
+
+
+_OF_TORCH = ("aten", "prims")
+
+
+def _refuse_what_sees_all(func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Refuse functions that would see all records at once, such as user-defined vmap rules."""
+    if func is custom_function_call and has_overridden_vmap_rule(args[0]):
+        raise NotCarried(f"{args[0].__name__}, a torch.autograd.Function, has a vmap rule of its own")
+    if isinstance(func, OpOverload | OpOverloadPacket) and str(func).partition(".")[0] not in _OF_TORCH:
+        raise NotCarried(f"the operator {func} is not one of torch's own")
 
 
 def _is_wrapped(value: Any) -> bool:

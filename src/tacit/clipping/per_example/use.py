@@ -78,7 +78,8 @@ class Kept(Use):
 
     def __init__(self, gradients: Tensor, rows: Rows | None = None) -> None:
         self._gradients = gradients
-        self.skips_zeros = triton_outer.takes_rows(gradients)  # the Triton kernel does
+        # the Triton kernel does
+        self.skips_zeros = gradients.is_cuda and triton_outer.takes_rows(gradients)
         self.shared = rows is not None
         self._rows = Rows(gradients.reshape(gradients.shape[0], -1)) if rows is None else rows
 
