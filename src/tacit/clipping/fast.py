@@ -1,10 +1,11 @@
 """The fast engine: one call of the loss under vmap, which isolates each record.
 
-Python sees no value of a record: it may read shapes, parameters and the number of passes, and all of them are
-public. So nothing that a loss or a model keeps in Python can depend on a record, and nothing is put back.
-
 Letters: n records; K views; B = n K rows; G groups of parameters.
 """
+
+# Python sees no value of a record: it may read shapes, parameters and the number of passes, and all of them
+# are public. So nothing that a loss or a model keeps in Python can depend on a record, and nothing is put
+# back.
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
 """Clipping rules, which bound one record's influence on a step. This module does not import torch.
 
-A rule gets the norms of a record's gradient and returns factors. An engine (:mod:`tacit.clipping.engine`)
-computes the norms and the weighted sum.  The rule also states the sensitivity of that sum, which
-``noise_multiplier`` multiplies. Factors and sensitivity come from one object, so that they always agree.
-
 Letters: n records; G groups of parameters, each with a threshold C_g; C, the threshold if there is only one.
-
-==========================  ===================================  ============================
-rule                        factor of a record with norm r       sum changes by at most
-==========================  ===================================  ============================
-:class:`FlatClipping`       min(1, C / r)                        C
-:class:`PerLayerClipping`   min(1, C_g / r_g) in each group      sqrt(sum_g C_g^2)
-:class:`AutomaticClipping`  C / (r + stability)                  C
-:class:`AdaptiveClipping`   min(1, C_t / r) in step t            C_t
-==========================  ===================================  ============================
-
-Thresholds and ``stability`` are at least 1e-10: squares of smaller numbers underflow in float32, and norms
-could come out too small.
-
-"Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
-up to twice as much, and accountants include that factor.
 """
+
+# A rule gets the norms of a record's gradient and returns factors. An engine (:mod:`tacit.clipping.engine`)
+# computes the norms and the weighted sum.  The rule also states the sensitivity of that sum, which
+# ``noise_multiplier`` multiplies. Factors and sensitivity come from one object, so that they always agree.
+#
+# ==========================  ===================================  ============================
+# rule                        factor of a record with norm r       sum changes by at most
+# ==========================  ===================================  ============================
+# :class:`FlatClipping`       min(1, C / r)                        C
+# :class:`PerLayerClipping`   min(1, C_g / r_g) in each group      sqrt(sum_g C_g^2)
+# :class:`AutomaticClipping`  C / (r + stability)                  C
+# :class:`AdaptiveClipping`   min(1, C_t / r) in step t            C_t
+# ==========================  ===================================  ============================
+#
+# Thresholds and ``stability`` are at least 1e-10: squares of smaller numbers underflow in float32, and norms
+# could come out too small.
+#
+# "Changes" means that a record is added, removed or zeroed out. If a record is *replaced*, the sum changes by
+# up to twice as much, and accountants include that factor.
 
 from __future__ import annotations
 

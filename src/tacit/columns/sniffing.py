@@ -1,14 +1,13 @@
-"""Proposals for the format of a table and the kinds of its columns, which the curator has to check; people.
+"""Proposals for the format of a table and the kinds of its columns, which the curator has to check."""
 
-**Guarantee**
-
-* The names of the columns are copied from the file, the cells are not. The proposal for a column comes from
-  fixed lists of kinds, number formats, units, date formats and words for a missing value. The proposal for
-  the file comes from fixed lists of separators, quotes and encodings. No bound, value or count comes from the
-  cells: usual bounds follow from the name of a column.
-* The choice from these lists depends on the first rows, so it is not differentially private. It is for the
-  curator, who knowingly publishes it with the file that contains the proposal.
-"""
+# **Guarantee**
+#
+# * The names of the columns are copied from the file, the cells are not. The proposal for a column comes
+#   from fixed lists of kinds, number formats, units, date formats and words for a missing value. The
+#   proposal for the file comes from fixed lists of separators, quotes and encodings. No bound, value or
+#   count comes from the cells: usual bounds follow from the name of a column.
+# * The choice from these lists depends on the first rows, so it is not differentially private. It is for
+#   the curator, who knowingly publishes it with the file that contains the proposal.
 
 from __future__ import annotations
 

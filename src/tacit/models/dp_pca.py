@@ -1,11 +1,11 @@
 """Private principal components, from the Gram matrix with Gaussian noise (Analyze Gauss).
 
-The method is that of Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014).  Abadi et al.
-(1607.00133, section 4.1) use it before their first layer: a projection to the top 60 directions makes their
-MNIST network small.
-
 Letters: n rows, d columns, k components.
 """
+
+# The method is that of Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss" (STOC 2014).  Abadi et al.
+# (1607.00133, section 4.1) use it before their first layer: a projection to the top 60 directions makes their
+# MNIST network small.
 
 from __future__ import annotations
 

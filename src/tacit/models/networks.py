@@ -1,10 +1,10 @@
 """Networks and activations: plain modules without layers that mix records.
 
-Every image network maps a batch ``(n, *input_shape)`` to logits (n, classes).  Tempered sigmoids are bounded,
-which keeps gradients small.
-
 Letters: n records; L tokens per record; W tokens of context; V, the size of the vocabulary.
 """
+
+# Every image network maps a batch ``(n, *input_shape)`` to logits (n, classes).  Tempered sigmoids are
+# bounded, which keeps gradients small.
 
 from __future__ import annotations
 

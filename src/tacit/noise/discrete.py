@@ -1,17 +1,16 @@
-"""Exact noise on integers: the discrete Laplace and Gaussian distributions, without floats.
+"""Exact noise on integers: the discrete Laplace and Gaussian distributions, without floats."""
 
-Canonne, Kamath & Steinke 2020, "The Discrete Gaussian for Differential Privacy" (2004.00010).  The low bits
-of a float can reveal the number before the noise.  Here parameters are rational, every coin is an
-integer comparison, and the draws have exactly the distribution of the formula.
-
-**Guarantee**
-
-* If the bits are uniform and independent, each draw follows its distribution exactly: nothing is rounded, cut
-  off or approximated, at any scale.
-* By default the bits are the operating system's (``os.urandom``).  No bit is used twice, and none is stored
-  after the call, so a forked process shares nothing.
-* Not covered: time.  Larger noise takes longer to draw, independently of the data.
-"""
+# Canonne, Kamath & Steinke 2020, "The Discrete Gaussian for Differential Privacy" (2004.00010).  The low bits
+# of a float can reveal the number before the noise.  Here parameters are rational, every coin is an
+# integer comparison, and the draws have exactly the distribution of the formula.
+#
+# **Guarantee**
+#
+# * If the bits are uniform and independent, each draw follows its distribution exactly: nothing is rounded,
+#   cut off or approximated, at any scale.
+# * By default the bits are the operating system's (``os.urandom``).  No bit is used twice, and none is
+#   stored after the call, so a forked process shares nothing.
+# * Not covered: time.  Larger noise takes longer to draw, independently of the data.
 
 from __future__ import annotations
 

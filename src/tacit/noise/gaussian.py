@@ -1,32 +1,32 @@
 """Normal tensors, drawn from the counter-mode generator by Box and Muller's transform of random words.
 
-Words come in tiles of 12,288 bytes: 1,024 radii of 64 bits, then 1,024 angles of 32 bits, little-endian.  A
-tile gives 2 x 1,024 draws, first the cosines, then the sines.  Draw k of an address is a function of the key,
-the address and k alone, so tiles may be drawn in any order.
-
-``radius`` is the last 63 bits of its word and ``angle`` a signed integer (G. E. P. Box and M. E. Muller, "A
-note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958, equation 1)::
-
-    u = (radius + 1/2) / 2^63                           in (0, 1)
-    a = 2 pi (angle + 1/2) / 2^32                       in (-pi, pi)
-    draws = std sqrt(-2 ln u) (cos a, sin a)
-
-The 1/2 keeps u above zero, where the draw would be infinite.  These 63 bits alone would end at 9.4 standard
-deviations.  So if the first 31 of them are zeros, which happens to one pair in 2^31, ``radius`` gets more
-binary digits, 64 at a time, until 64 of them come after one that is not zero::
-
-    u = (radius digit 1 digit 2 ... + 1/2) / 2^(63 + 64 + 64 + ...)
-
-Digit d of pair p of tile t is word 1,024 t + p of the address whose ``digit`` is d.  With 255 digits the
-smallest u, 2^-16384, gives 150.7 standard deviations.  If a record moves a pair by s standard deviations,
-this end adds at most exp(-(150.7 - s)^2 / 2) to delta, which is below 1e-550 for s up to 100.  The radius is
-computed in double precision, because a single-precision u near 1 would leave gaps between small draws.
-
-Floats cannot have the ideal normal distribution.  This noise is for training, where the released values are
-sums of floats anyway, and not for exact queries.
-
 Letters: t tiles, each with 1,024 pairs of draws.
 """
+
+# Words come in tiles of 12,288 bytes: 1,024 radii of 64 bits, then 1,024 angles of 32 bits, little-endian.
+# A tile gives 2 x 1,024 draws, first the cosines, then the sines.  Draw k of an address is a function of
+# the key, the address and k alone, so tiles may be drawn in any order.
+#
+# ``radius`` is the last 63 bits of its word and ``angle`` a signed integer (G. E. P. Box and M. E. Muller, "A
+# note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958, equation 1)::
+#
+#     u is (radius + 1/2) / 2^63                          in (0, 1)
+#     a = 2 pi (angle + 1/2) / 2^32                       in (-pi, pi)
+#     draws = std sqrt(-2 ln u) (cos a, sin a)
+#
+# The 1/2 keeps u above zero, where the draw would be infinite.  These 63 bits alone would end at 9.4 standard
+# deviations.  So if the first 31 of them are zeros, which happens to one pair in 2^31, ``radius`` gets more
+# binary digits, 64 at a time, until 64 of them come after one that is not zero::
+#
+#     u = (radius digit 1 digit 2 ... + 1/2) / 2^(63 + 64 + 64 + ...)
+#
+# Digit d of pair p of tile t is word 1,024 t + p of the address whose ``digit`` is d.  With 255 digits the
+# smallest u, 2^-16384, gives 150.7 standard deviations.  If a record moves a pair by s standard deviations,
+# this end adds at most exp(-(150.7 - s)^2 / 2) to delta, which is below 1e-550 for s up to 100.  The radius
+# is computed in double precision, because a single-precision u near 1 would leave gaps between small draws.
+#
+# Floats cannot have the ideal normal distribution.  This noise is for training, where the released values are
+# sums of floats anyway, and not for exact queries.
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _read(
 
 
 def _log(radius: int, digit: Callable[[int], int]) -> float:
-    """Return ln u for the 63 bits ``radius`` and the further digits, as the module's docstring defines u."""
+    """Return ln u for the 63 bits ``radius`` and the further digits, as the head of this file defines u."""
     bits = 63
     for d in range(1, _MOST_DIGITS + 1):
         radius = radius << 64 | digit(d)

@@ -1,31 +1,30 @@
-"""The source of a run's randomness: AES in counter mode, where each word has an address.
+"""The source of a run's randomness: AES in counter mode, where each word has an address."""
 
-A run has a key from the operating system.  Every random word that the run ever uses has an address
-``(purpose, step, index, rank)`` and a position under that address.  AES encrypts the address and the number
-of a block to the words of that block (NIST SP 800-38A, section 6.5)::
-
-    bits    8       8         40     16     24      32
-    block   digit | purpose | step | rank | index | number of the block
-
-So no word is used twice, and a resumed run draws the same words as an uninterrupted one.  The result does not
-depend on threads or on the order of the calls.  If several machines share a run, each is a rank with separate
-addresses.
-
-``digit`` is 0, except for numbers of which the first word is not precise enough: their further digits have
-separate addresses (:mod:`tacit.noise.gaussian`).
-
-A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from here
-(:mod:`tacit.noise.on_device`).
-
-**Guarantee**
-
-* Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
-  its parts has separate bits, and a request for more blocks than the low 32 bits can number is refused.
-* Without the key the words cannot be distinguished from uniform ones (AES is a pseudo-random permutation).
-* A generator's ``secure`` says whether its key came from the operating system.
-* A key stays in its process, so that no copy draws the same words for other data.  A generator cannot be
-  copied or pickled, and draws nothing in a forked process.  Keys for tests may be used in a forked process.
-"""
+# A run has a key from the operating system.  Every random word that the run ever uses has an address
+# ``(purpose, step, index, rank)`` and a position under that address.  AES encrypts the address and the number
+# of a block to the words of that block (NIST SP 800-38A, section 6.5)::
+#
+#     bits    8       8         40     16     24      32
+#     block   digit | purpose | step | rank | index | number of the block
+#
+# So no word is used twice, and a resumed run draws the same words as an uninterrupted one.  The result does
+# not depend on threads or on the order of the calls.  If several machines share a run, each is a rank with
+# separate addresses.
+#
+# ``digit`` is 0, except for numbers of which the first word is not precise enough: their further digits have
+# separate addresses (:mod:`tacit.noise.gaussian`).
+#
+# A CUDA device draws its noise by another cipher, at the same addresses and under a key that is drawn from
+# here (:mod:`tacit.noise.on_device`).
+#
+# **Guarantee**
+#
+# * Two different addresses never share a word: the address is the high 96 bits of the block counter, each of
+#   its parts has separate bits, and a request for more blocks than the low 32 bits can number is refused.
+# * Without the key the words cannot be distinguished from uniform ones (AES is a pseudo-random permutation).
+# * A generator's ``secure`` says whether its key came from the operating system.
+# * A key stays in its process, so that no copy draws the same words for other data.  A generator cannot be
+#   copied or pickled, and draws nothing in a forked process.  Keys for tests may be used in a forked process.
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ class Purpose(IntEnum):
 
 
 class Generator:
-    """A keyed stream of random words with addresses, as the module's docstring describes.
+    """A keyed stream of random words with addresses, as the head of its file describes.
 
     Make one with :meth:`from_os`.  The key is secret, because anyone who has it can subtract the noise.
     The resume state of a run stores the key, separately from the model.

@@ -1,22 +1,23 @@
 """Normal tensors, drawn on a CUDA device by a counter-mode cipher.
 
-A device draws a hundred times as fast as the processor, and no noise has to be copied to it.  AES needs
-tables or instructions that devices lack.  So the cipher here is ChaCha20 (RFC 8439), which uses only
-additions, rotations and exclusive ors of 32-bit words.  Its 256-bit key is drawn from the run's generator at
-a separate address.  The last four words of its state hold the block number and the address of the draws::
-
-    word    12                    13, 14, 15
-            number of the block   digit | purpose | step | rank | index, as in tacit.noise.generator
-
-Every four of the 16 words of a block give a radius of 63 bits and an angle of 32 bits, and so a pair of draws
-as in :mod:`tacit.noise.gaussian`.  Digit d of a radius has the position of the radius, at the address whose
-``digit`` is d.  A tile has the draws of ``LANES`` blocks: first the cosines of each
-block's first pair, then their sines, then the cosines of the second pairs, and so on.
-
-The draws differ from the processor's, so a run must resume on the kind of device where it began.
-
 Letters: P tensors; t tiles.
 """
+
+# A device draws a hundred times as fast as the processor, and no noise has to be copied to it.  AES needs
+# tables or instructions that devices lack.  So the cipher here is ChaCha20 (RFC 8439), which uses only
+# additions, rotations and exclusive ors of 32-bit words.  Its 256-bit key is drawn from the run's generator
+# at a separate address.  The last four words of its state hold the block number and the address of the
+# draws::
+#
+#     word    12                    13, 14, 15
+#             number of the block   digit | purpose | step | rank | index, as in tacit.noise.generator
+#
+# Every four of the 16 words of a block give a radius of 63 bits and an angle of 32 bits, and so a pair of
+# draws as in :mod:`tacit.noise.gaussian`.  Digit d of a radius has the position of the radius, at the
+# address whose ``digit`` is d.  A tile has the draws of ``LANES`` blocks: first the cosines of each block's
+# first pair, then their sines, then the cosines of the second pairs, and so on.
+#
+# The draws differ from the processor's, so a run must resume on the kind of device where it began.
 
 from __future__ import annotations
 

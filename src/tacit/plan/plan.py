@@ -1,10 +1,9 @@
-"""The plan of a private run: its facts, the event to account for, and its cost.
+"""The plan of a private run: its facts, the event to account for, and its cost."""
 
-The event is derived from the same objects that the training step uses, so the two cannot disagree.
-
-Symbols: z noise multiplier, C clipping norm, q sampling rate, B expected batch size, T steps, N records,
-s_b noise on the count of adaptive clipping, s_l noise on the reported loss.
-"""
+# The event is derived from the same objects that the training step uses, so the two cannot disagree.
+#
+# Symbols: z noise multiplier, C clipping norm, q sampling rate, B expected batch size, T steps, N records,
+# s_b noise on the count of adaptive clipping, s_l noise on the reported loss.
 
 from __future__ import annotations
 

@@ -1,31 +1,31 @@
-"""A prediction, from public facts alone, of whether a plan leaves a model enough signal to learn.
+"""A prediction, from public facts alone, of whether a plan leaves a model enough signal to learn."""
 
-In a step the weights move by the mean of B clipped gradients, of norm at most C, plus noise.  Noise of
-standard deviation z C / B in each of d coordinates has a norm of about z C sqrt(d) / B:
-
-    noise of a step   rho = z sqrt(d) / B     in units of C, the largest norm of a mean gradient
-    noise of the run  s = rho / sqrt(T)       for the mean of T steps
-
-Only a few directions in weight space change a model's answers, so the norm of the noise says little about its
-effect: the noise per coordinate, u, has nearly the same effect on 650 weights as on 170,000.  The formula
-
-    u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
-
-was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
-noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
-table in docs/how-to/learns-nothing.md).
-
-* Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
-* Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a
-  step's other releases.  Views are averaged before they are clipped once, so they change neither gradient
-  norm nor noise.
-* rows_per_user: B counts rows, each clipped separately, and z is the multiplier that covers all rows of a
-  unit.
-* Truncated batches divide by the same B.  For cyclic, shuffled and dated batches, B is also the batch size.
-
-Symbols: z noise multiplier of the gradients, C clipping norm, B expected batch size, d trained weights, T
-steps.
-"""
+# In a step the weights move by the mean of B clipped gradients, of norm at most C, plus noise.  Noise of
+# standard deviation z C / B in each of d coordinates has a norm of about z C sqrt(d) / B:
+#
+#     noise of a step   rho = z sqrt(d) / B     in units of C, the largest norm of a mean gradient
+#     noise of the run  s = rho / sqrt(T)       for the mean of T steps
+#
+# Only a few directions in weight space change a model's answers, so the norm of the noise says little about
+# its effect: the noise per coordinate, u, has nearly the same effect on 650 weights as on 170,000.  The
+# formula
+#
+#     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
+#
+# was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
+# noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
+# table in docs/how-to/learns-nothing.md).
+#
+# * Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
+# * Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a
+#   step's other releases.  Views are averaged before they are clipped once, so they change neither gradient
+#   norm nor noise.
+# * rows_per_user: B counts rows, each clipped separately, and z is the multiplier that covers all rows of a
+#   unit.
+# * Truncated batches divide by the same B.  For cyclic, shuffled and dated batches, B is also the batch size.
+#
+# Symbols: z noise multiplier of the gradients, C clipping norm, B expected batch size, d trained weights, T
+# steps.
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""A question to the planner, the batch sizes that it compares, and its answer.
+"""A question to the planner, the batch sizes that it compares, and its answer."""
 
-A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size and
-budget affect training only through the noise per example r = sigma / B (McKenna et al., 2501.18914), and a
-run through the total noise r / sqrt(T) on the mean of all T steps, of which alone epsilon is a function, up
-to a constant, for sigma > 2 (Sander et al., 2210.03403).
-
-Large batches reduce the total noise to that of the full batch, here called the floor.  The elbow is the
-smallest batch size within 5 % of it; there sigma is between 2 and 5, and a larger batch gains nothing more.
-
-Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier, C clipping norm.
-"""
+# A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size
+# and budget affect training only through the noise per example r = sigma / B (McKenna et al., 2501.18914),
+# and a run through the total noise r / sqrt(T) on the mean of all T steps, of which alone epsilon is a
+# function, up to a constant, for sigma > 2 (Sander et al., 2210.03403).
+#
+# Large batches reduce the total noise to that of the full batch, here called the floor.  The elbow is the
+# smallest batch size within 5 % of it; there sigma is between 2 and 5, and a larger batch gains nothing more.
+#
+# Symbols: N records, B batch size, q = B / N sampling rate, T steps, sigma noise multiplier, C clipping norm.
 
 from __future__ import annotations
 

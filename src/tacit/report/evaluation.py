@@ -1,10 +1,9 @@
-"""The comparison of a trained model with a constant answer, as data, a page, and text.
+"""The comparison of a trained model with a constant answer, as data, a page, and text."""
 
-The data come only from an :class:`tacit.training.Evaluation` and public facts, and the page and the text of a
-run come from the data. If the score is noisy, the data contain the score, its interval and a public baseline,
-but no count of test records. If the score is exact, the data also contain the intervals, curves and
-calibration of :mod:`tacit.report.figures`.
-"""
+# The data come only from an :class:`tacit.training.Evaluation` and public facts, and the page and the text
+# of a run come from the data. If the score is noisy, the data contain the score, its interval and a public
+# baseline, but no count of test records. If the score is exact, the data also contain the intervals, curves
+# and calibration of :mod:`tacit.report.figures`.
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The results of attacks and audits on a run, as plain data for the JSON and the page of the report.
 
-Every figure comes with its interval, its number of records, and the attack or method that gave it.
-
 Letters: f is the trade-off curve of the run, so f(a) is the least false-negative rate of any attack at
 false-positive rate a. There are n members and m non-members, R possible secrets and c copies of each planted
 one.
 """
+
+# Every figure comes with its interval, its number of records, and the attack or method that gave it.
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """The meaning of a guarantee for one person, from the trade-off curve of the accounted run.
 
-The pair (epsilon, delta) alone allows far more than the mechanism does. At epsilon 8 and 1 % false alarms,
-the pair would let an attacker find nearly every member, while DP-SGD lets an attacker find about one in five.
-So the sheet starts from the curve f of the mechanism, and shows next to each bound the bound from the pair.
-
 Letters: f(a) is the least false-negative rate at false-positive rate a, and k is the probability of guessing
 a secret without the release.
 """
+
+# The pair (epsilon, delta) alone allows far more than the mechanism does. At epsilon 8 and 1 % false
+# alarms, the pair would let an attacker find nearly every member, while DP-SGD lets an attacker find about
+# one in five. So the sheet starts from the curve f of the mechanism, and shows next to each bound the bound
+# from the pair.
 
 from __future__ import annotations
 

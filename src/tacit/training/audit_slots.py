@@ -1,12 +1,12 @@
 """Audit slots, for an audit of a run by canary records that it also trains on.
 
-A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
-public strength k_j and a secret fair coin.  If the coin includes it, it is one more record, with the loss
-k_j s_j slot[j], whose gradient is nonzero only in entry j.  All else is as in any run; before the optimizer's
-step, the slots' entries are taken from the released gradients.
-
 Letters: m slots; c included canaries; N real records; n records of a batch; K views; T steps.
 """
+
+# A slot is one entry of a parameter vector that the model never reads.  Canary j has a public sign s_j, a
+# public strength k_j and a secret fair coin.  If the coin includes it, it is one more record, with the loss
+# k_j s_j slot[j], whose gradient is nonzero only in entry j.  All else is as in any run; before the
+# optimizer's step, the slots' entries are taken from the released gradients.
 
 from __future__ import annotations
 

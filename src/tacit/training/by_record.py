@@ -1,10 +1,10 @@
 """Parts of a step that must read one record alone: the views of an augmentation, the items of a data set.
 
-A record's gradient is the mean over its views and is clipped once, so the views cost no privacy (De et al.,
-2204.13650, section 3.2).  Their random numbers are drawn before a batch is cut into microbatches.
-
 Letters: N items; n records; K views per record.
 """
+
+# A record's gradient is the mean over its views and is clipped once, so the views cost no privacy (De et al.,
+# 2204.13650, section 3.2).  Their random numbers are drawn before a batch is cut into microbatches.
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
-"""The charges of a training run to a ledger, and the checks that plan and data set promise the same.
+"""The charges of a training run to a ledger, and the checks that plan and data set promise the same."""
 
-Each chunk of steps is one charge, reserved before its first step and settled after its last; chunks that are
-never reached cost nothing.
-
-**Guarantee**
-
-* No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.  The
-  first of several ranks charges, and the others wait for it.
-* A chunk is charged once, even after a crash: the run's id, and so its charges' keys, follow from the key of
-  its noise.  Only a process with this key may take the steps of a reserved chunk.
-* Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
-* The ledger refuses arrays of records that it knows under another name with a separate budget.
-* Batches that another run has claimed are refused before anything is charged, and claimed before anything is
-  released.
-
-A repeated step is no second release, as its randomness is a function of the key and of the step, and a
-session refuses to use a saved key with another plan, records, model or loss.  So the resume state may be
-older than the charges.  Without it the charge stays spent, and a new run has a new key and pays again.
-"""
+# Each chunk of steps is one charge, reserved before its first step and settled after its last; chunks that
+# are never reached cost nothing.
+#
+# **Guarantee**
+#
+# * No step is taken, and no preparation begun, before the ledger has committed a charge that covers it.
+#   The first of several ranks charges, and the others wait for it.
+# * A chunk is charged once, even after a crash: the run's id, and so its charges' keys, follow from the key
+#   of its noise.  Only a process with this key may take the steps of a reserved chunk.
+# * Plan and data set have the same unit of privacy and adjacency, and the number of records fits.
+# * The ledger refuses arrays of records that it knows under another name with a separate budget.
+# * Batches that another run has claimed are refused before anything is charged, and claimed before anything
+#   is released.
+#
+# A repeated step is no second release, as its randomness is a function of the key and of the step, and a
+# session refuses to use a saved key with another plan, records, model or loss.  So the resume state may be
+# older than the charges.  Without it the charge stays spent, and a new run has a new key and pays again.
 
 from __future__ import annotations
 

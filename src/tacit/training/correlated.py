@@ -1,11 +1,11 @@
 """Noise that is correlated in time: the noise of a step also depends on draws and noise of other steps.
 
-It is complete before the engine adds the first gradient, and the same however often a step is begun, also in
-a resumed run.  :func:`combine` adds rows entry by entry in their order, so the result does not depend on
-shards or threads, which a library's matrix product does not promise.
-
 Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored; K sums of J rows.
 """
+
+# It is complete before the engine adds the first gradient, and the same however often a step is begun, also
+# in a resumed run.  :func:`combine` adds rows entry by entry in their order, so the result does not depend
+# on shards or threads, which a library's matrix product does not promise.
 
 from __future__ import annotations
 

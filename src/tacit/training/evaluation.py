@@ -1,10 +1,10 @@
 """Exact scores of a model on test records, and those of the constant predictor.
 
-They reveal something about the test records, which the run's guarantee does not cover, and the statement says
-so.  If these records belong to the data set of a ledger, use :func:`tacit.training.score_held_out`.
-
 Letters: n records, k labels.
 """
+
+# They reveal something about the test records, which the run's guarantee does not cover, and the statement
+# says so.  If these records belong to the data set of a ledger, use :func:`tacit.training.score_held_out`.
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """A progress bar of the noisy losses, and a judgement whether they fall, from public figures alone.
 
-The judgement is made after the first third of the steps, and assumes a loss that is linear in the logarithm
-of the number of steps.  The losses have *hardly fallen* if both of these hold:
-
-* With 99 % confidence, the fall is less than a tenth of the first loss; or, if the loss before the first step
-  is public, the mean of the later half is less than a tenth below it.
-* The fall is less than 1.28 times its standard error, so a loss that does not fall is seen nine times in ten.
-
 Letters: B expected batch size; q sampling rate; m steps in the first third; x_t = log t for t = 1, ..., m.
 """
+
+# The judgement is made after the first third of the steps, and assumes a loss that is linear in the logarithm
+# of the number of steps.  The losses have *hardly fallen* if both of these hold:
+#
+# * With 99 % confidence, the fall is less than a tenth of the first loss; or, if the loss before the first
+#   step is public, the mean of the later half is less than a tenth below it.
+# * The fall is less than 1.28 times its standard error, so a loss that does not fall is seen nine times in
+#   ten.
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
-"""Several processes that take each private step together: ranks, a step's buffers, what must be equal.
+"""Several processes that take each private step together: ranks, a step's buffers, what must be equal."""
 
-Every process (a *rank*) has the whole model and can read all records.  Letters: R ranks; r a rank, from 0.
-
-**Guarantee**
-
-* All ranks draw with the key of rank 0, so each record of a step's sample is computed by exactly one rank.
-* The sum of the ranks' noise has the step's variance, and is in the buffers before the first gradient.  One
-  rank's share has 1/R of it, must not be released alone, and travels only between processes that trust each
-  other.
-* Which rank reads a record depends on the records drawn before it.  If the copies of the model differed, one
-  record would change what others add.  So before each step the ranks compare their optimizers' settings, the
-  mode of the model (train or eval) and a checksum of the trained weights, and refuse the step if they differ;
-  before a save and after the last step they also compare the frozen weights.  For a sharded model, whose
-  gathered weights all ranks use, they compare only settings and mode.
-* If a rank fails, no rank takes the step.
-* If torch.distributed has a process group of two or more processes, or a launcher such as torchrun started
-  two or more, a session without ``ranks`` reads no record and releases nothing.  Otherwise each process would
-  draw its own key and train its own model, and two of these models, or their average, would cost more than
-  either session reports.
-
-Not covered: buffers and frozen weights that the loop of one rank changes between two saved states.
-"""
+# Every process (a *rank*) has the whole model and can read all records.  Letters: R ranks; r a rank, from 0.
+#
+# **Guarantee**
+#
+# * All ranks draw with the key of rank 0, so each record of a step's sample is computed by exactly one
+#   rank.
+# * The sum of the ranks' noise has the step's variance, and is in the buffers before the first gradient.
+#   One rank's share has 1/R of it, must not be released alone, and travels only between processes that
+#   trust each other.
+# * Which rank reads a record depends on the records drawn before it.  If the copies of the model differed,
+#   one record would change what others add.  So before each step the ranks compare their optimizers'
+#   settings, the mode of the model (train or eval) and a checksum of the trained weights, and refuse the
+#   step if they differ; before a save and after the last step they also compare the frozen weights.  For a
+#   sharded model, whose gathered weights all ranks use, they compare only settings and mode.
+# * If a rank fails, no rank takes the step.
+# * If torch.distributed has a process group of two or more processes, or a launcher such as torchrun
+#   started two or more, a session without ``ranks`` reads no record and releases nothing.  Otherwise each
+#   process would draw its own key and train its own model, and two of these models, or their average, would
+#   cost more than either session reports.
+#
+# Not covered: buffers and frozen weights that the loop of one rank changes between two saved states.
 
 from __future__ import annotations
 

@@ -1,25 +1,24 @@
-"""The checks of a release, the guarded optimizer that it moves, and averages of the weights.
+"""The checks of a release, the guarded optimizer that it moves, and averages of the weights."""
 
-**Guarantee**
-
-* While a :class:`GuardedOptimizer` exists, a call of ``optimizer.step()`` outside its
-  :meth:`~GuardedOptimizer.step` raises an error.  So does the step of any other torch optimizer that holds
-  one of the trained parameters.
-* The engine clips the gradient of every parameter that the optimizer would train.
-* If other code left a gradient on a parameter, the private step is refused.
-* A process never releases two different sums under the same noise.  After another learning rate, or with
-  another loss or other records, a repeated step has another sum under the same noise, and the difference of
-  the two has none.  :class:`NoiseReuse` compares random sums of all numbers of each release.
-
-**Not covered**
-
-* Code that changes the parameters without a torch optimizer, such as ``load_state_dict`` or ``p.sub_(...)``.
-  The user is responsible for it: a value that is computed from the training records without noise is not
-  private.
-
-No error or warning says that single records have a gradient of NaN, because that would reveal something about
-them.  They depend on weights and noisy losses alone.
-"""
+# **Guarantee**
+#
+# * While a :class:`GuardedOptimizer` exists, a call of ``optimizer.step()`` outside its
+#   :meth:`~GuardedOptimizer.step` raises an error.  So does the step of any other torch optimizer that holds
+#   one of the trained parameters.
+# * The engine clips the gradient of every parameter that the optimizer would train.
+# * If other code left a gradient on a parameter, the private step is refused.
+# * A process never releases two different sums under the same noise.  After another learning rate, or with
+#   another loss or other records, a repeated step has another sum under the same noise, and the difference of
+#   the two has none.  :class:`NoiseReuse` compares random sums of all numbers of each release.
+#
+# **Not covered**
+#
+# * Code that changes the parameters without a torch optimizer, such as ``load_state_dict`` or
+#   ``p.sub_(...)``. The user is responsible for it: a value that is computed from the training records
+#   without noise is not private.
+#
+# No error or warning says that single records have a gradient of NaN, because that would reveal something
+# about them.  They depend on weights and noisy losses alone.
 
 from __future__ import annotations
 

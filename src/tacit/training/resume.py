@@ -1,23 +1,22 @@
-"""The resume state of a run, and digests of all that decides what its steps release.
+"""The resume state of a run, and digests of all that decides what its steps release."""
 
-Resuming with another loss would add the same noise to another sum.  A digest covers code (without file names,
-line numbers, comments and docstrings) and the values that it reads, as these are when the session is made:
-the user's functions and classes in full, and those of libraries (all that is installed) by name and version.
-It differs if code, defaults, bound arguments, enclosing or global variables, or attributes of their objects
-and modules differ, as numbers, texts, types, tensors, arrays, functions or collections of them; and it is the
-same in another process.
-
-**Not covered**
-
-* Enclosing and global variables that a function writes itself, such as a count of its calls.
-* Most numbers of a very large tensor: at most 2^20 numbers are read, evenly spaced.  For lists, dictionaries
-  and sets of more than 4,096 items, only the number of items counts.
-* Attributes of objects that the code does not name.  The code of a library is not read, nor are the
-  attributes of its objects, except for modules and data classes.
-* Tensors of the trained model that are not parameters, because its first forward pass may have made them.
-* Compiled code (C, TorchScript), and values that a loss reads when it runs: files, environment, clocks, and
-  modules that it imports.
-"""
+# Resuming with another loss would add the same noise to another sum.  A digest covers code (without file
+# names, line numbers, comments and docstrings) and the values that it reads, as these are when the session
+# is made: the user's functions and classes in full, and those of libraries (all that is installed) by name
+# and version. It differs if code, defaults, bound arguments, enclosing or global variables, or attributes
+# of their objects and modules differ, as numbers, texts, types, tensors, arrays, functions or collections
+# of them; and it is the same in another process.
+#
+# **Not covered**
+#
+# * Enclosing and global variables that a function writes itself, such as a count of its calls.
+# * Most numbers of a very large tensor: at most 2^20 numbers are read, evenly spaced.  For lists,
+#   dictionaries and sets of more than 4,096 items, only the number of items counts.
+# * Attributes of objects that the code does not name.  The code of a library is not read, nor are the
+#   attributes of its objects, except for modules and data classes.
+# * Tensors of the trained model that are not parameters, because its first forward pass may have made them.
+# * Compiled code (C, TorchScript), and values that a loss reads when it runs: files, environment, clocks,
+#   and modules that it imports.
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
 """A noisy score on held-out records, and the best of several runs: releases at a price.
 
-A ledger promises held-out test records the same as the training records, so their exact score would be a
-release without noise.  Each record gets a score v in [0, 1], rounded to thousandths.  The run releases the
-sums of v and of 1 - v, each with Gaussian noise and then rounded to thousandths, which is as rounding
-the noise alone: a function of the Gaussian mechanism on both sums (:class:`tacit.plan.ScoreReport`).  There
-are two sums because the number of test records is secret too.
-
-Releasing the best of several runs costs as much as all of them, unless their number is drawn from a smooth
-distribution and only the best is ever seen: Papernot and Steinke (2110.03620), theorem 2 for a truncated
-negative binomial distribution, theorem 6 for a Poisson distribution.
-
 Letters: n test records; R and W the noisy sums of v and of 1 - v; s the standard deviation of their noise.
-
-**Guarantee** (selection)
-
-* The ledger commits one charge, for the event of the whole selection, before the first run starts.  Nothing
-  else is charged, and after a crash the charge stays spent.
-* The number of runs has the distribution that is charged, is drawn from the operating system's randomness,
-  and is not released.
-* Every run draws its candidate uniformly and independently, and performs the whole plan that is charged, with
-  a fresh key and on weights that no other run has trained.
-* Only the best run's candidate, model and score are released, and only after the charge is settled.
 """
+
+# A ledger promises held-out test records the same as the training records, so their exact score would be a
+# release without noise.  Each record gets a score v in [0, 1], rounded to thousandths.  The run releases the
+# sums of v and of 1 - v, each with Gaussian noise and then rounded to thousandths, which is as rounding
+# the noise alone: a function of the Gaussian mechanism on both sums (:class:`tacit.plan.ScoreReport`).  There
+# are two sums because the number of test records is secret too.
+#
+# Releasing the best of several runs costs as much as all of them, unless their number is drawn from a smooth
+# distribution and only the best is ever seen: Papernot and Steinke (2110.03620), theorem 2 for a truncated
+# negative binomial distribution, theorem 6 for a Poisson distribution.
+#
+# **Guarantee** (selection)
+#
+# * The ledger commits one charge, for the event of the whole selection, before the first run starts.
+#   Nothing else is charged, and after a crash the charge stays spent.
+# * The number of runs has the distribution that is charged, is drawn from the operating system's
+#   randomness, and is not released.
+# * Every run draws its candidate uniformly and independently, and performs the whole plan that is charged,
+#   with a fresh key and on weights that no other run has trained.
+# * Only the best run's candidate, model and score are released, and only after the charge is settled.
 
 from __future__ import annotations
 

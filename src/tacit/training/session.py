@@ -1,22 +1,21 @@
-"""The session, with which a user's own loop trains privately by one call per step.
+"""The session, with which a user's own loop trains privately by one call per step."""
 
-It holds all that the guarantee depends on, and gives the loop step tickets, which hold no data.
-
-**Guarantee**
-
-* The session performs the plan's steps in order and each at most once.  The first ``steps_done`` steps cost
-  :attr:`PrivateSession.epsilon`.
-* While it exists, it refuses a step that other code takes with its optimizer or with a second optimizer, so
-  only noisy gradients change the model.
-* In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
-  processes take each step together and release it once (:mod:`tacit.training.ranks`).
-* A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
-  next days of a stream only if all steps of the days before were taken and saved.
-* The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if that
-  would release something else, to continue after a step that was cut short while it changed the weights, and
-  to resume from the state of a run with another loss.
-* With ``charges``, the session takes no step before the ledger has committed the charge that covers it.
-"""
+# It holds all that the guarantee depends on, and gives the loop step tickets, which hold no data.
+#
+# **Guarantee**
+#
+# * The session performs the plan's steps in order and each at most once.  The first ``steps_done`` steps
+#   cost :attr:`PrivateSession.epsilon`.
+# * While it exists, it refuses a step that other code takes with its optimizer or with a second optimizer,
+#   so only noisy gradients change the model.
+# * In one of several processes the session reads and releases nothing without ``ranks``.  With them, the
+#   processes take each step together and release it once (:mod:`tacit.training.ranks`).
+# * A resumed session draws the same participants and the same noise as an uninterrupted one.  It starts the
+#   next days of a stream only if all steps of the days before were taken and saved.
+# * The session adds the noise of a step to one sum only.  It refuses to repeat a step in this process if
+#   that would release something else, to continue after a step that was cut short while it changed the
+#   weights, and to resume from the state of a run with another loss.
+# * With ``charges``, the session takes no step before the ledger has committed the charge that covers it.
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """Training of a model that ``fully_shard`` alone has sharded: whole while a step computes, else in shards.
 
-For the passes of a private step, all ranks gather the parameters, and each adds the clipped sum of its
-records' whole gradients to buffers of zeros.  The sums are reduced and scattered: each rank receives its rows
-of the total, adds the noise of these rows, and takes the optimizer's step on them.
-
 Letters: R ranks; n rows of a parameter, along its first dimension; m = ceil(n / R) rows of a shard.
-
-**Guarantee**
-
-* The engine clips by the norm of a record's whole gradient, never by that of a shard.
-* The noise of a shard equals the noise of the same rows if one process draws it for the whole parameter.  So
-  its bits do not depend on the number of ranks, and no two shards have the same noise.
-* The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced, sums
-  without noise are in the memory of processes that trust each other, and travel between them.
-* A model that is sharded in another way is refused with an error that names the reason.
-* A rank writes only released values to the folder next to a resume state: weights, and the optimizer's state,
-  which is a function of noisy gradients.  Loading the folder executes no code from it.
 """
+
+# For the passes of a private step, all ranks gather the parameters, and each adds the clipped sum of its
+# records' whole gradients to buffers of zeros.  The sums are reduced and scattered: each rank receives its
+# rows of the total, adds the noise of these rows, and takes the optimizer's step on them.
+#
+# **Guarantee**
+#
+# * The engine clips by the norm of a record's whole gradient, never by that of a shard.
+# * The noise of a shard equals the noise of the same rows if one process draws it for the whole parameter.
+#   So its bits do not depend on the number of ranks, and no two shards have the same noise.
+# * The shards of all ranks together are the released sum, with the whole noise.  Until they are reduced,
+#   sums without noise are in the memory of processes that trust each other, and travel between them.
+# * A model that is sharded in another way is refused with an error that names the reason.
+# * A rank writes only released values to the folder next to a resume state: weights, and the optimizer's
+#   state, which is a function of noisy gradients.  Loading the folder executes no code from it.
 
 from __future__ import annotations
 

@@ -1,28 +1,30 @@
 """One private step: sample, clip, sum, add noise, divide by the public B; and how many records at once.
 
-Only this module and :mod:`tacit.training.shards` add noise to gradients.  The engine adds to buffers
-that already contain the noise, so the sum without noise never exists in memory that outlives the step.
-
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
 (:attr:`tacit.plan.Plan.gradient_noise_multiplier`).
-
-**Guarantee**
-
-* The step releases ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the next
-  thresholds, and the noisy loss.  Together they are one Gaussian release with ``plan.noise_multiplier``.
-* The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
-* The divisor is the plan's public B, never the size of the batch that was drawn.  Sum and noise are computed
-  with the same float s = 1/B, so their ratio does not depend on its rounding.
-* Rank r of R adds the clipped sum of the participants r, r + R, r + 2R, ... to its share of the noise.  Count
-  and loss are summed over the ranks first, and then get their noise once.
-* A step's randomness is a function of (key, step), so a step repeated after a crash releases the same values.
-* A step for which the device of any rank had too little memory is repeated from its start, with half as many
-  records at once.  Nothing of the first try is released, and model and loss keep nothing of it, as Python
-  sees no value of a record; with the reference engine this is assumed.
-* If the model draws random numbers, as in dropout, a record's numbers depend on the physical batch size.  So
-  the resume state stores the sizes, and a resumed run of such a model changes none.
 """
+
+# Only this module and :mod:`tacit.training.shards` add noise to gradients.  The engine adds to buffers
+# that already contain the noise, so the sum without noise never exists in memory that outlives the step.
+#
+# **Guarantee**
+#
+# * The step releases ``(sum of clipped gradients + N(0, (z_g C)^2 I)) / B``, the noisy count behind the
+#   next thresholds, and the noisy loss.  Together they are one Gaussian release with
+#   ``plan.noise_multiplier``.
+# * The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
+# * The divisor is the plan's public B, never the size of the batch that was drawn.  Sum and noise are
+#   computed with the same float s = 1/B, so their ratio does not depend on its rounding.
+# * Rank r of R adds the clipped sum of the participants r, r + R, r + 2R, ... to its share of the noise.
+#   Count and loss are summed over the ranks first, and then get their noise once.
+# * A step's randomness is a function of (key, step), so a step repeated after a crash releases the same
+#   values.
+# * A step for which the device of any rank had too little memory is repeated from its start, with half as
+#   many records at once.  Nothing of the first try is released, and model and loss keep nothing of it, as
+#   Python sees no value of a record; with the reference engine this is assumed.
+# * If the model draws random numbers, as in dropout, a record's numbers depend on the physical batch size.
+#   So the resume state stores the sizes, and a resumed run of such a model changes none.
 
 from __future__ import annotations
 

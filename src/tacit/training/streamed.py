@@ -1,20 +1,19 @@
-"""Records whose batches were drawn before the run, read step by step from a folder.
+"""Records whose batches were drawn before the run, read step by step from a folder."""
 
-``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps::
-
-    manifest.json     the key of the run, its sampling, and the digests of the shards
-    steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
-    test.parquet      the test records, if they are a share of the corpus
-    used              the random name of the run that uses these batches
-
-The folder is as secret as the corpus, because it shows who takes part and has the key of the noise.
-
-**Guarantee**
-
-* The batches are those that the plan's sampler draws under the run's key; others are refused.
-* Only one run uses a folder, and only that run may resume with it: a second one would add the same noise to
-  other sums.  A shard that has changed since it was written is refused.
-"""
+# ``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps::
+#
+#     manifest.json     the key of the run, its sampling, and the digests of the shards
+#     steps-000000.parquet, ...   step, position, length and tokens of each record of a step, in this order
+#     test.parquet      the test records, if they are a share of the corpus
+#     used              the random name of the run that uses these batches
+#
+# The folder is as secret as the corpus, because it shows who takes part and has the key of the noise.
+#
+# **Guarantee**
+#
+# * The batches are those that the plan's sampler draws under the run's key; others are refused.
+# * Only one run uses a folder, and only that run may resume with it: a second one would add the same noise to
+#   other sums.  A shard that has changed since it was written is refused.
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
 """Records of people with several rows, rows with several users, and records with dates.
 
-By default a step draws users: it reads K rows of each, and clips the mean of their gradients once (McMahan et
-al., 1710.06963; Charles et al., 2407.07737).  Two spellings of one name would count as two users, so inputs
-that may hide this are refused.  A row with several users counts against the cap of each, so the choice of one
-person's rows depends on others, and no bound on this effect is known.  The promise is then for neighbours in
-which every row has the same users: "fixed-graph" privacy (Ganesh et al., 2503.03622).
-
 Letters: M rows; N users; K the rows of a user that a step reads, or the most that a user may keep; T steps.
-
-**Guarantee**
-
-* If a step draws users, the rows that it reads of a user depend only on the key, the step, and the user's
-  name and number of rows.
-* No user is among the users of more than K rows that are kept.  The choice of rows depends on the users of
-  each row, and not on their content.
-* A plan is refused if its promise does not fit rows that have several users.
-* The steps of a dated record depend only on its date, and those of a person only on the dates of the person's
-  rows.  A person participates at most as often as the plan accounts for, and with at least as many steps in
-  between, or the data are refused before a step, or the rows are skipped.  Participations in a resume state
-  count too, so the days of a stream may come in several files.
 """
+
+# By default a step draws users: it reads K rows of each, and clips the mean of their gradients once
+# (McMahan et al., 1710.06963; Charles et al., 2407.07737).  Two spellings of one name would count as two
+# users, so inputs that may hide this are refused.  A row with several users counts against the cap of each,
+# so the choice of one person's rows depends on others, and no bound on this effect is known.  The promise
+# is then for neighbours in which every row has the same users: "fixed-graph" privacy (Ganesh et al.,
+# 2503.03622).
+#
+# **Guarantee**
+#
+# * If a step draws users, the rows that it reads of a user depend only on the key, the step, and the user's
+#   name and number of rows.
+# * No user is among the users of more than K rows that are kept.  The choice of rows depends on the users
+#   of each row, and not on their content.
+# * A plan is refused if its promise does not fit rows that have several users.
+# * The steps of a dated record depend only on its date, and those of a person only on the dates of the
+#   person's rows.  A person participates at most as often as the plan accounts for, and with at least as
+#   many steps in between, or the data are refused before a step, or the rows are skipped.  Participations
+#   in a resume state count too, so the days of a stream may come in several files.
 
 from __future__ import annotations
 

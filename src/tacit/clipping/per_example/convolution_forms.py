@@ -2,9 +2,9 @@
 
 Letters: B rows; C input channels; P outputs; c = C / groups; k kernel positions (all dimensions); D = c k; T
 output positions; S input positions; s... the spatial dimensions.
-
-The gradient of a row is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t.
 """
+
+# The gradient of a row is G = sum_t g_t patch_t^T, (P, D), where patch_t is the input of output position t.
 
 from __future__ import annotations
 

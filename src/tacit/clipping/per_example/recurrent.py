@@ -1,10 +1,10 @@
 """RNN, LSTM and GRU.
 
 Letters: B rows; T time steps; d inputs; H hidden units; G gates (1, 3 or 4).
-
-``recurrent_scan.py`` computes the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh for all
-steps. Given these, W_ih and W_hh are treated like weights of linear layers at T positions.
 """
+
+# ``recurrent_scan.py`` computes the gradients of a_t = W_ih x_t + b_ih and of z_t = W_hh h_{t-1} + b_hh for
+# all steps. Given these, W_ih and W_hh are treated like weights of linear layers at T positions.
 
 from __future__ import annotations
 
