@@ -10,7 +10,7 @@ Letters: t tiles, each with 1,024 pairs of draws.
 # ``radius`` is the last 63 bits of its word and ``angle`` a signed integer (G. E. P. Box and M. E. Muller, "A
 # note on the generation of random normal deviates", Ann. Math. Statist. 29, 1958, equation 1)::
 #
-#     u is (radius + 1/2) / 2^63                          in (0, 1)
+#     the radius plus 1/2, divided by 2^63, is u          in (0, 1)
 #     a = 2 pi (angle + 1/2) / 2^32                       in (-pi, pi)
 #     draws = std sqrt(-2 ln u) (cos a, sin a)
 #
