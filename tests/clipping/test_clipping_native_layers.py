@@ -1,4 +1,4 @@
-"""The C++ kernels of recurrent layers and of depthwise convolutions: the same as their twins in Python."""
+"""The C++ kernels of recurrent layers, depthwise convolutions and embeddings: the same as their twins."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tacit.clipping import FAST, FlatClipping
 from tacit.clipping.fast import FastEngine
 from tacit.clipping.per_example import convolution, convolution_forms, recurrent
 from tacit.clipping.per_example.convolution_forms import Geometry
+from tacit.clipping.per_example.embedding import Lookup
 from tacit.clipping.per_example.recurrent import Pull, Run, Weights
 from tacit.clipping.reference import ReferenceEngine
 
@@ -166,6 +167,41 @@ def test_depthwise_gradients_are_their_twin(
         found = convolution_forms.depthwise(last(x) if x_last else x, last(g) if g_last else g, geometry)
     scale = prod(g.shape[2:]) ** 0.5
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6 * scale)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    n=st.integers(1, 5), T=st.integers(1, 40), V=st.integers(1, 12), d=st.integers(1, 9),
+    layout=st.sampled_from(["rows", "one for all positions", "positions first"]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_sums_of_an_embedding_are_their_twin(n: int, T: int, V: int, d: int, layout: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    numbers, factors = torch.randint(V, (n, T)), torch.rand(n)
+    g = torch.randn(n, T, d)
+    if layout == "one for all positions":
+        g = torch.randn(n, 1, d).expand(n, T, d)
+    elif layout == "positions first":
+        g = torch.randn(T, n, d).transpose(0, 1)
+    use, twin = Lookup(numbers, g, V), Lookup(numbers, g.double(), V)
+
+    sums = torch.zeros(V, d), torch.zeros(V, d, dtype=torch.float64)
+    use.add_weighted(sums[0], factors)
+    twin.add_weighted(sums[1], factors.double())
+
+    assert len(use._summed[0]) == len({(i, v) for i, row in enumerate(numbers.tolist()) for v in row})
+    torch.testing.assert_close(use.squared_norms().double(), twin.squared_norms(), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(use.gradients(0, n).double(), twin.gradients(0, n), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sums[0].double(), sums[1], rtol=1e-5, atol=1e-5)
+
+
+def test_positions_of_a_number_that_cancel_leave_nothing() -> None:
+    """Norm and sum come from the same sums, so what one record adds is as long as its norm says."""
+    g = torch.tensor([[[1e8], [3.0], [-1e8]]])
+    use = Lookup(torch.tensor([[4, 1, 4]]), g, 6)
+    total = torch.zeros(6, 1)
+    use.add_weighted(total, torch.ones(1))
+    assert total.flatten().tolist() == [0.0, 3.0, 0.0, 0.0, 0.0, 0.0]
+    assert float(use.squared_norms()) == pytest.approx(9.0)
 
 
 class Net(nn.Module):

@@ -10,6 +10,7 @@ Letters: n records; T positions of a record, views included; V rows of the table
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, final
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit import native
 from tacit.clipping.isolation.reasons import NoRule
 from tacit.clipping.per_example.use import Kept, Recorder, SourceUse, Use, allowance, widened
 
@@ -43,9 +45,24 @@ class Lookup(Use):
         Both the norms and the weighted sum use it. If positions of a number cancel, their g may be a million
         times as long as the sum, and another order of summation would round to another sum.
         """
+        library = native.library()
+        if library is not None and self.g.is_cpu and self.g.dtype == torch.float32 and self.g.stride(2) == 1:
+            return self._summed_by(library)
         record, number, place = _pairs(self.numbers)
         sums = self.g.new_zeros(len(record), self.g.shape[2])
         return record, number, sums.index_add_(0, place, self.g.flatten(0, 1))
+
+    def _summed_by(self, library: ctypes.CDLL) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same by a C++ kernel, which leaves out pairs that do not occur."""
+        n, T, d = self.g.shape
+        numbers = self.numbers.long().contiguous()
+        record, number = torch.empty(2, n * T, dtype=torch.int64).unbind()
+        sums = self.g.new_empty(n * T, d)
+        pairs = library.tacit_pairs(
+            n, T, d, numbers.data_ptr(), self.g.data_ptr(), self.g.stride(0), self.g.stride(1),
+            record.data_ptr(), number.data_ptr(), sums.data_ptr(),
+        )  # fmt: skip
+        return record[:pairs], number[:pairs], sums[:pairs]
 
     def gradients(self, start: int, stop: int) -> Tensor:
         record, number, sums = self._summed
