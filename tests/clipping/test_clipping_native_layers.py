@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacit import native
 from tacit.clipping import FAST, FlatClipping
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import convolution, convolution_forms, recurrent
+from tacit.clipping.per_example import convolution, convolution_forms, linear, recurrent
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.embedding import Lookup
 from tacit.clipping.per_example.recurrent import Pull, Run, Weights
@@ -245,3 +245,43 @@ def test_the_kernel_forms_depthwise_gradients(monkeypatch: pytest.MonkeyPatch) -
     formed = convolution_forms.depthwise(x, g, geometry)
     assert torch.equal(use.gradients(0, 5), formed)
     torch.testing.assert_close(use.squared_norms(), formed.flatten(1).square().sum(1), rtol=1e-6, atol=0)
+
+
+class Adapted(nn.Module):
+    """Large frozen layers, one of which sees only data, with adapters beside them as LoRA has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256, bias=False)
+        self.down, self.up = nn.Linear(256, 4, bias=False), nn.Linear(4, 256)
+        for layer in (self.first, self.second):
+            layer.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.first(x), inplace=True)
+        h = h + self.up(self.down(h))
+        return torch.as_tensor(self.second(h).tanh_().mean(1))
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_large_frozen_layers_are_a_loop(views: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = Adapted(), torch.randn(6 * views, 80, 256)
+    taken: list[bool] = []
+    of_onednn = linear._for_onednn
+
+    def noted(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
+        taken.append(of_onednn(x, W, b))
+        return taken[-1]
+
+    monkeypatch.setattr(linear, "_for_onednn", noted)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return torch.as_tensor(model(x).square().sum(1))
+
+    sums = [
+        clipped_sum(make(model, loss, FlatClipping(0.05), views=views), x)
+        for make in (FastEngine, ReferenceEngine)
+    ]
+    torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
+    assert any(taken) or linear._is_intel() or not linear._has_onednn()

@@ -145,3 +145,26 @@ def test_the_engine_pools_this_way(in_parts: list[int]) -> None:
     assert not in_parts
     equals_a_loop(FastEngine(model, cross_entropy, FlatClipping(0.1)), *batch, rtol=1e-4, atol=1e-6)
     assert in_parts
+
+
+@given(
+    k=st.integers(1, 4), rows=st.integers(1, 3), h=st.integers(1, 6), w=st.integers(1, 6),
+    more=st.integers(0, 1), padding=st.integers(0, 1), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_means_are_those_of_torch(
+    k: int, rows: int, h: int, w: int, more: int, padding: int, seed: int
+) -> None:
+    """Also with a remainder or a margin, which torch's own function takes."""
+    torch.manual_seed(seed)
+    ours = torch.randn(rows, 8, h * k + more, w * k, requires_grad=True)
+    torchs = ours.detach().clone().requires_grad_()
+    padding = min(padding, k // 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "NUMBERS", 0)
+        found = registry.avg_pool2d(ours, k, None, padding)
+    wanted = F.avg_pool2d(torchs, k, None, padding)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    g = torch.randn_like(wanted)
+    found.backward(g)
+    wanted.backward(g)
+    torch.testing.assert_close(ours.grad, torchs.grad, rtol=1e-5, atol=1e-6)

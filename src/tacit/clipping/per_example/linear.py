@@ -360,6 +360,28 @@ def linear(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | Non
     return _map(recorder, input, weight, bias, weight)
 
 
+def frozen(recorder: Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    """Run ``F.linear`` of a frozen weight by the product that is fastest here; record nothing."""
+    trained = weight.requires_grad or (bias is not None and bias.requires_grad)
+    if trained or not _for_onednn(input, weight, bias):
+        raise NoRule
+
+    def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return _no_view(product(x, weight, bias)), ()
+
+    def backward(g: Tensor, needed: Sequence[bool]) -> _Backward:
+        g = g if _positions_last(g) else g.contiguous()
+        return (_input_gradient(g, weight) if needed[0] else None,), []
+
+    return recorder.function(forward, backward, inputs=(input,), sources=())
+
+
+def _no_view(y: Tensor) -> Tensor:
+    """Return y as no view: autograd cannot see its base, so could not change it in place."""
+    unsafe: Tensor = torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
+    return unsafe
+
+
 def matmul(recorder: Recorder, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
     """Run ``input @ other`` with a private matrix (d, p) on the right."""
     if recorder.owns(input) or other.dim() != 2:
@@ -399,9 +421,7 @@ def _map(
         if normed is not None and _alike(x, W, b):
             dots = product(x, normed.unit)
             return normed.scaled(dots, b), (x, dots)
-        y = product(x, W, b)
-        if y._is_view():  # autograd cannot see the base of this view, so could not change the view in place
-            y = torch.ops.aten._unsafe_view(y, y.shape)
+        y = _no_view(product(x, W, b))
         return y, (x.to(y.dtype),)
 
     def backward(g: Tensor, needed: Sequence[bool], x: Tensor, dots: Tensor | None = None) -> _Backward:
