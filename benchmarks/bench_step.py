@@ -1,4 +1,4 @@
-"""One training step, private and plain: ``make bench``, ``make bench-gpu`` and ``make bench-overhead``.
+"""One training step, private and plain: ``make bench``, ``bench-gpu``, ``bench-overhead``, ``bench-common``.
 
 Each workload is timed in one process, in which all engines take turns (see ``measure.py``).  Engines that
 need another environment, such as Tacit without native kernels, run in a second process with another plain
@@ -22,14 +22,24 @@ import results
 from engines import CHANNELS_LAST, ENGINES, PLAIN
 from rich.console import Console
 from rich.table import Table
-from workloads import GPU_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
+from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
 
 from tacit import native
 
 __all__ = ["memory", "panels", "timings", "worker"]
 
-SUITES = {"cpu": tuple(WORKLOADS), "gpu": tuple(GPU_WORKLOADS), "overhead": tuple(OVERHEAD_WORKLOADS)}
-FILES = {"cpu": "step.json", "gpu": "step_gpu.json", "overhead": "step_overhead.json"}
+SUITES = {
+    "cpu": tuple(WORKLOADS),
+    "common": tuple(COMMON_WORKLOADS),
+    "gpu": tuple(GPU_WORKLOADS),
+    "overhead": tuple(OVERHEAD_WORKLOADS),
+}
+FILES = {
+    "cpu": "step.json",
+    "common": "step_common.json",
+    "gpu": "step_gpu.json",
+    "overhead": "step_overhead.json",
+}
 MEMORY_AT_ONCE = 2
 Rows = list[dict[str, Any]]
 
@@ -85,7 +95,8 @@ def usual(suite: str) -> list[str]:
     """Return the engines of a suite by default."""
     if suite == "overhead":
         return [PLAIN, "Tacit"]
-    return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or suite == "cpu")]
+    on_cpu = suite in ("cpu", "common")
+    return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or on_cpu)]
 
 
 def table(timed: Rows, held: Rows) -> Table:

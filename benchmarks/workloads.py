@@ -1,7 +1,8 @@
 """The workloads of the benchmarks: models, inputs and losses, as other libraries measure them.
 
 There are five for the CPU; GPT-2-small (with an untied head) and ResNet-50 with GroupNorm for the GPU; models
-whose steps are many small operations; models with weight norm; and Hugging Face's GPT-2 for whole jobs.
+whose steps are many small operations; models with weight norm; models that people train most; and Hugging
+Face's GPT-2 for whole jobs.
 Inputs are N(0, 1), labels and tokens uniform, and weights have the libraries' initial values.
 """
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from tacit.training.by_record import Augmentation
 
 __all__ = [
-    "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer", "Workload",
-    "make_workload", "moved",
+    "COMMON_WORKLOADS", "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer",
+    "Workload", "make_workload", "moved",
 ]  # fmt: skip
 
 
@@ -162,6 +163,66 @@ def hugging_face_gpt2(vocabulary: int, width: int, length: int, depth: int, head
     return model.train()
 
 
+class Words(nn.Module):
+    """A classifier of tokens by the last state of a recurrent layer, or by the mean of their vectors."""
+
+    def __init__(self, vocabulary: int, width: int, classes: int, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        self.layer = layer
+        last = width if layer is None else int(layer.hidden_size)  # type: ignore[arg-type]
+        hidden = [nn.Linear(width, width), nn.ReLU()] if layer is None else []
+        self.head = nn.Sequential(*hidden, nn.Linear(last, classes))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map (n, T) tokens to (n, classes) logits."""
+        h = self.table(ids)
+        read: Tensor = self.head(h.mean(1) if self.layer is None else self.layer(h)[0][:, -1])
+        return read
+
+
+def opacus_mnist() -> nn.Module:
+    """Return the network of Opacus's MNIST example."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def opacus_cifar() -> nn.Module:
+    """Return the network of Opacus's CIFAR example."""
+    layers: list[nn.Module] = []
+    for C, P in ((3, 32), (32, 64), (64, 64), (64, 128)):
+        layers += [nn.Conv2d(C, P, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
+    return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def convnext() -> nn.Module:
+    """Return a small ConvNeXt of transformers, for pictures of 64 x 64."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(
+        hidden_sizes=[64, 128, 256, 256], depths=[2, 2, 4, 2], num_labels=10, image_size=64
+    )
+    model: nn.Module = ConvNextForImageClassification(config)
+    return model
+
+
+def bert_with_lora() -> nn.Module:
+    """Return BERT with adapters of rank 8 on query and value; its dropout is 0.1."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=2000,
+        num_labels=2,
+    )  # fmt: skip
+    adapters = LoraConfig(r=8, lora_dropout=0.1, target_modules=["query", "value"], task_type="SEQ_CLS")
+    model: nn.Module = get_peft_model(BertForSequenceClassification(config), adapters)
+    return model.train()
+
+
 def logits_of(outputs: Any) -> Tensor:
     """Return the logits; models of transformers return them as a field."""
     found: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
@@ -287,6 +348,40 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
     "ResNet": lambda n=64: pictures("ResNet", residual_network, n, 3, 32, 32),
 }
 
+
+def words(
+    name: str,
+    build: Callable[[], nn.Module],
+    n: int,
+    length: int,
+    *,
+    vocabulary: int = 2000,
+    classes: int = 10,
+) -> Workload:
+    """Return a workload of a classifier of n random sequences."""
+    ids = torch.randint(0, vocabulary, (n, length))
+    return Workload(name, build, ids, torch.randint(0, classes, (n,)), class_losses)
+
+
+def recurrent(layer: Callable[..., nn.Module], vocabulary: int = 100) -> Callable[[], nn.Module]:
+    """Return how to make a classifier with a recurrent layer, 64 -> 128."""
+    return lambda: Words(vocabulary, 64, 10, layer(64, 128, batch_first=True))
+
+
+COMMON_WORKLOADS: dict[str, Callable[..., Workload]] = {
+    "LSTM": lambda n=32: words("LSTM", recurrent(nn.LSTM), n, 64, vocabulary=100),
+    "GRU": lambda n=32: words("GRU", recurrent(nn.GRU), n, 64, vocabulary=100),
+    "char-LSTM": lambda n=800: words("char-LSTM", recurrent(nn.LSTM, 256), n, 15, vocabulary=256),
+    "text mean": lambda n=64: words(
+        "text mean", partial(Words, 10_000, 16, 2), n, 256, vocabulary=10_000, classes=2
+    ),
+    "Opacus's MNIST network": lambda n=64: pictures("Opacus's MNIST network", opacus_mnist, n, 1, 28, 28),
+    "Opacus's CIFAR network": lambda n=128: pictures("Opacus's CIFAR network", opacus_cifar, n, 3, 32, 32),
+    "ConvNeXt": lambda n=16: pictures("ConvNeXt", convnext, n, 3, 64, 64),
+    "BERT with LoRA": lambda n=16: words("BERT with LoRA", bert_with_lora, n, 128, classes=2),
+}
+"""Models that people train, beside those of the first suite."""
+
 JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": lambda n=8: gpt2("GPT-2", n)}
 """The workloads of whole jobs."""
 
@@ -342,6 +437,7 @@ TINY: dict[str, Callable[..., Workload]] = {
 }
 """Tiny workloads of the same models, to test the benchmarks."""
 TINY |= {name: TINY[name.split(",")[0]] for name in GPU_WORKLOADS}
+TINY |= {name: lambda n=2, make=make: make(n) for name, make in COMMON_WORKLOADS.items()}
 TINY |= {name: lambda n=2, make=make: make(n) for name, make in OVERHEAD_WORKLOADS.items()}
 
 
@@ -350,7 +446,7 @@ def make_workload(
 ) -> Workload:
     """Return the workload of this name with fixed random inputs, of ``records`` records or its default."""
     torch.manual_seed(0)
-    make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | GPU_WORKLOADS)[name]
+    make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | COMMON_WORKLOADS | GPU_WORKLOADS)[name]
     return moved(make() if records is None else make(records), device)
 
 

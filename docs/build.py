@@ -112,7 +112,7 @@ def main() -> int:
     PAGE.write_text(page, encoding="utf-8")
     import figures  # a module in this folder; --check needs no figures
 
-    steps = ("step", "step_zen5", "step_intel", "step_avx2", "step_overhead", "step_gpu")
+    steps = ("step", "step_zen5", "step_intel", "step_avx2", "step_common", "step_overhead", "step_gpu")
     drawn = dict.fromkeys(steps, figures.steps)
     drawn |= dict.fromkeys(("scaling", "scaling_intel", "scaling_avx2"), figures.scaling)
     for name, draw in drawn.items():
@@ -973,6 +973,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "step_zen5": _steps("One training step on a newer processor", "step_zen5"),
     "step_intel": _steps("One training step on another processor", "step_intel"),
     "step_avx2": _steps("One training step without AVX-512", "step_avx2"),
+    "step_common": _steps("One training step of models that people train most", "step_common"),
     "step_overhead": _steps(
         "One training step of many small operations, and of weight norm", "step_overhead"
     ),
