@@ -320,7 +320,7 @@ def hooks_all(run: Pass, tensor: Tensor, hook: Callable[[Tensor], Tensor]) -> An
 HOLES: dict[str, tuple[Loss, Patch]] = {
     "a rule of the user's own": (
         lambda m, x: head(m, m.first(largest(x))),
-        (under_vmap, "refuse_what_sees_all", lambda *_, **__: None),
+        (under_vmap, "_refuse_what_sees_all", lambda *_, **__: None),
     ),
     "hooks on saved tensors": (saved, (Pass, "_check_hooks", lambda *_, **__: None)),
     "a value that Python reads": (told, (Pass, "_carry_out", reads_all)),
