@@ -146,7 +146,8 @@ def avg_pool2d(
     side_by_side = size == [k, k] == _pair(size if stride is None else stride) and _pair(padding) == [0, 0]
     whole = input.dim() == 4 and input.shape[2] % k == input.shape[3] % k == 0
     if side_by_side and whole and divisor_override is None and _is_faster(input):
-        return _AveragePool.apply(input, k)  # type: ignore[no-untyped-call]
+        means: Tensor = _AveragePool.apply(input, k)  # type: ignore[no-untyped-call]
+        return means
     return F.avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
