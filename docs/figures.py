@@ -36,16 +36,17 @@ LOOKS = {
 def steps(data: dict[str, Any], path: Path) -> None:
     """Draw bars of each engine's time and memory on each workload, as multiples of the plain step."""
     figure = new_figure(10.0, 4.2)
-    time, memory = figure.subplots(1, 2)
+    time, *others = figure.subplots(1, 2 if data["memory"] else 1, squeeze=False)[0]
     times = [row for row in data["timings"] if row["failure"] is None]
     _bars(time, {(row["workload"], row["engine"]): row["ratio"] for row in times})
     base = {row["workload"]: row["working_set"] for row in data["memory"] if row["engine"] == PLAIN}
     held = {
         (row["workload"], row["engine"]): row["working_set"] / base[row["workload"]] for row in data["memory"]
     }
-    _bars(memory, held)
     time.set_title("time of a step")
-    memory.set_title("working set of a step")
+    for memory in others:
+        _bars(memory, held)
+        memory.set_title("working set of a step")
     time.set_ylabel("multiple of plain PyTorch")
     handles, labels = time.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
@@ -76,7 +77,7 @@ def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
     ticks = [tick for tick in round_ones if bottom <= tick <= top]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
-    axes.set_xticks(range(len(workloads)), workloads)
+    axes.set_xticks(range(len(workloads)), [name.replace(" ", "\n") for name in workloads])
     axes.spines[["top", "right"]].set_visible(False)
 
 
