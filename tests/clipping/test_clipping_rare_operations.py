@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 from tacit.clipping import FlatClipping
 from tacit.clipping.engine import GradientEngine
 from tacit.clipping.fast import FastEngine
+from tacit.clipping.per_example import registry
 
 Function = Callable[[Tensor, Tensor], Tensor]
 RULE = FlatClipping(0.3)
@@ -342,3 +343,18 @@ def test_what_has_no_batching_rule_is_fast_and_equals_a_loop(
 @each("forward", ODD)
 def test_odd_models_equal_a_loop(forward: Forward) -> None:
     equals_a_loop(FastEngine(Of(forward, out=nn.Linear(6, 3)).double(), squares, RULE), double(5, 6))
+
+
+@pytest.mark.parametrize(
+    ("size_average", "reduce", "reduction"),
+    [(None, False, "none"), (False, None, "sum")],
+)
+def test_older_flags_say_how_losses_are_reduced(
+    size_average: bool | None, reduce: bool | None, reduction: str
+) -> None:
+    """They did nothing: the mean came in place of the sum."""
+    a, b, c = torch.rand(3, 4, 5).log().unbind()
+    found = registry._kl_div(a, b.exp(), size_average, reduce)
+    torch.testing.assert_close(found, F.kl_div(a, b.exp(), reduction=reduction))
+    margins = registry._triplet_margin_loss(a, b, c, size_average=size_average, reduce=reduce)
+    torch.testing.assert_close(margins, F.triplet_margin_loss(a, b, c, reduction=reduction))

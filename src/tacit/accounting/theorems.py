@@ -46,6 +46,7 @@ from tacit.events import (
 
 # The epsilon of one mechanism at a given delta, for basic, advanced and optimal composition.
 
+# rounds an upper bound up, by more than the errors of a few operations in floating point
 _UP = 1.0 + 1e-12
 _LEAST_DELTA = 1e-300
 _ENDLESS = 1e6  # epsilon

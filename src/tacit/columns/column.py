@@ -117,10 +117,10 @@ def codes_of_part(part: str, kind: str, values: NDArray[np.float64]) -> NDArray[
     days = moments.astype("datetime64[D]")
     match part:
         case "weekday":
-            return (days.astype(np.int64) + 3) % 7
+            return (days.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
         case "month":
             return days.astype("datetime64[M]").astype(np.int64) % 12
-        case _:
+        case _:  # the hour
             return moments.astype("datetime64[h]").astype(np.int64) % 24
 
 

@@ -120,8 +120,10 @@ class Description:
 
 
 def describe(config: Config, data: Dataset, statement: str) -> Description:
+    """Return what the file of a model says of it, from which the model is made again."""
     task = task_of(data)
     kind = kind_of(config, data)
+    # a public model computes features itself, so it gets records as they are read
     return Description(
         model=config.model,
         input_shape=kind.shape if config.pretrained else data.input_shape,

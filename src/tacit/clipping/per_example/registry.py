@@ -3,6 +3,13 @@
 Letters: n records; k rows of one record in this operation; B = n k.
 """
 
+# The pass calls a rule in place of an operation, ``rule(pass, *args)``. A *source* is a parameter that is
+# trained, or what is computed from parameters alone. ``of.physical(x)`` is the tensor with all n records
+# behind a batched x, and ``of.batched`` the way back. A *handler* (linear.py, convolution.py, ...) computes
+# the operation on physical tensors, and tells its ``Recorder`` how the gradients of each record follow from
+# them. ``NoRule`` says that a rule does not take these arguments: then the pass lends each record a copy of
+# the source, and autograd computes the gradients.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -12,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.nn import _reduction as _Reduction
 
 from tacit.clipping.isolation.randomness import COMPOSED
 from tacit.clipping.isolation.reasons import NoRule, NotCarried
@@ -224,7 +232,10 @@ def _linear(of: Pass, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa
 
 
 def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
-    """Return a rule for ``f(x, *weights)`` in which x is rows (k, C, s...), or one row (C, s...)."""
+    """Return a rule for ``f(x, *weights)`` in which x is rows (k, C, s...), or one row (C, s...).
+
+    ``dimensions``: those of several rows; 0 for any number from 2 up, always of several rows.
+    """
 
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _combines(of, input, (*args, *kwargs.values())):
@@ -407,13 +418,13 @@ def _bilinear(left: Tensor, right: Tensor, weight: Tensor, bias: Tensor | None =
 def _kl_div(
     input: Tensor,  # noqa: A002
     target: Tensor,
-    size_average: None = None,
-    reduce: None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """Compute target (log target - input)."""
-    del size_average, reduce  # deprecated
+    """Compute target (log target - input), as torch's kernel has no batching rule."""
+    reduction = _by_name(size_average, reduce, reduction)
     if log_target:
         divergence = target.exp() * (target - input)
     else:
@@ -431,17 +442,24 @@ def _triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: None = None,
-    reduce: None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """Compute max(0, margin + |a - p| - |a - n|); with ``swap``, n is compared with the nearer of a and p."""
-    del size_average, reduce  # deprecated
+    reduction = _by_name(size_average, reduce, reduction)
     near = F.pairwise_distance(anchor, positive, p, eps)
     far = F.pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = torch.minimum(far, F.pairwise_distance(positive, negative, p, eps))
     return _reduced((margin + near - far).clamp(min=0), reduction)
+
+
+def _by_name(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """Return the reduction, which older code gives by two flags."""
+    if size_average is None and reduce is None:
+        return reduction
+    return _Reduction.legacy_get_string(size_average, reduce, emit_warning=False)
 
 
 def _reduced(losses: Tensor, reduction: str) -> Tensor:
