@@ -302,12 +302,16 @@ Forward: TypeAlias = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 Backward: TypeAlias = Callable[..., tuple[Sequence[Tensor | None], Iterable[SourceUse]]]
 """A function ``(g, needed, *saved) -> input gradients, uses``; ``needed`` has a bool for each input."""
 Handler: TypeAlias = Callable[..., Any]
-"""A rule ``rule(recorder, *args, **kwargs)``, with the operation's arguments after the recorder."""
+"""A function ``handler(recorder, *args, **kwargs)``, with the operation's arguments after the recorder."""
 
 
 @final
 class Recorder:
-    """Records the uses of sources for a rule, which gets ``views`` rows of each record."""
+    """Records the uses of sources for a handler, which gets ``views`` rows of each record.
+
+    A handler calls ``tap`` with an output that autograd differentiates, a new tensor, to record uses alone;
+    or ``function``, to compute the gradients of inputs itself; ``late`` makes a use of small gradients.
+    """
 
     def __init__(self, of: Pass, views: int) -> None:
         self.of, self.views, self.rows, self.budget = of, views, of.n * views, of.budget
