@@ -6,7 +6,8 @@ Letters: C the threshold; K the views of a record; i the record that is left out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tacit import native
 from tacit.clipping import AdaptiveClipping, AutomaticClipping, ClippingRule, FlatClipping, PerLayerClipping
 from tacit.clipping.engine import GradientEngine, RawStatistics
 from tacit.clipping.fast import FastEngine
@@ -265,3 +267,18 @@ def run(session: PrivateSession) -> None:
     """All steps of a session."""
     for batch in session.batches():
         session.step(batch)
+
+
+@contextmanager
+def running(level: int, threads: int) -> Iterator[None]:
+    """Limit the kernels to the instructions of this level, and to this number of threads."""
+    library = native.library()
+    assert library is not None
+    level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "tacit_convolution_level", lambda: level)
+        try:
+            torch.set_num_threads(threads)
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -24,6 +24,7 @@ from oracles import (
     equals_a_loop,
     loop,
     one_or_two_views,
+    running,
     step,
     waves,
 )
@@ -163,21 +164,6 @@ def test_patches_are_a_loop_of_backward_passes(
         for total in (torch.ones_like(wanted[0]), last):
             use.add_weighted(total, by)
             equal(total, 1 + torch.tensordot(by, of, dims=1))
-
-
-@contextmanager
-def running(level: int, threads: int) -> Iterator[None]:
-    """Limit the kernels to the instructions of this level, and to this number of threads."""
-    library = native.library()
-    assert library is not None
-    level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "tacit_convolution_level", lambda: level)
-        try:
-            torch.set_num_threads(threads)
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 levels, some_threads = st.integers(0, 2), st.sampled_from([1, 2, 5])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from typing import NamedTuple
 
@@ -12,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import clipped_sum
+from oracles import clipped_sum, running
 from torch import Tensor, nn
 
 from tacit import native
@@ -26,21 +24,6 @@ from tacit.clipping.reference import ReferenceEngine
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"{native.why_not()}")
 LEVELS, THREADS = st.integers(0, 2), st.sampled_from([1, 2, 5])
-
-
-@contextmanager
-def running(level: int, threads: int) -> Iterator[None]:
-    """Limit the kernels to the instructions of this level, and to this number of threads."""
-    library = native.library()
-    assert library is not None
-    level, before = min(level, library.tacit_convolution_level()), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "tacit_convolution_level", lambda: level)
-        try:
-            torch.set_num_threads(threads)
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 class Twin(NamedTuple):

@@ -97,7 +97,7 @@ _FIXES = {"number": _OF_NUMBERS, "integer": _OF_NUMBERS, "boolean": _OF_BOOLEANS
 
 @dataclass(frozen=True)
 class _CellsOfColumn:
-    """The cells of a column in some rows of a table, ``before`` of whose rows precede them."""
+    """The cells of a column in some rows of a table; ``before`` is the number of rows above them."""
 
     name: str
     column: Column

@@ -95,7 +95,8 @@ struct Depthwise {
                         some<L, MOST>(count, input + first * L, grads, out);
                         for (int64_t m = 0; m < count; m++)
                             for (int64_t j = 0; j < lanes; j++) gradients[(from + j) * positions + at + m] = out[m][j];
-                        w += count, at += count;
+                        w += count;
+                        at += count;
                     }
         }
     }

@@ -3,7 +3,6 @@
 //
 // Letters: n records; T positions of a record; d numbers of a row; U pairs that occur.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -17,10 +16,9 @@ EXPORT int64_t tacit_pairs(int64_t n, int64_t T, int64_t d, const int64_t* numbe
     int bits = 1;
     while ((int64_t(1) << bits) < 2 * T) bits++;
     const int64_t slots = int64_t(1) << bits;
-    std::vector<int64_t> pair_at(slots);  // open addressing; from `begin` on, the pairs are those of this record
+    std::vector<int64_t> pair_at(slots, -1);  // open addressing; those of the last record are taken out again
     std::vector<int64_t> taken;
     int64_t pairs = 0;
-    std::fill(pair_at.begin(), pair_at.end(), -1);
 
     for (int64_t i = 0; i < n; i++) {
         for (int64_t slot : taken) pair_at[slot] = -1;

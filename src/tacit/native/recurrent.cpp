@@ -63,7 +63,7 @@ struct Recurrent {
     std::vector<float> panels;
     std::vector<int64_t> run, place;
 
-    // weight: `inner` rows of `outer` times H numbers; in `width`, each H ends with a whole panel.
+    // weight: `inner` rows of `outer` times H numbers; `width` is that, rounded up to whole panels.
     Recurrent(const Layer& of, int64_t inner, int64_t outer, const float* weight, int threads, int level)
         : of(of), L(level == 2 ? 16 : level == 1 ? 8 : 4), V(level ? 3 : 2), inner(inner) {
         const int64_t share = (of.rows + std::max(1, threads) - 1) / std::max(1, threads), panel = L * V;
@@ -102,7 +102,10 @@ INLINE void lstm_cell(int64_t H, const float* z, const float* cell, float* gates
         const float i = sigmoid(gates[j] + z[j]), f = sigmoid(gates[H + j] + z[H + j]);
         const float n = hyperbolic(gates[2 * H + j] + z[2 * H + j]), o = sigmoid(gates[3 * H + j] + z[3 * H + j]);
         const float c = f * cell[j] + i * n;
-        gates[j] = i, gates[H + j] = f, gates[2 * H + j] = n, gates[3 * H + j] = o;
+        gates[j] = i;
+        gates[H + j] = f;
+        gates[2 * H + j] = n;
+        gates[3 * H + j] = o;
         next[j] = c;
         h[j] = o * hyperbolic(c);
     }
@@ -117,7 +120,9 @@ INLINE void gru_cell(int64_t H, const float* z, const float* bias, const float* 
         const float r = sigmoid(gates[j] + z[j] + (bias ? bias[j] : 0.0f));
         const float u = sigmoid(gates[H + j] + z[H + j] + (bias ? bias[H + j] : 0.0f));
         const float n = hyperbolic(gates[2 * H + j] + r * from_h);
-        gates[j] = r, gates[H + j] = u, gates[2 * H + j] = n;
+        gates[j] = r;
+        gates[H + j] = u;
+        gates[2 * H + j] = n;
         z_n[j] = from_h;
         h[j] = (1.0f - u) * n + u * before[j];
     }

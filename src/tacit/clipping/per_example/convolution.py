@@ -349,8 +349,9 @@ def _conv(dimensions: int, operation: Any) -> Handler:
         b = None if b is None else narrowed(b)
         if x.is_cpu:
             W = W.contiguous()
-            if groups == 1 or groups < x.shape[1]:
-                # a channels-last input without such an output would cost more copies than this
+            if not groups == x.shape[1] > 1:
+                # a channels-last input without such an output would cost more copies than this;
+                # a depthwise convolution has such an output
                 x = x.contiguous()
 
         def forward(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

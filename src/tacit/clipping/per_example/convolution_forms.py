@@ -71,8 +71,10 @@ def depthwise(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """Return G of each row, (B, C, 1, k...), by the native kernel if :func:`is_depthwise` is true."""
     library = native.library()
     assert library is not None
-    last_x, last_g = (t.movedim(1, -1).is_contiguous() for t in (x, g))
-    x, g = x if last_x else x.contiguous(), g if last_g else g.contiguous()
+    last_x = x.movedim(1, -1).is_contiguous()
+    last_g = g.movedim(1, -1).is_contiguous()
+    x = x if last_x else x.contiguous()
+    g = g if last_g else g.contiguous()
     gradients = x.new_empty(len(x), x.shape[1], 1, *geometry.kernel)
     library.tacit_depthwise(
         _shape(x, g, geometry, 1), x.data_ptr(), last_x, g.data_ptr(), last_g, gradients.data_ptr(),

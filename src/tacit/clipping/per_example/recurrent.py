@@ -344,22 +344,29 @@ def takes_native(x: Tensor) -> bool:
 def _run_native(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cache]:
     library = native.library()
     assert library is not None
-    (B, T), H = x.shape[:2], weights.w_hh.shape[1]
+    B, T = x.shape[:2]
+    H = weights.w_hh.shape[1]
     is_lstm = len(first) == 2
-    bias, of_z = weights.b_ih, None if weights.b_hh is None else weights.b_hh.contiguous()
-    if is_lstm and bias is not None and of_z is not None:
-        bias = bias + of_z
-    gates, before = F.linear(x, weights.w_ih, bias), first[0].contiguous()
 
+    # An LSTM adds both biases before its gates; a GRU multiplies one of them by its reset gate.
+    bias = weights.b_ih
+    of_z = None
+    if is_lstm and bias is not None and weights.b_hh is not None:
+        bias = bias + weights.b_hh
+    elif weights.b_hh is not None:
+        of_z = weights.b_hh.contiguous()
+    gates = F.linear(x, weights.w_ih, bias)
+
+    # held in variables until the kernel has read them
+    before = first[0].contiguous()
     columns = weights.w_hh.T.contiguous()
+    hidden = x.new_empty(B, T + 1 if is_lstm else T, H)
+    cells = torch.empty_like(hidden)
     if is_lstm:
-        hidden, cells = x.new_empty(B, T + 1, H), x.new_empty(B, T + 1, H)
         cells[:, 0] = first[1]
-    else:
-        hidden, cells = x.new_empty(B, T, H), x.new_empty(B, T, H)
     library.tacit_recurrent(
         _layer(B, T, weights.w_hh), before.data_ptr(), columns.data_ptr(),
-        None if is_lstm or of_z is None else of_z.data_ptr(), gates.data_ptr(),
+        None if of_z is None else of_z.data_ptr(), gates.data_ptr(),
         cells.data_ptr(), hidden.data_ptr(), torch.get_num_threads(), library.tacit_convolution_level(),
     )  # fmt: skip
     if is_lstm:
@@ -371,14 +378,16 @@ def _pull_native(first: State, weights: Weights, cache: Cache, g: Tensor) -> Pul
     library = native.library()
     assert library is not None
     gates, cells, hidden = cache
-    B, T, H = len(gates), gates.shape[1], weights.w_hh.shape[1]
+    B, T = gates.shape[:2]
+    H = weights.w_hh.shape[1]
     is_lstm = len(first) == 2
     of_z = torch.empty_like(gates)
     of_a = of_z if is_lstm else torch.empty_like(gates)
-    dh, dc = g.new_zeros(B, H), g[:, T].clone() if is_lstm else g.new_empty(0)
+    dh = g.new_zeros(B, H)
+    dc = g[:, T].clone() if is_lstm else g.new_empty(0)
     rows = weights.w_hh.contiguous()
-    # held in variables until the kernel has read them
-    before, g = first[0].contiguous(), g.contiguous()
+    before = first[0].contiguous()
+    g = g.contiguous()
     library.tacit_recurrent_back(
         _layer(B, T, weights.w_hh), before.data_ptr(), rows.data_ptr(),
         gates.data_ptr(), cells.data_ptr(), hidden.data_ptr(), g.data_ptr(), dh.data_ptr(), dc.data_ptr(),
@@ -409,7 +418,6 @@ class _Kind:
     native: Fused | None = None
 
     def kernels(self, x: Tensor) -> Fused | None:
-        """Return the kernels that take x, if any."""
         if self.fused is not None and takes_fused(x):
             return self.fused
         return self.native if self.native is not None and takes_native(x) else None
