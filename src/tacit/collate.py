@@ -5,7 +5,7 @@ record at a time, so it cannot pad to the longest record of a batch.
 
 **Guarantee**
 
-* The output of :func:`pad` for a record depends on that record and on public lengths and values alone.
+* The output of a collate function for a record depends on that record and on public lengths and values alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from torch import Tensor
 from tacit.errors import InvalidInput, check_integer, check_real
 from tacit.training.tensors import Path, flatten, name_of, rebuild, tensor_of
 
-__all__ = ["pad"]
+__all__ = ["pad", "pairs"]
 
 Name: TypeAlias = str | int
 """A key, for records that are mappings, or the position of a part, for records that are tuples."""
+_PARTS = ("prompt_ids", "chosen_ids", "rejected_ids")
+_REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 
 
 def pad(*, length: int | Mapping[Name, int], value: float | Mapping[Name, float] = 0) -> Pad:
@@ -98,3 +100,59 @@ class Pad:
                 f"pad cannot fill the integers of {name_of(path)} with {value}. Give an integer as value."
             )
         return torch.cat([part, part.new_full((length - len(part), *part.shape[1:]), value)])
+
+
+def pairs(*, length: int) -> Pairs:
+    """Join the prompt and the two answers of a pair, for :func:`tacit.losses.preference`.
+
+    A record is a mapping with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and perhaps
+    ``ref_chosen_logps`` and ``ref_rejected_logps``, as TRL's ``DPOTrainer`` prepares it.  If a prompt and its
+    longer answer have more than ``length`` tokens, the prompt loses its beginning; an answer that alone is
+    longer loses its end.
+
+    Args:
+        length: the number of tokens of prompt and answer together.
+
+    Returns:
+        A function to pass as ``collate``.
+
+    >>> collate = pairs(length=4)
+    >>> collate([{"prompt_ids": [1, 2], "chosen_ids": [3], "rejected_ids": [4, 5]}])
+    {'input_ids': tensor([[[1, 2, 3, 0],
+             [1, 2, 4, 5]]]), 'completion_mask': tensor([[[0, 0, 1, 0],
+             [0, 0, 1, 1]]])}
+    """
+    return Pairs(check_integer("length", length, low=2))
+
+
+@final
+@dataclass(frozen=True)
+class Pairs:
+    """The function that :func:`pairs` returns.
+
+    >>> Pairs(2)([{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}])["input_ids"].shape
+    torch.Size([1, 2, 2])
+    """
+
+    length: int
+
+    def __call__(self, records: list[Any]) -> dict[str, Tensor]:
+        """Return a batch with leading dimension 1 from a list of one record."""
+        (record,) = records
+        if missing := [name for name in _PARTS if name not in record]:
+            raise InvalidInput(
+                f"a pair has no {missing[0]}. Give the tokens of the prompt and of the two answers as "
+                f"{', '.join(_PARTS)}, as TRL's DPOTrainer prepares them."
+            )
+        prompt, *answers = (tensor_of(record[name], name) for name in _PARTS)
+        room = max(self.length - max(map(len, answers)), 0)
+        prompt = prompt[max(len(prompt) - room, 0) :]
+
+        tokens = torch.zeros(1, 2, self.length, dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, answer in enumerate(answers):
+            text = torch.cat([prompt, answer])[: self.length]
+            tokens[0, row, : len(text)] = text
+            mask[0, row, len(prompt) : len(text)] = 1
+        known = {name: tensor_of(record[name], name)[None] for name in _REFERENCES if name in record}
+        return {"input_ids": tokens, "completion_mask": mask, **known}

@@ -28,7 +28,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,12 +37,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.clipping.engine import PerExampleLoss
-from tacit.errors import InvalidInput, check_integer, check_real
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 
-__all__ = ["causal", "classification", "masked", "multilabel", "regression"]
+__all__ = ["causal", "classification", "completion", "masked", "multilabel", "preference", "regression"]
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens")
+_MASKS = ("completion_mask", "assistant_masks")
+"""TRL's names of masks that are 1 where a token is learned."""
+_PACKED = ("seq_lengths", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")
+"""What TRL and transformers leave in a row of several examples."""
+_REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
+PACKED_ROWS = (
+    "the rows are packed, as {} shows: a row has tokens of several examples, and an example may be in "
+    "several rows. The guarantee is for one row, so it would not protect an example. Prepare data with one "
+    "example in each row (packing=False in TRL), and pad it by tacit.collate.pad."
+)
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 _NUMBERS = (
     nn.MSELoss,
@@ -128,6 +139,8 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
     where ``attention_mask`` is 0.  The mean is over the record's positions whose label is not
     ``ignore_index``.  A record without any such position has loss and gradient 0.
 
+    A model may put virtual tokens before those of the record, as prompt tuning does: they have no label.
+
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
     >>> causal()(model, tokens, torch.tensor([[1, 2, 3], [1, -100, -100]])).shape
@@ -136,15 +149,124 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
     ignored = check_integer("ignore_index", ignore_index, low=-(2**63))
 
     def loss(model: nn.Module, *parts: Tensor, **by_name: Tensor) -> Tensor:
+        _check_rows(by_name)
         if len(parts) == 1:
             parts = (*parts, parts[0])
         elif by_name and not any(key in by_name for key in _TARGETS):
             by_name = {**by_name, "labels": _labels_from_tokens(by_name, ignored)}
         logits, labels = _read(model, parts, by_name)
+        inputs = (*parts[:-1], *(by_name[key] for key in _TOKENS if key in by_name))
+        if any(tokens.shape == labels.shape for tokens in inputs):
+            labels = _behind_virtual_tokens(logits, labels, ignored)
         _check_tokens(logits, labels, "causal", ignored)
         return _mean_of_tokens(logits[:, :-1], labels[:, 1:], ignored)
 
     return loss
+
+
+def completion() -> PerExampleLoss:
+    """Return the loss of :func:`causal` over the tokens that a mask selects, such as those of an answer.
+
+    A record is a mapping with ``input_ids`` (n, L), and with ``completion_mask`` or ``assistant_masks``
+    (n, L), 1 where a token is learned, or with ``labels`` (n, L), -100 where it is not.  If a record has
+    several of these, a token is learned where all of them say so.  These are the columns of a data set that
+    TRL's ``SFTTrainer`` has prepared.
+
+    >>> record = {"input_ids": torch.tensor([[1, 2, 3]]), "completion_mask": torch.tensor([[0, 0, 1]])}
+    >>> completion()(nn.Embedding(5, 5), **record).shape
+    torch.Size([1])
+    """
+    of_labels = causal()
+
+    def loss(model: nn.Module, **by_name: Tensor) -> Tensor:
+        inputs = {key: part for key, part in by_name.items() if key not in _MASKS}
+        masks = [part for key, part in by_name.items() if key in _MASKS]
+        if not masks and "labels" not in inputs:
+            raise InvalidInput(
+                f"a record has no {', '.join(_MASKS)} or labels, so all of its tokens would be learned. Name "
+                "one of these keys in the records, or use tacit.losses.causal() to learn all tokens."
+            )
+        labels = inputs["labels"] if "labels" in inputs else _labels_from_tokens(inputs, -100)
+        for mask in masks:
+            labels = labels.masked_fill(mask == 0, -100)
+        return of_labels(model, **{**inputs, "labels": labels})
+
+    return loss
+
+
+def preference(
+    beta: float = 0.1, *, label_smoothing: float = 0.0, reference: nn.Module | None = None
+) -> PerExampleLoss:
+    """Return the loss of direct preference optimization (DPO) for pairs of a better and a worse answer.
+
+    A record is one pair: a mapping with ``input_ids`` (n, 2, L), the prompt with the chosen answer and then
+    with the rejected one, and with ``completion_mask`` (n, 2, L), 1 where a token belongs to the answer.
+    :func:`tacit.collate.pairs` makes it from the rows that TRL's ``DPOTrainer`` prepares.  The loss is
+    -log sigmoid(beta * d), where d says by how much more the model prefers the chosen answer than the
+    reference does (Rafailov et al., 2305.18290, equation 7).
+
+    The reference is the first of these that there is:
+
+    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: sums of log-probabilities that a
+      public model gives the two answers;
+    * the module ``reference``;
+    * a peft model itself, without its adapters and without dropout.
+
+    Args:
+        beta: how much a preference counts, above 0; the larger, the closer the model stays to the reference.
+        label_smoothing: the share of pairs whose order may be wrong, in [0, 0.5) (conservative DPO).
+        reference: a frozen model with the vocabulary of the trained one, in evaluation mode.
+
+    Raises:
+        InvalidInput: if ``reference`` is not frozen.
+
+    >>> pair = {"input_ids": torch.tensor([[[1, 2, 3], [1, 2, 4]]]),
+    ...         "completion_mask": torch.tensor([[[0, 0, 1], [0, 0, 1]]])}
+    >>> frozen = nn.Embedding(5, 5).requires_grad_(False).eval()
+    >>> preference(reference=frozen)(frozen, **pair)
+    tensor([0.6931])
+    """
+    beta = check_real("beta", beta, low=0.0, open_low=True)
+    smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=0.5, open_high=True)
+    if reference is not None and (reference.training or any(p.requires_grad for p in reference.parameters())):
+        raise InvalidInput(
+            "the reference is not frozen: it would change, or draw dropout. Pass "
+            "reference=copy.deepcopy(model).eval().requires_grad_(False)."
+        )
+
+    def loss(model: nn.Module, **pair: Tensor) -> Tensor:
+        inputs, labels = _pair(pair)
+        logits = _logits_of_pair(model, inputs, labels)
+        chosen, rejected = _sums(logits, labels)
+        known = tuple(pair[key] for key in _REFERENCES if key in pair)
+        if len(known) == 1 or (known and reference is not None):
+            raise InvalidInput(
+                f"the records and reference= do not name one reference. Give both of "
+                f"{' and '.join(_REFERENCES)} in the records, or leave out both and pass reference=."
+            )
+        if not known:
+            known = _sums_of_reference(model, reference, inputs, labels, tokens=logits.shape[2])
+        return preference_loss(chosen, rejected, *known, beta, smoothing)
+
+    return loss
+
+
+def preference_loss(
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    reference_chosen: Tensor,
+    reference_rejected: Tensor,
+    beta: float,
+    smoothing: float,
+) -> Tensor:
+    """Return the (n,) losses of DPO from (n,) sums of log-probabilities of the answers' tokens.
+
+    >>> one, two = torch.tensor([-1.0]), torch.tensor([-2.0])
+    >>> preference_loss(one, two, two, two, 1.0, 0.0)
+    tensor([0.3133])
+    """
+    margin = beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
+    return -(1 - smoothing) * F.logsigmoid(margin) - smoothing * F.logsigmoid(-margin)
 
 
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
@@ -180,7 +302,7 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
     >>> loss(nn.Identity(), torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.zeros(2, 2))
     tensor([2.5000, 4.5000])
     """
-    for maker in (classification, regression, multilabel, causal, masked):
+    for maker in (classification, regression, multilabel, causal, completion, masked, preference):
         if loss is maker:
             name = f"tacit.losses.{maker.__name__}"
             raise InvalidInput(f"loss is {name} itself, which returns a loss. Call it: {name}().")
@@ -316,14 +438,30 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.long()
 
 
+def _check_rows(by_name: Mapping[str, Tensor]) -> None:
+    """Refuse rows of several examples, and masks that the loss would not read."""
+    if packed := [key for key in _PACKED if key in by_name]:
+        raise PrivacyRefusal(PACKED_ROWS.format(packed[0]))
+    if unread := [key for key in _MASKS if key in by_name]:
+        raise InvalidInput(
+            f"a record has {unread[0]}, which tacit.losses.causal does not read: it would learn all tokens. "
+            "Use tacit.losses.completion(), or leave the key out to learn all tokens."
+        )
+
+
+def _behind_virtual_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    """Return labels as long as the logits, of a model that puts virtual tokens before those of the record."""
+    more = logits.shape[1] - labels.shape[1] if logits.dim() == 3 and labels.dim() == 2 else 0
+    return F.pad(labels, (more, 0), value=ignored) if more > 0 else labels
+
+
 def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> None:
     more = logits.shape[1] - labels.shape[1] if logits.dim() == 3 and labels.dim() == 2 else 0
     if more > 0 and not labels.is_floating_point():
         raise InvalidInput(
-            f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}: the "
-            f"model adds {more}, as prompt tuning puts virtual tokens before the record's own. Begin the "
-            f"labels with {more} times {ignored}, which tacit.losses.{name} ignores: "
-            f"F.pad(labels, ({more}, 0), value={ignored})."
+            f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}. Give "
+            f"each position a label, or {ignored}, which tacit.losses.{name} ignores. For {more} virtual "
+            f"tokens before the record's own: F.pad(labels, ({more}, 0), value={ignored})."
         )
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise InvalidInput(
@@ -332,6 +470,108 @@ def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> No
             "labels as long as the tokens, or use tacit.losses.classification() for one label per "
             "record."
         )
+
+
+def _pair(pair: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the model's inputs (2n, L) and the labels (2n, L - 1) of the next tokens of n pairs."""
+    shapes = [pair[key].shape[1:] for key in ("input_ids", "completion_mask") if key in pair]
+    if len(shapes) < 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != 2:
+        raise InvalidInput(
+            "a pair must be a mapping with input_ids and completion_mask of shape (2, L), the chosen answer "
+            "first. tacit.collate.pairs(length=...) makes it of prompt_ids, chosen_ids and rejected_ids."
+        )
+    inputs = {
+        key: part.flatten(0, 1) for key, part in pair.items() if key not in ("completion_mask", *_REFERENCES)
+    }
+    outside = pair["completion_mask"].flatten(0, 1) == 0
+    return inputs, inputs["input_ids"].masked_fill(outside, -100)[:, 1:].long()
+
+
+def _logits_of_pair(model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor:
+    """Return (2n, L - 1, V) logits of the next tokens, without those of virtual tokens."""
+    logits = logits_of(model(**inputs) if _names_all(model.forward, inputs) else model(*inputs.values()))
+    if logits.dim() != 3 or logits.shape[1] <= labels.shape[1]:
+        raise InvalidInput(
+            f"a record's output has {_record_shape(logits)} for {labels.shape[1] + 1} tokens; "
+            "tacit.losses.preference needs logits (L, tokens). Pass a causal language model."
+        )
+    return logits[:, -labels.shape[1] - 1 : -1]
+
+
+def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (n,) sums of log-probabilities of the chosen answers, and (n,) of the rejected ones."""
+    each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    sums = -each.sum(1).unflatten(0, (-1, 2))
+    return sums[:, 0], sums[:, 1]
+
+
+def _sums_of_reference(
+    model: nn.Module,
+    reference: nn.Module | None,
+    inputs: Mapping[str, Tensor],
+    labels: Tensor,
+    *,
+    tokens: int,
+) -> tuple[Tensor, Tensor]:
+    frozen = without_adapters(model) if reference is None else nullcontext(reference)
+    with torch.no_grad(), frozen as public:
+        logits = _logits_of_pair(public, inputs, labels)
+    if logits.shape[2] != tokens:
+        raise InvalidInput(
+            f"the reference has a vocabulary of {logits.shape[2]} tokens, and the model one of {tokens}. "
+            "Pass a reference with the same vocabulary."
+        )
+    return _sums(logits, labels)
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
+    """Give the public model behind a peft model: its adapters are off, and there is no dropout.
+
+    Raises:
+        InvalidInput: if there are no adapters, if they are merged into the weights, or if other weights than
+            theirs are trained.
+
+    >>> with without_adapters(nn.Linear(2, 2)):
+    ...     pass
+    Traceback (most recent call last):
+    tacit.errors.InvalidInput: Linear has no adapters to switch off, so it needs a reference. ...
+    """
+    prompts: Any = getattr(model, "prompt_encoder", None)
+    layers: list[Any] = [part for part in model.modules() if hasattr(part, "_disable_adapters")]
+    if prompts is None and not layers:
+        raise InvalidInput(
+            f"{type(model).__name__} has no adapters to switch off, so it needs a reference. Pass reference="
+            "copy.deepcopy(model).eval().requires_grad_(False), copied before the training."
+        )
+    if any(getattr(layer, "merged", False) for layer in layers):
+        raise InvalidInput(
+            "the adapters are merged into the weights, so they cannot be switched off. Call "
+            "model.unmerge_adapter(), or pass reference=, a frozen model."
+        )
+    adapters = [getattr(layer, name) for layer in layers for name in layer.adapter_layer_names]
+    adapters += [] if prompts is None else [prompts]
+    own = {id(p) for adapter in adapters for p in adapter.parameters()}
+    if others := [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in own]:
+        raise InvalidInput(
+            f"the weights {others[0]} are trained and belong to no adapter, so the model without adapters "
+            "changes too. Freeze them, or pass reference=, a frozen model."
+        )
+
+    # Not by peft's own disable_adapter(): it changes requires_grad, which no code can do inside a step.
+    public: Any = model if prompts is None else model.get_base_model()
+    modes = [(part, part.training) for part in model.modules()]
+    before = [layer._disable_adapters for layer in layers]
+    public.eval()
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield public
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            layer._disable_adapters = was
+        for part, mode in modes:
+            part.training = mode
 
 
 def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

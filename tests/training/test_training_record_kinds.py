@@ -932,18 +932,22 @@ class Prompted(nn.Module):
         return F.pad(self.table(input_ids), (0, 0, 2, 0))
 
 
-def test_labels_of_a_model_with_virtual_tokens_begin_with_ignored_ones() -> None:
+def test_labels_of_a_model_with_virtual_tokens_may_begin_with_ignored_ones() -> None:
     tokens = torch.arange(4).expand(N, 4)
 
-    def run_with(labels: Tensor) -> PrivateSession:
+    def run_with(labels: Tensor, loss: Any) -> PrivateSession:
         data = {"input_ids": tokens, "labels": labels}
-        run = session(Case(lambda: data, loss=losses.causal(), model=Prompted))
+        run = session(Case(lambda: data, loss=loss, model=Prompted))
         one_step(run)
         return run
 
-    pattern = r"6 positions and its labels have 4: the model adds 2.*F\.pad\(labels, \(2, 0\), value=-100\)"
-    check_refused(lambda: run_with(tokens), pattern)
-    assert run_with(F.pad(tokens, (2, 0), value=-100)).route == "fast"
+    for loss in (losses.causal(), losses.masked()):
+        assert run_with(F.pad(tokens, (2, 0), value=-100), loss).route == "fast"
+    assert run_with(tokens, losses.causal()).route == "fast"
+    pattern = (
+        r"6 positions and its labels have 4.*For 2 virtual tokens.*F\.pad\(labels, \(2, 0\), value=-100\)"
+    )
+    check_refused(lambda: run_with(tokens, losses.masked()), pattern)
 
 
 def test_a_model_without_logits_is_refused() -> None:
