@@ -25,7 +25,8 @@ from tacit.cli.terminal import (
     show_line,
 )
 from tacit.columns.sections import BLANK, find_blanks
-from tacit.columns.sniffing import Sniffed, sniff
+from tacit.columns.sniffing import FoundColumn, Sniffed, sniff
+from tacit.columns.tables import is_json
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.pretrained.finding import TEXT, look_at
 from tacit.runs.init import (
@@ -40,6 +41,7 @@ from tacit.runs.init import (
     usual_of,
 )
 from tacit.runs.kinds.pictures import LARGEST, LARGEST_OF_PUBLIC, find_pictures, pictures_text
+from tacit.runs.kinds.texts import language_text
 
 _ByColumn = list[str] | None
 
@@ -53,7 +55,9 @@ _OF_TABLES = (
 
 def command(
     context: typer.Context,
-    table: Annotated[Path, argument("A .csv, .tsv (also .gz), or .parquet file, or a folder of pictures.")],
+    table: Annotated[
+        Path, argument("A .csv, .tsv (also .gz), .parquet or .jsonl file, or a folder of pictures.")
+    ],
     out: Annotated[Path | None, option("The file to write; default: TABLE.toml next to the table.")] = None,
     policy: Annotated[
         bool, typer.Option("--policy", help="Write a policy for a ledger instead of a run file.")
@@ -131,6 +135,9 @@ def command(
     run file: check them. No value of a cell is written. Bounds, values and the privacy promise must be stated
     from what is known without the data; in a terminal, you are asked for them.
 
+    A .jsonl file is for a language model: the names of the fields in its first line, which become public,
+    show whether it has documents, prompts with completions, chats, or pairs of answers.
+
     For a folder with one folder of pictures for each class, the run file trains a linear model of fixed
     features, which learns most under noise. The names of the classes, and the size and colours of one
     picture, become public with the file.
@@ -162,6 +169,8 @@ def command(
         model=own,
         public_model=public,
     )
+    if target is None and not policy and is_json(table):
+        return _init_language(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():
         wants, got = ("texts", "a folder of pictures") if reads == TEXT else ("pictures", "a table")
@@ -243,6 +252,27 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
         f"{folder}: {len(pictures.classes)} classes, pictures of {height} by {width} pixels, "
         f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts and the names "
         "of the classes become public with the file that is written: check them.",
+    )
+    _show_written(path, text, policy=False)
+    return 0
+
+
+def _init_language(file: Path, path: Path, facts: Facts, options: list[str], as_json: bool) -> int:
+    unused = [option for option in options if option not in ("--text", "--user", "--rows-per-user")]
+    if unused or facts.model is not None:
+        raise InvalidInput(
+            f"{file} holds texts for a language model, and options for a table do not apply "
+            f"({', '.join(unused or ['--model'])}). Leave them out."
+        )
+    named = {name: FoundColumn("") for name in (facts.user, facts.text) if name is not None}
+    text = language_text(file, checked_promise(facts, Sniffed(columns=named)))
+    with path.open("x", encoding="utf-8") as new:
+        new.write(text)
+    if as_json:
+        print_json({"file": str(path), "left_to_fill_in": [vars(blank) for blank in find_blanks(text)]})
+        return 0
+    show_line(
+        "The names of fields were read from the first line. They become public with the file: check them."
     )
     _show_written(path, text, policy=False)
     return 0

@@ -41,7 +41,8 @@ class TensorPair(NamedTuple):
 
     ``inputs`` are (n, ...) float32, or float16 if features are large. ``targets`` are (n,) int64 class
     numbers, or (n, k) float32 values or 0/1 labels. For text both are (n, L) int64: ``inputs`` are characters
-    or tokens, and ``targets`` the characters or tokens that follow them.
+    or tokens, and ``targets`` the characters or tokens that follow them; (n, 2, L) are a chosen and a
+    rejected answer.
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -106,7 +107,7 @@ class Dataset:
                 inputs, targets = pair
                 fits = (
                     inputs.dtype == targets.dtype == torch.int64
-                    and inputs.ndim == 2
+                    and inputs.ndim in (2, 3)
                     and inputs.shape == targets.shape
                     and len(inputs) > 0
                     and int(inputs.min()) >= 0
@@ -114,9 +115,9 @@ class Dataset:
                 )
                 if not fits:
                     raise InvalidInput(
-                        f"{self.name}.{part} must hold int64 tokens below {self.tokens}, of shape (n, L); "
-                        f"got {inputs.dtype} {tuple(inputs.shape)} and {targets.dtype} "
-                        f"{tuple(targets.shape)}. It needs at least one record."
+                        f"{self.name}.{part} must hold int64 tokens below {self.tokens}, of shape (n, L), or "
+                        f"(n, 2, L) for two answers; got {inputs.dtype} {tuple(inputs.shape)} and "
+                        f"{targets.dtype} {tuple(targets.shape)}. It needs at least one record."
                     )
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))

@@ -8,7 +8,7 @@ import os
 import string
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tacit.columns.examples import FIELDS, in_run_file, is_chat, proposed_fields
 from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import (
     Dataset,
@@ -241,11 +242,19 @@ def names_dataset(*, folder: Path | None = None) -> Dataset:
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields or columns of a document's text, of its user or users, and of the day when it arrived."""
+    """The fields or columns of a document's text, of its user or users, and of the day when it arrived.
 
-    text: str
+    ``text`` is a tuple for examples that are no documents: the fields of a prompt and its completion, of a
+    chat, or of two answers.
+    """
+
+    text: str | tuple[str, ...]
     user: str | Sequence[str] | None = None
     date: str | None = None
+
+    @property
+    def of_content(self) -> tuple[str, ...]:
+        return (self.text,) if isinstance(self.text, str) else self.text
 
     @property
     def users(self) -> list[str]:
@@ -256,11 +265,17 @@ class Fields:
 
 @dataclass(frozen=True)
 class Document:
-    """A ``text``, with its ``user`` (or several users) and its ``date`` if the user declared their fields."""
+    """A ``text``, with its ``user`` (or several users) and its ``date`` if the user declared their fields.
+
+    An example that is no document has the values of its fields as ``parts``, and as JSON in ``text``.
+    ``where`` names its line or row in messages.
+    """
 
     text: str
     user: Owner | None = None
     date: object = None
+    parts: tuple[Any, ...] = ()
+    where: str = ""
 
     @property
     def owner(self) -> Owner:
@@ -286,25 +301,13 @@ def _document(line: bytes, where: str, fields: Fields) -> Document:
     except (ValueError, RecursionError):  # the error's text would show the line
         raise InvalidInput(
             f"{where} is not JSON in UTF-8. Write one object a line, such as "
-            f'{{"{fields.text}": "..."}}, and no empty lines.'
+            f'{{"{fields.of_content[0]}": "..."}}, and no empty lines.'
         ) from None
     if not isinstance(data, dict):
         raise InvalidInput(f"{where} is JSON, but not an object with fields. Write one object a line.")
 
-    if not isinstance(content := data.get(fields.text), str):
-        problem = "no text" if fields.text in data else "missing"
-        raise InvalidInput(
-            f'{where}: the field "{fields.text}" is {problem}. Name the field of the text as [data] text, '
-            "and leave lines without it out of the file."
-        )
-    try:
-        content.encode()
-    except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
-        raise InvalidInput(
-            f'{where}: the field "{fields.text}" holds half of a surrogate pair, which is not a character. '
-            "Write the file again from the original text."
-        ) from None
-
+    _check_form(data, where, fields)
+    text, parts = _content(data, where, fields)
     date = fields.date
     when = None if date is None else data.get(date)
     if date is not None and not isinstance(when, str):
@@ -321,7 +324,54 @@ def _document(line: bytes, where: str, fields: Fields) -> Document:
             f'{where}: the field "{wrong}" is {problem}. [data] user names the field that tells users apart; '
             "every document needs one."
         )
-    return Document(content, owner, when)
+    return Document(text, owner, when, parts, where)
+
+
+def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
+    """Refuse a field as a document's text if by its name it is a part of an example of another form."""
+    if fields.text not in FIELDS or fields.text == "text":
+        return
+    if (proposed := proposed_fields(example)) and "text" not in proposed:
+        raise InvalidInput(
+            f'{where}: [data] text = "{fields.text}" would train on this field alone, and other fields '
+            f"belong to it. {_proposal(example)} To train on it alone, give it another name."
+        )
+
+
+def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, tuple[Any, ...]]:
+    """Return the text of an example, and its parts if it is no document."""
+    of_document = isinstance(fields.text, str)
+    of_chat = not of_document and len(fields.of_content) == 1
+    for name in fields.of_content:
+        value = example.get(name)
+        if (isinstance(value, str) and not of_chat) or (is_chat(value) and not of_document):
+            continue
+        expected = [] if of_chat else ["no text"]
+        expected += [] if of_document else ["no list of messages with role and content"]
+        problem = " and ".join(expected) if name in example else "missing"
+        raise InvalidInput(f'{where}: the field "{name}" is {problem}. {_proposal(example)}')
+
+    parts = () if of_document else tuple(example[name] for name in fields.of_content)
+    text: str = json.dumps(parts, ensure_ascii=False) if parts else example[fields.of_content[0]]
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
+        raise InvalidInput(
+            f'{where}: the field "{fields.of_content[0]}" holds half of a surrogate pair, which is not a '
+            "character. Write the file again from the original text."
+        ) from None
+    return text, parts
+
+
+def _proposal(example: Mapping[str, Any]) -> str:
+    """Say what to set for an example, if its fields have the names of keys."""
+    proposed = proposed_fields(example)
+    if proposed and all(key == name for key, name in proposed.items()):
+        return f"Set [data] {in_run_file(proposed)}."
+    return (
+        "Name the field of the text as [data] text, or those of another form, such as prompt and completion; "
+        "leave lines without them out of the file."
+    )
 
 
 @final
@@ -351,7 +401,8 @@ def corpus_parts(path: Path) -> list[CorpusPart]:
 def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
     """Yield the documents of one row group; errors name a row, and print none of its content."""
     file, date, users = _opened(part.path), fields.date, fields.users
-    columns_needed = [fields.text, *users, *([] if date is None else [date])]
+    content = fields.of_content
+    columns_needed = [*content, *users, *([] if date is None else [date])]
     types = {field.name: field.type for field in file.schema_arrow}
     for name in columns_needed:
         if name not in types:
@@ -360,8 +411,11 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
             )
         if name == date and arrow_with_parquet().types.is_temporal(types[name]):
             continue
+        if name in content and not isinstance(fields.text, str):
+            continue  # a text or a chat, which the rows show
         _check_type(part.path, name, types[name], of_people=name in users)
     check_names(file.schema_arrow.names, columns_needed, part.path)
+    _check_form({name: _like(kind) for name, kind in types.items()}, part.path, fields)
     row = part.first_row
     try:
         for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
@@ -372,16 +426,27 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
                         f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Leave such '
                         "rows out of the corpus."
                     )
-                owner = owner_of(cells[1 : 1 + len(users)], one=isinstance(fields.user, str))
+                where = f"{part.path}, row {row}"
+                people = cells[len(content) : len(content) + len(users)]
+                owner = owner_of(people, one=isinstance(fields.user, str))
                 if users and owner is None:
                     raise InvalidInput(
-                        f"{part.path}, row {row}: a list of users is empty, or has an empty entry. Leave "
-                        "such rows out of the corpus."
+                        f"{where}: a list of users is empty, or has an empty entry. Leave such rows out of "
+                        "the corpus."
                     )
-                yield Document(cells[0], owner, None if date is None else cells[-1])
+                text, parts = _content(dict(zip(content, cells, strict=False)), where, fields)
+                yield Document(text, owner, None if date is None else cells[-1], parts, where)
                 row += 1
     except (OSError, arrow_with_parquet().ArrowException) as problem:
         raise _unreadable(part.path, problem) from None
+
+
+def _like(kind: Any) -> object:
+    """Return an empty value of the Arrow type of a text or a chat; None for other types."""
+    types = arrow_with_parquet().types
+    if types.is_list(kind) or types.is_large_list(kind):
+        return [{"role": "", "content": ""}] if types.is_struct(kind.value_type) else None
+    return "" if types.is_string(kind) or types.is_large_string(kind) else None
 
 
 def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
@@ -464,6 +529,41 @@ def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> T
     return TensorPair(torch.from_numpy(inputs.astype(np.int64, copy=False)), torch.from_numpy(targets))
 
 
+@final
+@dataclass(frozen=True)
+class Answered:
+    """The tokens of a prompt and those after it, of which ``learned`` marks those that count in the loss."""
+
+    prompt: Sequence[int]
+    rest: Sequence[int]
+    learned: Sequence[bool]
+
+
+def answered_pair(examples: Sequence[Sequence[Answered]], length: int, padding: int) -> TensorPair:
+    """Return inputs and targets, as :func:`sequence_pair`, but with -100 for tokens that are not learned.
+
+    They are (n, L), or (n, k, L) for examples of k > 1 answers.  A prompt loses its first tokens, all prompts
+    of an example equally many, so that the answers fit.  Then an answer loses its last tokens.
+
+    >>> one = Answered(prompt=[5, 6, 7], rest=[8, 9], learned=[True, True])
+    >>> answered_pair([[one]], length=4, padding=0)
+    TensorPair(inputs=tensor([[6, 7, 8, 9]]), targets=tensor([[-100,    8,    9, -100]]))
+    """
+    shape = (len(examples), len(examples[0]), length)
+    inputs = np.full(shape, padding, dtype=np.int64)
+    targets = np.full(shape, PADDING, dtype=np.int64)
+    for row, answers in enumerate(examples):
+        room = max(0, length - max(len(one.rest) for one in answers))
+        for place, one in enumerate(answers):
+            prompt = one.prompt[max(0, len(one.prompt) - room) :]
+            tokens = np.array([*prompt, *one.rest][:length], dtype=np.int64)
+            learned = np.array([*[False] * len(prompt), *one.learned][:length], dtype=bool)
+            inputs[row, place, : len(tokens)] = tokens
+            targets[row, place, : max(0, len(tokens) - 1)] = np.where(learned, tokens, PADDING)[1:]
+    whole = TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
+    return whole if shape[1] > 1 else TensorPair(*(part[:, 0] for part in whole))
+
+
 def load_documents(
     path: Path,
     *,
@@ -519,10 +619,38 @@ def load_documents(
     >>> data.train.inputs.tolist()
     [[1, 2, 3]]
     """
+    return load_examples(
+        path,
+        Fields(text, user, date),
+        lambda documents, name: pair_of(documents, encode, cutting, name, several=several),
+        source=cutting.describe(path),
+        vocabulary=vocabulary,
+        spelling=spelling,
+        several=several,
+        test_fraction=test_fraction,
+        test_path=test_path,
+        unit=unit,
+    )
+
+
+def load_examples(
+    path: Path,
+    fields: Fields,
+    make: Callable[[Sequence[Document], str], tuple[TensorPair, Owners | None, list[object]]],
+    *,
+    source: str,
+    vocabulary: int,
+    spelling: Spelling | None = None,
+    several: bool = False,
+    test_fraction: float | None = None,
+    test_path: Path | None = None,
+    unit: str,
+) -> Dataset:
+    """Read examples as :func:`load_documents` does; ``make`` returns records as :func:`pair_of` does."""
     check_one_test(test_fraction, test_path, "documents")
-    train = [*read_documents(path, Fields(text, user, date))]
+    train = [*read_documents(path, fields)]
     if test_path is not None:
-        test = [*read_documents(test_path, Fields(text, user))]
+        test = [*read_documents(test_path, replace(fields, date=None))]
     else:
         assert test_fraction is not None
         tests = choose_test((document.text.encode() for document in train), test_fraction)
@@ -530,20 +658,20 @@ def load_documents(
         if several:
             trains, tests = choose_people([document.owner for document in train], test_fraction)
         train, test = [*compress(train, trains)], [*compress(train, tests)]
-    trained_on, owners, dates = pair_of(train, encode, cutting, "training", several=several)
-    tested_on, test_owners, _ = pair_of(test, encode, cutting, "testing", several=several)
+    trained_on, owners, dates = make(train, "training")
+    tested_on, test_owners, _ = make(test, "testing")
     return Dataset(
         path.name.split(".")[0],
         trained_on,
         tested_on,
         classes=(),
-        source=cutting.describe(path),
+        source=source,
         unit=unit,
         vocabulary=vocabulary,
         spelling=spelling,
         owners=owners,
         test_owners=test_owners,
-        dates=None if date is None else dates,
+        dates=None if fields.date is None else dates,
     )
 
 
@@ -587,6 +715,33 @@ def pair_of(
         )
     owners = [document.owner for document, _ in records] if several else None
     return sequence_pair(sequences, cutting), owners, [document.date for document, _ in records]
+
+
+def answered_of(
+    documents: Sequence[Document],
+    encode: Callable[[Document], Sequence[Answered]],
+    length: int,
+    padding: int,
+    name: str,
+    *,
+    several: bool = False,
+) -> tuple[TensorPair, Owners | None, list[object]]:
+    """Return one record for each example, in the form of :func:`pair_of`."""
+    if not several:
+        check_users((document.user for document in documents if document.user is not None), name)
+    if not documents:
+        raise InvalidInput(
+            f"no example is left for {name}: a hash of each example, or of its person, chooses those for "
+            "testing. Take another test_fraction, or name a file of test examples."
+        )
+    pair = answered_pair([encode(document) for document in documents], length, padding)
+    if not bool((pair.targets != PADDING).any()):
+        raise InvalidInput(
+            f"no example for {name} has a token to learn. In chats, the roles must be user and assistant. "
+            "Take a larger sequence_length, or other files."
+        )
+    owners = [document.owner for document in documents] if several else None
+    return pair, owners, [document.date for document in documents]
 
 
 def check_users(owners: Iterable[Owner], name: str, *, table: bool = False) -> None:

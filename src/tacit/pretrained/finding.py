@@ -15,8 +15,9 @@ from tacit.errors import InvalidInput, needed, reason_of
 CONFIG, SAFETENSORS, INDEX, TOKENIZER = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
 )  # fmt: skip
+_TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 TOKENIZER_FILES = (
-    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
+    TOKENIZER, _TOKENIZER_CONFIG, "special_tokens_map.json", _CHAT_TEMPLATE, "vocab.json",
     "merges.txt", "added_tokens.json", "tokenizer.model",
 )  # fmt: skip
 """The files of a tokenizer. Only tokenizer.json is read; all are saved with the trained model."""
@@ -105,12 +106,22 @@ class ModelFolder:
     @property
     def special_tokens(self) -> dict[str, str]:
         """The texts of the begin, end and padding tokens that tokenizer_config.json names, by key."""
-        if not (self.path / "tokenizer_config.json").is_file():
+        if not (self.path / _TOKENIZER_CONFIG).is_file():
             return {}
-        config = self.read("tokenizer_config.json")
+        config = self.read(_TOKENIZER_CONFIG)
         texts = {name: config.get(name) for name in _SPECIAL}
         texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in texts.items()}
         return {name: one for name, one in texts.items() if isinstance(one, str)}
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template by which the tokenizer writes a chat as one text; None if there is not exactly one."""
+        file = self.path / _CHAT_TEMPLATE
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        config = self.read(_TOKENIZER_CONFIG) if (self.path / _TOKENIZER_CONFIG).is_file() else {}
+        template = config.get("chat_template")
+        return template if isinstance(template, str) else None
 
     def weights_digest(self) -> str | None:
         """Return the SHA-256 of the weights, in hexadecimal; None if there are none.

@@ -24,7 +24,7 @@ from tacit.report.evaluation_charts import Panels, charts_of, charts_of_columns,
 from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
 from tacit.report.verdict import RARE, against_reference, verdict
 from tacit.rounding import finite
-from tacit.training.evaluation import Evaluation
+from tacit.training.evaluation import Evaluation, PairFigures
 
 Data = Mapping[str, Any]
 
@@ -97,6 +97,8 @@ def evaluation_data(
         data |= _class_data(evaluation, names)
     elif evaluation.labels:
         data |= _label_data(evaluation, names)
+    elif evaluation.pairs is not None:
+        data["pairs"] = _pair_data(evaluation.pairs, evaluation.loss)
     elif evaluation.errors:
         data |= _number_data(evaluation, targets)
     elif evaluation.answers is not None:
@@ -140,6 +142,17 @@ def _class_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     return data | class_figures(evaluation, names)
 
 
+def _pair_data(pairs: PairFigures, loss: float | None) -> list[dict[str, Any]]:
+    rows = (
+        ("chosen answer more probable", pairs.by_probability, pairs.reference_by_probability),
+        ("mean margin of rewards", pairs.margin, 0.0),
+        ("test loss per pair", loss, math.log(2)),
+    )
+    return [
+        {"figure": words, "model": finite(own), "public_model": finite(other)} for words, own, other in rows
+    ]
+
+
 def _label_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return the metrics of each label, and the mean of the labels' accuracies."""
     labels = evaluation.labels
@@ -179,6 +192,8 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
     """Describe the constant predictor of the test records in words."""
     if evaluation.errors:
         return "always answering the mean of the test records"
+    if evaluation.pairs is not None:
+        return "the public model, in comparison with itself"
     if evaluation.constant is None:
         return "a constant answer"
     if evaluation.records:
@@ -262,11 +277,13 @@ def _figures(data: Data) -> list[str]:
         if key in data:
             name = words.format(cut(data.get("positive_class", "")))
             rows.append((name, data[key], data.get(f"{key}_of_a_constant", 0.5)))
+    rows += [(one["figure"], one["model"], one["public_model"]) for one in data.get("pairs", [])]
     if "loss_of_a_constant" in data:
         losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
         rows.append((f"test loss {per}, nats", *losses))
         rows.append((f"perplexity {per}", _perplexity(losses[0]), _perplexity(losses[1])))
-    return _table(("", "model", "constant"), [(name, figure(one), figure(two)) for name, one, two in rows])
+    other = "public model" if "pairs" in data else "constant"
+    return _table(("", "model", other), [(name, figure(one), figure(two)) for name, one, two in rows])
 
 
 def _matrix(data: Data) -> list[str]:

@@ -152,6 +152,11 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
             "is for a person with all rows, so its limits do not apply to single rows. Use tacit audit, "
             "which plants made-up people: it needs no rows."
         )
+    if config.data.chosen is not None:
+        raise InvalidInput(
+            "attacks do not support preferences: they compare losses of single texts, and the loss of a pair "
+            "compares two models. Use tacit audit, which needs no records."
+        )
     if config.data.date is not None:
         raise InvalidInput(
             f"attacks do not support runs by date ({config.data.date!r}): they train further models on "

@@ -165,6 +165,11 @@ def _declared(section: DataSection) -> tuple[str, int]:
     """Return the alphabet of a text and the maximum length of its lines, from the configuration alone."""
     if section.name == "names":
         return NAMES_ALPHABET, NAMES_LONGEST
+    if section.corpus is not None and section.text is None:
+        raise InvalidInput(
+            "[canaries] are documents, and this run learns examples with answers. Plant none, or train on "
+            "documents, named by [data] text."
+        )
     if section.corpus is not None and section.sequence_length is not None:
         return _PRINTABLE, section.sequence_length  # one token for each character
     if section.text is None or section.alphabet is None or section.longest is None:
@@ -194,6 +199,10 @@ def check_nothing_planted(config: Config) -> None:
         raise InvalidInput(
             "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "
             "would be a person with several. Train from the corpus itself."
+        )
+    if config.data.text is None:
+        raise InvalidInput(
+            "`tacit batches` cuts documents, named by [data] text. Train from the file itself."
         )
     if config.data.date is not None:
         raise InvalidInput(

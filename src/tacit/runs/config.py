@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import parse_columns
+from tacit.columns.examples import FIELDS
 from tacit.columns.sections import matching, refuse_blanks
 from tacit.columns.tables import names_of_file
 from tacit.errors import InvalidInput, PrivacyRefusal, reason_of
@@ -259,7 +260,7 @@ def _filled(run_file: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 _NO_PICTURES = ("names", "breast-cancer", "wine", "iris", "diabetes")
-_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents")
+_ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents", *(key for key in FIELDS if key != "text"))
 # Settings that may change when a run is resumed, since no result depends on them.  Records and a public model
 # are recognised by digests, not by their paths, and the resume state holds the ledger.
 _FREE = (
@@ -421,6 +422,10 @@ class Config(Section):
             raise InvalidInput(
                 f"{keys[0]} is only for language models: [model] huggingface with [data] jsonl or parquet. "
                 "Leave it out."
+            )
+        if self.training.beta is not None and self.data.chosen is None:
+            raise InvalidInput(
+                "[training] beta is only for preferences: [data] chosen and rejected. Leave it out."
             )
         if not self.pretrained and self.model.tune is not None:
             raise InvalidInput(

@@ -338,7 +338,7 @@ _BLANK_COLUMN = {
 }
 _ROWS_PER_USER = 2  # 1 to 8 give the same AUC within 0.005, on made-up people with 8 rows on average
 _ROWS_COMMENT = "a step reads this many rows of each person; more rows take longer"
-_OF_PEOPLE = {
+OF_PEOPLE = {
     "unit": 'what a person is, such as "patient"; one of them, with all rows, is protected',
     "adjacency": '"add-remove" hides whether a person is there, "replace-one" all that the rows say',
     "records": "about how many people train, a public number",
@@ -375,7 +375,7 @@ def run_text(table: Path, sample: Sniffed, facts: Facts) -> str:
         parts.append("# How the file is written.\n" + table_section(sample.dialect))
     parts += _sections(sample, columns, facts)
     parts.append(_model(facts.model) if facts.public_model is None else public_model_section(facts))
-    promise = PROMISE | (_OF_PEOPLE if facts.user is not None else {})
+    promise = PROMISE | (OF_PEOPLE if facts.user is not None else {})
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
     if facts.model != "mlp":  # Tacit chooses the training of other models from public figures
         return "\n".join([*parts, written("privacy", privacy)])

@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
@@ -31,9 +32,9 @@ from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.kinds.texts import BASE
-from tacit.runs.model import Learner, begin_from, device_of
+from tacit.runs.model import BETA, Learner, begin_from, device_of
 from tacit.runs.sections import LoraSection, ModelSection
-from tacit.training.evaluation import evaluation_mode
+from tacit.training.evaluation import Evaluation, answer_probabilities, evaluate_pairs, evaluation_mode
 
 transformers = needed("transformers", "transformers", "[model] huggingface")
 
@@ -69,7 +70,7 @@ def network_of(model: nn.Module) -> Any:
 def check_language_model(model: nn.Module, data: Dataset) -> None:
     """Check the model on records of made-up tokens before the first step."""
     name = f"the model of type {network_of(model).config.model_type}"
-    length, vocabulary = data.input_shape[0], data.vocabulary
+    length, vocabulary = data.input_shape[-1], data.vocabulary
     tokens = torch.zeros((2, length), dtype=torch.int64, device=next(model.parameters()).device)
     tokens[1, -1] = 1  # the records differ only in the last token
     try:
@@ -167,22 +168,46 @@ class LanguageModel(Learner):
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        return {
+        base = {
             "folder": self._folder.path.resolve().name,
             "model_type": str(self._folder.config["model_type"]),
             "weights_sha256": self._folder.weights_digest(),
             "tokenizer_sha256": self._folder.tokenizer_digest(),
         }
+        template = self._folder.chat_template
+        if template is not None and self.config.data.text is None:
+            base["chat_template_sha256"] = sha256(template.encode()).hexdigest()
+        return base
+
+    @property
+    def _length(self) -> int:
+        return self.data.input_shape[-1]
 
     @property
     def adapter(self) -> bool:
         return self.config.lora.rank is not None
 
     def build(self) -> nn.Module:
-        return build_language_model(self.config.model, self.config.lora, self.data.input_shape[0])
+        return build_language_model(self.config.model, self.config.lora, self._length)
 
     def check(self, model: nn.Module) -> None:
         check_language_model(model, self.data)
+
+    @property
+    def _of_pairs(self) -> bool:
+        return self.config.data.chosen is not None
+
+    @cached_property
+    def _public_probabilities(self) -> Tensor:
+        """The log-probabilities of the test answers by the public model, (n, 2)."""
+        public = build_language_model(self.config.model, LoraSection(), self._length)
+        return answer_probabilities(public.to(device_of(self.config.run.device)), *self.data.test)
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        if not self._of_pairs:
+            return super().evaluate(model)
+        own = answer_probabilities(model, *self.data.test)
+        return evaluate_pairs(own, self._public_probabilities, self.config.training.beta or BETA)
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
         for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
@@ -203,7 +228,9 @@ class LanguageModel(Learner):
             "the tokenizer, which is taken to be public: one that was made from the records could reveal "
             "something about them"
         ]
-        notes = [_RULES[str(self.config.data.documents)].format(length=self.config.data.sequence_length)]
+        if "chat_template_sha256" in base:
+            public.append(f"the chat template of {base['folder']}, SHA-256 {base['chat_template_sha256']}")
+        notes = [_record_in_words(self.config)]
         if base["weights_sha256"] is None:
             notes.append("pre-training: all weights were random before the first step")
         else:
@@ -282,6 +309,27 @@ def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
     )
 
 
+def _record_in_words(config: Config) -> str:
+    """Say what one record is, and what of it is learned."""
+    data = config.data
+    if data.text is None:
+        words = _ANSWERS[tuple(data.fields)[-1]].format(beta=config.training.beta or BETA)
+        return f"one record is {words}; {_SHORTENED.format(length=data.sequence_length)}"
+    return _RULES[str(data.documents)].format(length=data.sequence_length)
+
+
+_ANSWERS = {
+    "completion": "a prompt with its completion, and only the completion is learned",
+    "messages": "a chat, and only the turns of the assistant are learned",
+    "rejected": (
+        "a prompt with a chosen and a rejected answer, and the loss is that of DPO with beta = {beta:g}, in "
+        "comparison with the base model"
+    ),
+}
+_SHORTENED = (
+    "beyond {length} tokens, what stands before the first answer loses its first tokens, and then the "
+    "rest its last ones"
+)
 _RULES = {
     "first": "one record is the first {length} tokens of a document; later tokens are not trained on",
     "split": "one record is a sequence of {length} tokens of a document; they do not overlap",

@@ -5,6 +5,7 @@ Letters: n records, K classes, L characters or tokens of a record.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import math
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 from tacit import models
 from tacit.clipping.engine import PerExampleLoss
 from tacit.datasets import Dataset, TensorPair
+from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
 from tacit.files import write_atomically
-from tacit.losses import classification, masked, multilabel
+from tacit.losses import classification, masked, multilabel, preference
 from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
@@ -31,7 +33,10 @@ from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
 from tacit.runs.kinds.source import check_class_weights, check_loss
 from tacit.runs.sections import LINEAR, ModelSection
-from tacit.training.evaluation import Evaluation, evaluation_mode
+from tacit.training.evaluation import Evaluation, evaluate, evaluation_mode
+
+BETA = 0.1
+"""The usual weight of a preference in the loss of DPO."""
 
 
 class Task(ABC):
@@ -182,8 +187,39 @@ class Tokens(Characters):
         return replace(evaluation, measure=evaluation.measure.replace("per character", "per token"))
 
 
+@final
+class Preferences(Task):
+    """The better of two answers; the loss is that of DPO, in comparison with a public model."""
+
+    targets, name = "pairs", "preferences"
+
+    @property
+    def outputs(self) -> int:
+        return self.data.vocabulary
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return self.compared(None)
+
+    def compared(self, reference: nn.Module | None, beta: float = BETA) -> PerExampleLoss:
+        """Return the loss against a frozen model, or against the model itself without its adapters."""
+        of_pairs = preference(beta, reference=reference)
+
+        def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+            learned = F.pad(targets[..., :-1] != PADDING, (1, 0))  # a target is the token that follows
+            return of_pairs(model, input_ids=inputs, completion_mask=learned)
+
+        return loss
+
+    def baseline(self) -> tuple[float, str, str]:
+        return 0.5, "the public model, which prefers no answer to its own", "exactly"
+
+    def uninformed_loss(self) -> float | None:
+        return math.log(2)
+
+
 def task_of(data: Dataset) -> Task:
     kinds: tuple[tuple[object, type[Task]], ...] = (
+        (data.vocabulary and len(data.input_shape) == 2, Preferences),
         (data.vocabulary, Tokens),
         (data.alphabet, Characters),
         (data.labels, Labels),
@@ -365,6 +401,13 @@ def _where(problem: BaseException) -> str:
 
 
 def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExampleLoss:
+    """Return the loss of a run; ``model`` has not been trained yet."""
+    task = task_of(data)
+    if isinstance(task, Preferences):
+        reference = None
+        if config.lora.rank is None:
+            reference = copy.deepcopy(model).eval().requires_grad_(False)
+        return task.compared(reference, config.training.beta or BETA)
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
 
@@ -410,6 +453,12 @@ class Learner(ABC):
 
     def begin(self, folder: Path, *, resumed: bool) -> None:  # noqa: B027 - a network begins from nothing
         """Write facts that must be saved before the first step; for a resumed run, compare them instead."""
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Evaluate the model exactly on the test records."""
+        task = task_of(self.data)
+        test = task.evaluated(self.data.test)
+        return task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
 
     @abstractmethod
     def stated(self, model: nn.Module) -> dict[str, Any]:

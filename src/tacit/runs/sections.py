@@ -11,6 +11,7 @@ from tacit.clipping.rules import (
     FlatClipping,
     PerLayerClipping,
 )
+from tacit.columns.examples import FIELDS
 from tacit.errors import InvalidInput, MissingExtra, check_in
 
 try:
@@ -67,7 +68,9 @@ class DataSection(Section):
 
     ``jsonl`` has one document per line, ``parquet`` one per row; ``text`` names the field with its text.
     ``sequence_length`` is in tokens.  ``documents = "first"`` trains on the first sequence of each document,
-    ``"split"`` on all its sequences.
+    ``"split"`` on all its sequences.  In place of ``text``, other keys name the fields of examples, one per
+    line: ``prompt`` and ``completion``; ``messages``, a chat, of which the assistant's turns are learned; or
+    ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.
 
     Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
     are relative to the current folder.
@@ -83,6 +86,11 @@ class DataSection(Section):
     classes: list[str] = Field(default_factory=list)
     colours: int = 3
     text: str | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    messages: str | None = None
+    chosen: str | None = None
+    rejected: str | None = None
     test_text: str | None = None
     alphabet: str | None = None
     longest: _Count | None = None
@@ -167,6 +175,12 @@ class DataSection(Section):
                 'people. Set rows_per_user, the most rows that the run keeps of a person, and draw = "rows".'
             )
         return self
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of an example of a language model, by key."""
+        names = {key: getattr(self, key) for key in FIELDS}
+        return {key: name for key, name in names.items() if name is not None}
 
     @property
     def corpus(self) -> str | None:
@@ -270,12 +284,14 @@ class TrainingSection(Section):
     twentieth of ``records`` but at least 256.
     ``largest_batch`` is the size to which ``sampling = "truncated-poisson"`` cuts larger samples.
     ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
-    and -log p of a whole record for text.  "causal" is the mean of -log p per character, or per token for
-    language models.
+    -log p of a whole record for text, and "preference" (DPO) for pairs of answers.  "causal" is the mean of
+    -log p per character, or per token for language models.
     ``physical_batch_size`` is the maximum number of records in memory at once; "auto" finds the largest that
     fits a GPU.
     ``class_weights`` multiply the losses of the named classes before clipping; other classes have weight 1.
     They are public, so declare them and never compute them from the data.
+    ``beta`` is for preferences, by default 0.1: the larger it is, the closer the model stays to the public
+    one.
     """
 
     batch_size: int | Literal["full", "auto"]
@@ -284,8 +300,9 @@ class TrainingSection(Section):
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
     physical_batch_size: _Count | Literal["auto"] = 512
-    loss: Literal["classification", "multilabel", "regression", "causal"] | None = None
+    loss: Literal["classification", "multilabel", "regression", "causal", "preference"] | None = None
     class_weights: dict[str, _Finite] = Field(default_factory=dict)
+    beta: _Rate | None = None
     views: _Count = 1
     crop_padding: Annotated[int, Field(ge=0)] = 4
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None

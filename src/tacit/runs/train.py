@@ -64,7 +64,7 @@ from tacit.runs.metrics import (
 from tacit.runs.model import Learner, Task, begin_step, task_of
 from tacit.runs.sections import FEATURES, LedgerSection
 from tacit.training.charges import StepCharges
-from tacit.training.evaluation import Evaluation, evaluate
+from tacit.training.evaluation import Evaluation
 from tacit.training.loop import History, MetricsRow, Watcher, train
 from tacit.training.ranks import Alone, ProcessRanks, Ranks, check_one_process
 from tacit.training.resume import saved_generator
@@ -286,8 +286,7 @@ class Run:
 
     def _evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly, on records that belong to no ledger's data set."""
-        test = self._task.evaluated(self.data.test)
-        return self._task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
+        return self.result.evaluate(model)
 
     def _score(self, model: nn.Module) -> Evaluation:
         """Evaluate the final model on the test records, with noise if the plan has a score report."""

@@ -172,6 +172,20 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class PairFigures:
+    """Figures of a model, and of the public model that it began with, on pairs of answers.
+
+    ``margin`` is the mean difference of the implicit rewards, beta log(p / p of the public model), of the
+    chosen and the rejected answer. ``by_probability`` and ``reference_by_probability`` are the shares of
+    pairs whose chosen answer has the larger probability, by the model and by the public model.
+    """
+
+    margin: float
+    by_probability: float
+    reference_by_probability: float
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The metrics of a model on test records.
 
@@ -194,6 +208,9 @@ class Evaluation:
     For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each
     label.  The score is then the mean AUC of the labels that some test records have and others lack, or NaN
     if there are none.  A constant answer scores 0.5.
+
+    For preferences, the score is the share of pairs whose chosen answer has the larger implicit reward, and
+    ``pairs`` compares with the public model, whose score is 0.5.
 
     ``not_finite`` is the number of records for which an output of the model is NaN or infinite.  ``answers``
     has the outputs, for curves and intervals.
@@ -222,6 +239,7 @@ class Evaluation:
     average_precision: float | None = None
     errors: tuple[TargetErrors, ...] = ()
     labels: tuple[LabelFigures, ...] = ()
+    pairs: PairFigures | None = None
     not_finite: int = 0
     answers: Answers | None = field(default=None, compare=False, repr=False)
 
@@ -381,6 +399,52 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
         not_finite=not_finite,
         answers=answers,
     )
+
+
+def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the log-probabilities (n, k) of the k answers to each of n prompts, (n, k, L) each.
+
+    They are sums over the targets, of which those of -100 do not count.
+    """
+    answers, following = inputs.flatten(0, 1), targets.flatten(0, 1)
+    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, answers[:1]).numel()))
+    sums = [
+        -F.cross_entropy(
+            _outputs(model, part).transpose(1, 2), truth, ignore_index=_PADDING, reduction="none"
+        ).sum(1)
+        for part, truth in zip(torch.split(answers, rows), torch.split(following, rows), strict=True)
+    ]
+    return torch.cat(sums).reshape(inputs.shape[:2])
+
+
+def evaluate_pairs(own: Tensor, reference: Tensor, beta: float) -> Evaluation:
+    """Evaluate preferences from the log-probabilities (n, 2) of chosen and rejected answers.
+
+    ``own`` are those of the model, ``reference`` those of the public model that it began with. A pair whose
+    rewards are equal counts as half.
+
+    >>> own = torch.tensor([[-1.0, -3.0], [-2.0, -2.0]])
+    >>> evaluate_pairs(own, torch.tensor([[-2.0, -1.0], [-2.0, -2.0]]), 0.1).score
+    0.75
+    """
+    margins = beta * (own - reference).double() @ torch.tensor([1.0, -1.0], dtype=torch.float64)
+    return Evaluation(
+        score=_share_above(margins),
+        loss=float(-F.logsigmoid(margins).mean()),
+        per_class=(),
+        measure="preference accuracy",
+        baseline=0.5,
+        pairs=PairFigures(
+            float(margins.mean()),
+            _share_above(own[:, 0] - own[:, 1]),
+            _share_above(reference[:, 0] - reference[:, 1]),
+        ),
+        not_finite=int((~own.isfinite()).any(1).sum()),
+    )
+
+
+def _share_above(margins: Tensor) -> float:
+    return float((margins.sign().double().mean() + 1) / 2)
 
 
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:

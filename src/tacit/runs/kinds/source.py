@@ -138,7 +138,12 @@ def check_no_pictures(config: Config, kind: str) -> None:
 
 
 def check_loss(name: str | None, targets: str) -> None:
-    own = {"classes": "classification", "labels": "multilabel", "numbers": "regression"}
+    own = {
+        "classes": "classification",
+        "labels": "multilabel",
+        "numbers": "regression",
+        "pairs": "preference",
+    }
     fits = own.get(targets, "causal")
     if name not in (None, fits):
         raise InvalidInput(

@@ -6,17 +6,25 @@ Letters: n records, L characters.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
+from tacit.columns.examples import FORMS, FORMS_IN_WORDS, in_run_file, proposed_fields
+from tacit.columns.sections import check_column, setting
+from tacit.columns.tables import lines_of_json
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, without_values
 from tacit.pretrained.finding import ModelFolder
+from tacit.recipes import LORA_RANK, lora_targets
 from tacit.runs.config import Config
+from tacit.runs.init import OF_PEOPLE, PROMISE, Facts, written
+from tacit.runs.kinds.chats import ChatTemplate, template_of
 from tacit.runs.kinds.source import (
     Kind,
     Piece,
@@ -33,6 +41,7 @@ if TYPE_CHECKING:  # a run file is checked without torch
     from torch import Tensor
 
     from tacit.datasets import Dataset
+    from tacit.datasets.text import Answered, Document
 
 
 def check_characters(config: Config) -> None:
@@ -139,9 +148,10 @@ _RULES = (
 
 
 class Documents(Source):
-    """Documents, one in each line of JSON or row of Parquet, cut into sequences of tokens.
+    """Documents or examples for a language model, one in each line of JSON or row of Parquet.
 
-    The result of such a run is a folder that transformers reads.
+    Documents are cut into sequences of tokens.  An example is one record, of which only the answer is
+    learned. The result of such a run is a folder that transformers reads.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
@@ -153,9 +163,17 @@ class Documents(Source):
         check_path("test_jsonl", data.test_jsonl, "file")
         check_path("parquet", data.parquet, "file or folder")
         check_path("test_parquet", data.test_parquet, "file or folder")
-        check_loss(config.training.loss, "tokens")
+        check_loss(config.training.loss, "tokens" if data.chosen is None else "pairs")
         _check_records(config)
         folder = ModelFolder.check(str(config.model.huggingface))
+        if data.chosen is not None and not folder.has_weights:
+            raise InvalidInput(
+                f'[data] chosen needs weights in [model] huggingface = "{folder.path}": preferences are '
+                "learned in comparison with a public model. Add model.safetensors, best of a model "
+                "that was tuned to answer."
+            )
+        if data.messages is not None:
+            template_of(folder)
         if lora.rank is not None and not folder.has_weights:
             raise InvalidInput(
                 f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
@@ -170,33 +188,69 @@ class Documents(Source):
     @classmethod
     def load(cls, config: Config, progress: Progress) -> Dataset:
         from tacit.datasets import Cutting, load_documents
+        from tacit.datasets.text import Fields, answered_of, load_examples
 
         section, tokens = config.data, tokens_of(str(config.model.huggingface))
-        return load_documents(
-            Path(str(section.corpus)),
-            text=str(section.text),
-            encode=tokens.encode,
-            vocabulary=tokens.vocabulary,
-            spelling=tokens.spelling,
-            cutting=Cutting(section.sequence_length or 2, section.documents or "first", tokens.padding),
-            user=section.user,
-            several=section.rows_per_user is not None,
-            date=section.date,
-            test_fraction=section.test_fraction,
-            test_path=None if section.test_corpus is None else Path(section.test_corpus),
-            unit=config.privacy.unit,
+        path, length = Path(str(section.corpus)), section.sequence_length or 2
+        several = section.rows_per_user is not None
+        common: dict[str, Any] = {
+            "vocabulary": tokens.vocabulary,
+            "several": several,
+            "test_fraction": section.test_fraction,
+            "test_path": None if section.test_corpus is None else Path(section.test_corpus),
+            "unit": config.privacy.unit,
+        }
+        if section.text is not None:
+            return load_documents(
+                path,
+                text=section.text,
+                encode=tokens.encode,
+                spelling=tokens.spelling,
+                cutting=Cutting(length, section.documents or "first", tokens.padding),
+                user=section.user,
+                date=section.date,
+                **common,
+            )
+        encode, form = encoder_of(section.fields, tokens), section.fields
+        return load_examples(
+            path,
+            Fields(tuple(form.values()), section.user, section.date),
+            lambda examples, name: answered_of(
+                examples, encode, length, tokens.padding, name, several=several
+            ),
+            source=f"examples in {path.name} ({', '.join(form)}): at most {length} tokens of each",
+            **common,
         )
 
 
 def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
+    if not data.fields:
+        raise InvalidInput(
+            "[data] text is missing: name the field of a line, or the column, that holds a document's text; "
+            f"or the fields of an example. There are {FORMS_IN_WORDS}."
+        )
+    if tuple(data.fields) not in FORMS:
+        raise InvalidInput(
+            f"[data] {in_run_file(data.fields)} do not belong together. There are {FORMS_IN_WORDS}. Set "
+            "those of one form."
+        )
     for name, purpose in (
-        ("text", "name the field of a line, or the column, that holds the document's text."),
         ("sequence_length", "set how many tokens a record has, a public number."),
         ("documents", _RULES),
     ):
-        if getattr(data, name) is None:
+        if getattr(data, name) is None and (name != "documents" or data.text is not None):
             raise InvalidInput(f"[data] {name} is missing: {purpose}")
+    if data.text is None and data.documents == "split":
+        raise InvalidInput(
+            f'documents = "split" is for documents, and {in_run_file(data.fields)} names an example, which '
+            "is one record. Leave documents out."
+        )
+    if data.chosen is not None and config.privacy.test_noise is not None:
+        raise InvalidInput(
+            "[privacy] test_noise scores no preferences. Leave it out, and test on pairs that are not in the "
+            "ledger's data set, from a separate file."
+        )
     tests = [
         name for name in ("test_fraction", "test_jsonl", "test_parquet") if getattr(data, name) is not None
     ]
@@ -226,6 +280,33 @@ def _check_records(config: Config) -> None:
         )
 
 
+def encoder_of(fields: Mapping[str, str], tokens: Tokens) -> Callable[[Document], Sequence[Answered]]:
+    """Return a function that encodes one example: one answer, or the chosen and the rejected one."""
+
+    def encode(example: Document) -> Sequence[Answered]:
+        parts = dict(zip(fields, example.parts, strict=True))
+        if "messages" in parts:
+            parts |= {"prompt": [], "completion": parts["messages"]}
+        answers = [parts[key] for key in ("completion", "chosen", "rejected") if key in parts]
+        prompt = parts.get("prompt", [])
+        if isinstance(answers[0], list) and "prompt" not in fields and "chosen" in fields:
+            same = takewhile(lambda turns: turns[0] == turns[1], zip(*answers, strict=False))
+            prompt = [turn for turn, _ in same]
+            answers = [answer[len(prompt) :] for answer in answers]
+
+        kinds = {type(part) for part in (prompt, *answers)}
+        if kinds == {str}:
+            return [tokens.completion(prompt, answer) for answer in answers]
+        if kinds == {list}:
+            return [tokens.chats.encode(prompt, answer, example.where) for answer in answers]
+        raise InvalidInput(
+            f"{example.where}: {', '.join(fields)} must all be texts, or all be lists of messages. Answers "
+            "that are texts need [data] prompt; answers that are whole chats have it, so leave it out."
+        )
+
+    return encode
+
+
 BASE = "base_model.json"
 """The file in a run's folder with the digests of its base model and tokenizer."""
 
@@ -242,6 +323,7 @@ class Tokens:
     """
 
     def __init__(self, folder: ModelFolder) -> None:
+        self._folder = folder
         self.vocabulary = int(folder.config.get("vocab_size") or 0)
         self._tokenizer = folder.tokenizer(self.vocabulary)
         self._tokenizer.no_truncation()
@@ -263,9 +345,25 @@ class Tokens:
     def spelling(self) -> Spelled:
         return Spelled(self._tokenizer)
 
-    def _ids(self, text: str) -> list[int]:
+    def completion(self, prompt: str, completion: str) -> Answered:
+        """Encode both separately, as in generation, where the model gets the prompt alone."""
+        from tacit.datasets.text import Answered
+
+        start = self._ids(prompt)
+        if start and start[-1] == self.end:
+            start.pop()  # some tokenizers end each text
+        rest = self._ids(completion, special=False)
+        if self.end is not None and rest[-1:] != [self.end]:
+            rest.append(self.end)
+        return Answered(start, rest, [True] * len(rest))
+
+    @cached_property
+    def chats(self) -> ChatTemplate:
+        return ChatTemplate(self._folder, self.vocabulary)
+
+    def _ids(self, text: str, *, special: bool = True) -> list[int]:
         try:
-            return list(self._tokenizer.encode(text).ids)
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
         except Exception as problem:  # noqa: BLE001  # its message would show the record
             raise InvalidInput(
                 f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
@@ -304,3 +402,88 @@ def _known(*values: object) -> int | None:
         if isinstance(first, int) and not isinstance(first, bool):
             return first
     return None
+
+
+# --- a proposed run file ------------------------------------------------------------------------------------
+
+
+def language_text(path: Path, facts: Facts) -> str:
+    """Write a run file for a language model; only the names of fields in the first line are read."""
+    example = next(lines_of_json(path), {})
+    for option, name in (("--text", facts.text), ("--user", facts.user)):
+        if name is not None:
+            check_column(option, name, example)
+    fields: dict[str, str | None] = {"text": facts.text}
+    if facts.text is None:
+        fields = {**proposed_fields(example)} or fields
+    folder = None if facts.public_model is None else ModelFolder.check(facts.public_model, called="--model")
+    config = {} if folder is None else folder.config
+    most = config.get("max_position_embeddings") or config.get("n_positions") or _LENGTH
+    targets = None
+    with suppress(InvalidInput):
+        targets = lora_targets(str(config.get("model_type")))
+
+    data = [setting("jsonl", path.as_posix(), _RELATIVE)]
+    data += [setting(key, name, _ABOUT[key]) for key, name in fields.items()]
+    data.append(
+        setting("sequence_length", min(most, _LENGTH), "the most tokens of a record, a public number")
+    )
+    if "text" in fields:
+        data.append(setting("documents", "first", 'the first sequence of each; "split" takes all'))
+    data.append(setting("test_fraction", facts.test_fraction, "this share of the lines tests the model"))
+    if facts.user is not None:
+        data.append(setting("user", facts.user, "the field of the person of each line"))
+        data.append(
+            setting("rows_per_user", facts.rows_per_user or 2, "a step reads so many lines of each person")
+        )
+    sections = [
+        _HEAD.format(file=path.name),
+        written("data", data),
+        written("model", [setting("huggingface", facts.public_model, f"a folder; {_RELATIVE}")]),
+    ]
+    if folder is None or folder.has_weights:
+        about = 'the layers to correct, such as ["q_proj", "v_proj"]'
+        lora = [
+            setting("rank", LORA_RANK),
+            setting("alpha", 4 * LORA_RANK),
+            setting("targets", targets, about),
+        ]
+        sections.append("# Without this section, all weights are trained.\n" + written("lora", lora))
+    promise = PROMISE | (OF_PEOPLE if facts.user is not None else _OF_LINES)
+    privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
+    privacy.append(setting("clipping_norm", 0.1, "the largest norm of one record's gradient"))
+    if "chosen" not in fields:
+        privacy.append(setting("loss_bound", 8.0, "losses above it count as this, in nats per token"))
+    training = [
+        setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
+        setting("steps", 100, "more steps need more noise in each; or epochs"),
+        setting("physical_batch_size", 16, "records in memory at once"),
+    ]
+    if "chosen" in fields:
+        training.append(setting("beta", 0.1, "larger: closer to the public model"))
+    optimizer = [setting("name", "adam"), setting("learning_rate", 0.002)]
+    sections += [written("privacy", privacy), written("optimizer", optimizer), written("training", training)]
+    return "\n".join(sections)
+
+
+_HEAD = """\
+# A private training run of a language model on {file}.
+#
+# Everything here is public. The names of fields were read from the first line of the file: they become public
+# with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the data.
+"""
+_RELATIVE = "relative to the folder where you run tacit"
+_LENGTH = 512
+_ABOUT = {
+    "text": "the field of a document's text",
+    "prompt": "the field of what the model gets",
+    "completion": "the field of the answer, which alone is learned",
+    "messages": "the field of a chat; the assistant's turns are learned",
+    "chosen": "the field of the better answer",
+    "rejected": "the field of the worse answer",
+}
+_OF_LINES = {
+    "unit": 'what one line is, such as "chat"; one of them is protected',
+    "adjacency": '"add-remove" hides whether a line is there, "replace-one" what it says',
+    "records": "about how many lines train, a public number",
+}

@@ -1,0 +1,104 @@
+"""Chats as tokens, by the chat template of a tokenizer, with the tokens of the assistant's turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from tacit.errors import InvalidInput, needed, without_values
+from tacit.pretrained.finding import ModelFolder
+
+if TYPE_CHECKING:  # a run file is checked without torch
+    from tacit.datasets.text import Answered
+
+_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""The beginning of an answer in a template that marks answers."""
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def template_of(folder: ModelFolder) -> str:
+    template = folder.chat_template
+    if template is None:
+        raise InvalidInput(
+            f"the tokenizer in {folder.path} has no chat template, which turns messages into one text: "
+            "chat_template.jinja is missing. Take a model that was tuned to chat, add the file, or write the "
+            "chats as prompt and completion."
+        )
+    return template
+
+
+@final
+class ChatTemplate:
+    """The chat template of the tokenizer in a folder; no other code of the folder is run."""
+
+    def __init__(self, folder: ModelFolder, vocabulary: int) -> None:
+        fast = needed("transformers", "transformers", "[data] messages").PreTrainedTokenizerFast
+        self._tokenizer = fast.from_pretrained(folder.path, local_files_only=True)
+        self._roles: set[str] = set()
+        if len(self._tokenizer) > vocabulary:
+            raise InvalidInput(
+                f"the tokenizer in {folder.path} has {len(self._tokenizer)} tokens, and config.json says "
+                f"vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
+            )
+        self._template = template_of(folder)
+        self._marks = _MARKS.search(self._template) is not None
+
+    def encode(self, prompt: Messages, answer: Messages, where: str) -> Answered:
+        """Encode a chat; the assistant's turns in ``answer`` are learned.  ``where`` names it in errors."""
+        from tacit.datasets.text import Answered
+
+        turns = [*prompt, *answer]
+        self._check_roles(turns, where)
+        if self._marks:
+            marked = self._applied(turns, where, return_dict=True, return_assistant_tokens_mask=True)
+            whole, learned = marked["input_ids"], [bool(mark) for mark in marked["assistant_masks"]]
+            start = self._length(prompt, whole, where)
+            learned[:start] = [False] * start
+        else:
+            whole = self._tokens(turns, where)
+            learned = [False] * len(whole)
+            for place in range(len(prompt), len(turns)):
+                if turns[place]["role"] == "assistant":
+                    first = self._length(turns[:place], whole, where, add_generation_prompt=True)
+                    last = self._length(turns[: place + 1], whole, where)
+                    learned[first:last] = [True] * (last - first)
+        first = learned.index(True) if True in learned else len(whole)
+        return Answered(whole[:first], whole[first:], learned[first:])
+
+    def _length(self, turns: Messages, whole: list[int], where: str, **settings: Any) -> int:
+        """Return how many of the tokens of a whole chat belong to its first turns."""
+        beginning = self._tokens(turns, where, **settings)
+        if whole[: len(beginning)] != beginning:
+            raise InvalidInput(
+                f"{where}: the chat template writes the first {len(turns)} turns in another way if more "
+                "follow, so it is not known which tokens are the assistant's. Mark them in the template by "
+                "{% generation %}, or write the example as prompt and completion."
+            )
+        return len(beginning)
+
+    def _check_roles(self, turns: Messages, where: str) -> None:
+        """Refuse a role that the template leaves out; each role is tried once."""
+        for place, turn in enumerate(turns):
+            if turn["role"] not in self._roles:
+                self._roles.add(turn["role"])
+                others = [*turns[:place], *turns[place + 1 :]]
+                if others and self._tokens(turns, where) == self._tokens(others, where):
+                    raise InvalidInput(
+                        f"{where}: the chat template leaves out turn {place + 1}: it does not know the role. "
+                        "Usual roles are system, user and assistant."
+                    )
+
+    def _tokens(self, turns: Messages, where: str, **settings: Any) -> list[int]:
+        tokens: list[int] = self._applied(turns, where, return_dict=False, **settings) if turns else []
+        return tokens
+
+    def _applied(self, turns: Messages, where: str, **settings: Any) -> Any:
+        try:
+            return self._tokenizer.apply_chat_template([*turns], chat_template=self._template, **settings)
+        except Exception as problem:  # noqa: BLE001  # its message may show the record
+            raise InvalidInput(
+                f"{where}: the chat template refuses the messages ({without_values(problem)}). It may not "
+                "know a role, or need turns of user and assistant that alternate."
+            ) from None
