@@ -372,7 +372,7 @@ def pieces(
 
 def names_of_file(path: Path, dialect: Dialect | None = None) -> list[str]:
     if is_json(path) and path.is_file():
-        return list(next(_objects(path), {}))
+        return list(next(json_objects(path), {}))
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return CsvFile(path, (), dialect).header
     pyarrow = arrow_with_parquet()
@@ -420,7 +420,7 @@ def is_json(path: Path) -> bool:
 
 
 def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
-    objects = _objects(path)
+    objects = json_objects(path)
     first = True
     while piece := list(islice(objects, rows)):
         if first:
@@ -429,7 +429,8 @@ def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[di
         first = False
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
+def json_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object on each line of a file, plain or .gz; an error names the line alone."""
     number = 0
     try:
         with (
