@@ -37,6 +37,7 @@ _GROUPS = ("ledger",)  # verbs with subcommands
 _IN_FILE_OF = {  # verbs in the file of another verb
     "account": "plan",
     "predict": "attack",
+    "generate": "attack",
     "export": "attack",
     "audit": "attack",
     "risk": "attack",
@@ -53,6 +54,7 @@ _VERBS = {
     "train": "Train a model with differential privacy, from a configuration file.",
     "batches": "Write the batches of a run on a large corpus in advance, with Spark.",
     "predict": "Predict for new records with the model of a run.",
+    "generate": "Sample texts from the language model of a run.",
     "export": "Write the model of a run for other programs: ONNX, torch.export.",
     "demo": "Train a private model on bundled data and show the guarantee.",
     "playground": "Watch a small network train with and without privacy, in the browser.",

@@ -1,4 +1,4 @@
-"""``tacit risk``, ``tacit attack`` and ``tacit audit``: what a run reveals, by proof and by experiment."""
+"""Verbs on a finished run: what it reveals, by proof and by experiment, and what its model answers."""
 
 from __future__ import annotations
 
@@ -336,4 +336,78 @@ def export_command(
 
     load(run, factory=factory).export(out, format=to, overwrite=overwrite)
     show_line(f"Model as {to}: {out}")
+    return 0
+
+
+def generate_command(
+    run: RunFolder,
+    prompts: Annotated[
+        Path | None, option("Prompts: a text file with one on each line, or objects in .jsonl.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Texts for each prompt.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="The folder of the texts, and of a copy of the statement.")
+    ] = Path("texts"),
+    max_new_tokens: Annotated[
+        int | None, option("Most tokens of a text; default: what the records of the run leave.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Below 1, likely tokens become likelier.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample among the likeliest tokens of this probability.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(help="A public number; another one gives other texts.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Texts at the same time.")] = 32,
+    device: Annotated[str, typer.Option(help="The device of the model, such as cuda.")] = "cpu",
+    as_json: AsJson = False,
+) -> int:
+    """Sample texts from the language model of a run.
+
+    This is post-processing: the statement of the run covers the texts, and they cost nothing. The folder
+    gets a copy of the statement, the settings, and texts.jsonl, which has one object for each text.
+
+    Prompts must be public. In a text file each line is a prompt. In .jsonl each object has a "prompt", or
+    "messages" for a model of chats; its other fields, such as a label, are copied. What the model writes is
+    the "completion", or the last message. Without prompts a text begins with nothing, and is the "text".
+
+    After a Ctrl-C or a crash, the same command continues, and writes the same texts.
+
+    Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
+
+    Example:  tacit generate runs/reviews --prompts prompts.jsonl --count 2500
+    """
+    from tacit.runs.generate import TEXTS, Generation, check_generation, write_texts
+
+    asked = Generation(
+        run,
+        out,
+        count=count,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        batch_size=batch_size,
+        device=device,
+    )
+    wanted = check_generation(asked, prompts)
+    done = 0
+    with progress_bar() as bar:
+        task = bar.add_task("writing", total=wanted.total)
+
+        def progress(written: int) -> None:
+            nonlocal done
+            done = written
+            bar.update(task, completed=written)
+
+        try:
+            write_texts(wanted, progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"Stopped immediately. {out / TEXTS} has {done:,} of {wanted.total:,} texts; the same "
+                "command continues."
+            ) from None
+    if as_json:
+        print_json({"run": str(run), "out": str(out), "texts": done})
+    else:
+        show_line(f"{done:,} texts: {out / TEXTS}")
+        show_line(f"They cost nothing: {out / 'statement.json'}, a copy of the run's statement, covers them.")
     return 0

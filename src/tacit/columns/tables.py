@@ -430,6 +430,7 @@ def _json_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[di
 
 
 def lines_of_json(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object on each line of a file, plain or .gz; an error names the line alone."""
     number = 0
     try:
         with (

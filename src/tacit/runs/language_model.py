@@ -155,12 +155,22 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     return adapted
 
 
+def facts_of(base: ModelFolder) -> dict[str, Any]:
+    """Return what a run states of its base model."""
+    return {
+        "folder": base.path.resolve().name,
+        "model_type": str(base.config["model_type"]),
+        "weights_sha256": base.weights_digest(),
+        "tokenizer_sha256": base.tokenizer_digest(),
+    }
+
+
 _NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
 
 
 @final
 class LanguageModel(Learner):
-    used_by = "README.md shows how to load the model in transformers"
+    used_by = "tacit generate samples texts; README.md shows how to load the model in transformers"
 
     @cached_property
     def _folder(self) -> ModelFolder:
@@ -168,12 +178,7 @@ class LanguageModel(Learner):
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        base = {
-            "folder": self._folder.path.resolve().name,
-            "model_type": str(self._folder.config["model_type"]),
-            "weights_sha256": self._folder.weights_digest(),
-            "tokenizer_sha256": self._folder.tokenizer_digest(),
-        }
+        base = facts_of(self._folder)
         template = self._folder.chat_template
         if template is not None and self.config.data.text is None:
             base["chat_template_sha256"] = sha256(template.encode()).hexdigest()
@@ -278,21 +283,24 @@ class LanguageModel(Learner):
 
     def trained(self, folder: Path) -> nn.Module:
         self.begin(folder, resumed=True)
-        length, model = self.config.data.sequence_length or 0, self.config.model
-        if not self.adapter:
-            model = ModelSection(huggingface=str(folder))
-        network = build_language_model(model, LoraSection(), length)
-        if self.adapter:
-            import peft
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                adapted: nn.Module = peft.PeftModel.from_pretrained(network, folder)
-            network = adapted.train()
-        return network.to(device_of(self.config.run.device))
+        return trained_network(self.config, folder, self.config.run.device)
 
     def card_facts(self, statement: Statement) -> CardFacts:
         return language_card_facts(self.config, self.base)
+
+
+def trained_network(config: Config, folder: Path, device: str) -> nn.Module:
+    """Load the model of the finished run in ``folder``, in training mode."""
+    adapted = config.lora.rank is not None
+    model = config.model if adapted else ModelSection(huggingface=str(folder))
+    network = build_language_model(model, LoraSection(), config.data.sequence_length or 0)
+    if adapted:
+        import peft
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            network = peft.PeftModel.from_pretrained(network, folder).train()
+    return network.to(device_of(device))
 
 
 def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:

@@ -227,9 +227,9 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
     path = Path(run)
     if (path / BASE).is_file():
         raise InvalidInput(
-            f"{path} holds a language model for transformers: Tacit does not predict with it. Load it in "
-            f"transformers, as {path / 'README.md'} shows; its test loss and perplexity are in "
-            f"{path / 'evaluation.json'}."
+            f"{path} holds a language model for transformers: Tacit does not predict with it. Let tacit "
+            f"generate sample texts. Load it in transformers, as {path / 'README.md'} shows; its test loss "
+            f"and perplexity are in {path / 'evaluation.json'}."
         )
     weights = path / MODEL if path.is_dir() else path
     if not weights.exists():

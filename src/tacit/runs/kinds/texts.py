@@ -329,6 +329,7 @@ class Tokens:
         self._tokenizer.no_truncation()
         ids = {name: self._tokenizer.token_to_id(text) for name, text in folder.special_tokens.items()}
         self.end = _known(ids.get("eos_token"), folder.config.get("eos_token_id"))
+        self._first = _known(ids.get("bos_token"), folder.config.get("bos_token_id"), self.end)
         padding = _known(ids.get("pad_token"), folder.config.get("pad_token_id"), self.end)
         self.padding = 0 if padding is None else padding
         if max(self.padding, self.end or 0) >= self.vocabulary:
@@ -340,6 +341,17 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         tokens = self._ids(text)
         return tokens if self.end is None or tokens[-1:] == [self.end] else [*tokens, self.end]
+
+    def begin(self, text: str) -> list[int]:
+        """Return the tokens of a text that is to be continued; for an empty one, a token of the beginning."""
+        tokens = self._ids(text)
+        if text and tokens[-1:] == [self.end]:
+            tokens.pop()
+        return tokens or ([] if self._first is None else [self._first])
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     @property
     def spelling(self) -> Spelled:
