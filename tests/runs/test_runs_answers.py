@@ -56,6 +56,11 @@ DEAF = (
 FORGETFUL = (  # answers before the last one lose their end
     "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% if loop.last %}.{% endif %}{% endfor %}"
 )
+ALTERNATING = (  # as Mistral's
+    "{% for turn in messages %}{% if (turn.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if turn.role == 'user' %}[{{ turn.content }}]{% else %}{{ turn.content }}.{% endif %}{% endfor %}"
+)
 LENGTH = 40
 LORA = {"[privacy]": '[lora]\nrank = 2\ntargets = ["c_attn"]\n[privacy]'}
 RNG = np.random.default_rng(5)
@@ -72,12 +77,12 @@ def turns(*texts: str) -> list[dict[str, str]]:
 
 
 COMPLETIONS = [{"prompt": word(50), "completion": word(45), "who": number // 2} for number in range(40)]
-CHATS = [
+CHATS: list[dict[str, Any]] = [
     {"messages": turns(*(word(9) for _ in range(2 + 2 * (number % 2)))), "who": number}
     for number in range(40)
 ]
 PAIRS = [{"prompt": word(9), "chosen": word(45), "rejected": word(9)} for _ in range(40)]
-CHAT_PAIRS = [
+CHAT_PAIRS: list[dict[str, Any]] = [
     {
         "chosen": turns(one["prompt"], "ok", "and?", one["chosen"]),
         "rejected": turns(one["prompt"], "ok", "and?", one["rejected"]),
@@ -218,15 +223,11 @@ def test_learned_prompts_are_caught(form: str, tmp_path: Path, monkeypatch: pyte
 
     whole = module.answered_pair
 
-    def with_prompts(examples: Any, length: int, padding: int) -> Any:
+    def with_prompts(examples: Any, cutting: Any) -> Any:
         planted = [
-            [
-                module.Answered([], [*one.prompt, *one.rest], [True] * (len(one.prompt) + len(one.rest)))
-                for one in example
-            ]
-            for example in examples
+            [module.Answered(one.tokens, [True] * len(one.tokens)) for one in each] for each in examples
         ]
-        return whole(planted, length, padding)
+        return whole(planted, cutting)
 
     monkeypatch.setattr(module, "answered_pair", with_prompts)
     assert not all_by_hand(form, load_data(read_config(configured(tmp_path, form))))
@@ -243,6 +244,20 @@ def test_a_template_that_marks_answers_gives_the_same_records(tmp_path: Path) ->
     ]
     assert torch.equal(pairs[0].inputs, pairs[1].inputs)
     assert torch.equal(pairs[0].targets, pairs[1].targets), "earlier answers belong to the prompt"
+
+
+def test_a_template_may_want_turns_that_alternate(tmp_path: Path) -> None:
+    data = load_data(read_config(configured(tmp_path, "chats", template=ALTERNATING)))
+    found = []
+    for inputs, targets in rows_of(data):
+        marks = [False, *(targets != -100).tolist()]
+        found.append(
+            "".join(
+                chr(33 + int(c)) if c != END else "" for c, mark in zip(inputs, marks, strict=False) if mark
+            )
+        )
+    expected = ["".join(f"{turn['content']}." for turn in one["messages"][1::2]) for one in CHATS]
+    assert sorted(found) == sorted(expected)
 
 
 def test_prompts_and_answers_may_be_lists_of_messages(tmp_path: Path) -> None:
@@ -297,12 +312,13 @@ def log_probability(model: Any, tokens: tuple[int, ...], marks: tuple[bool, ...]
 
 def loss_by_hand(form: str, model: Any, base: Any, record: Any, beta: float) -> torch.Tensor:
     if not form.startswith("pairs"):
-        counted = sum(record[1][1:])
+        counted = int(sum(record[1][1:]))
         return -log_probability(model, *record) / max(1, counted)
     own = [log_probability(model, *answer) for answer in record]
     with torch.no_grad():
         other = [log_probability(base, *answer) for answer in record]
-    return -F.logsigmoid(beta * ((own[0] - other[0]) - (own[1] - other[1])))
+    loss: torch.Tensor = -F.logsigmoid(beta * ((own[0] - other[0]) - (own[1] - other[1])))
+    return loss
 
 
 def moved_model(config: Any, data: Dataset) -> Any:
@@ -339,7 +355,7 @@ def test_losses_and_clipped_sums_equal_a_loop_over_records_without_padding(
     for record in records:
         one = loss_by_hand(form, model, base, record, beta)
         losses.append(float(one.detach()))
-        gradients = torch.autograd.grad(one, list(trained.values()), allow_unused=True)
+        gradients: tuple[Any, ...] = torch.autograd.grad(one, list(trained.values()), allow_unused=True)
         length = torch.stack([g.norm() for g in gradients if g is not None]).norm()
         for name, gradient in zip(trained, gradients, strict=True):
             if gradient is not None:
@@ -479,7 +495,7 @@ def test_people_have_several_examples_or_one(tmp_path: Path) -> None:
         make_session(read_config(configured(tmp_path, "completions", one)), generator=seeded_generator(1))
     make_session(read_config(configured(tmp_path, "chats", one)), generator=seeded_generator(1))
     alone = [{**example, "who": 7} for example in COMPLETIONS]
-    with pytest.raises(InvalidInput, match=r"no example is left for (training|testing)"):
+    with pytest.raises(InvalidInput, match=r"no example for (training|testing) has a token"):
         load_data(read_config(configured(tmp_path, "completions", of_people, examples=alone)))
 
 
@@ -494,7 +510,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "no content": ("chats", {"messages": [{"role": SECRET}]}, PLAIN, '"messages" is no list of messages'),
     "a text as a chat": ("chats", {"messages": SECRET}, PLAIN, '"messages" is no list of messages'),
     "another form": (
-        "chats", {"prompt": SECRET, "completion": ""}, PLAIN, 'Set .* prompt = "prompt" and comp',
+        "chats", {"prompt": SECRET, "completion": ""}, PLAIN, 'Set .* prompt = "prompt", comp',
     ),
     "an unknown role": (
         "chats", {"messages": [*turns("a", "b"), {"role": "bot", "content": SECRET}]}, STRICT,
@@ -537,10 +553,10 @@ def test_an_example_that_cannot_be_read_is_named_by_its_number_alone(what: str, 
         (
             "completions",
             "prompt",
-            'on this field alone.* Set .data. prompt = "prompt" and completion = "compl',
+            'on this field alone.* Set .data. prompt = "prompt", comp',
         ),
-        ("pairs", "chosen", 'prompt = "prompt", chosen = "chosen" and rejected = "rejected"'),
-        ("pairs of chats", "chosen", 'chosen = "chosen" and rejected = "rejected"'),
+        ("pairs", "chosen", 'prompt = "prompt", chosen = "chosen", rejected = "rejected"'),
+        ("pairs of chats", "chosen", 'chosen = "chosen", rejected = "rejected"'),
         ("chats", "messages", 'on this field alone.* Set .data. messages = "messages"'),
     ],
 )
@@ -594,11 +610,11 @@ def test_chats_need_a_template_and_preferences_weights(tmp_path: Path) -> None:
         prepare(configured(tmp_path, "pairs"), out=tmp_path / "run")
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
-    path = configured(tmp_path, "chats")
+def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    path = configured(tmp_path, "chats", template="<|new|>" + PLAIN)
     named = tmp_path / "base" / "tokenizer_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"additional_special_tokens": ["<|new|>"]}))
-    with pytest.raises(InvalidInput, match=r"has 258 tokens, and config\.json says vocab_size = 257"):
+    with pytest.raises(InvalidInput, match="must hold int64 tokens below 257"):
         load_data(read_config(path))
 
 

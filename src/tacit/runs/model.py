@@ -171,7 +171,6 @@ class Characters(Task):
         return shape == self.expected_shape(records)
 
 
-@final
 class Tokens(Characters):
     """The next token at each place of a document; the loss is the mean of -log p over the record."""
 
@@ -188,14 +187,10 @@ class Tokens(Characters):
 
 
 @final
-class Preferences(Task):
+class Preferences(Tokens):
     """The better of two answers; the loss is that of DPO, in comparison with a public model."""
 
-    targets, name = "pairs", "preferences"
-
-    @property
-    def outputs(self) -> int:
-        return self.data.vocabulary
+    targets = "pairs"
 
     def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
         return self.compared(None)
@@ -209,9 +204,6 @@ class Preferences(Task):
             return of_pairs(model, input_ids=inputs, completion_mask=learned)
 
         return loss
-
-    def baseline(self) -> tuple[float, str, str]:
-        return 0.5, "the public model, which prefers no answer to its own", "exactly"
 
     def uninformed_loss(self) -> float | None:
         return math.log(2)

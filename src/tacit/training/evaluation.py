@@ -372,10 +372,14 @@ def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
     return unit * float(differences.abs().mean()), unit * float(differences.square().mean().sqrt())
 
 
+def _rows_at_once(model: nn.Module, inputs: Tensor) -> int:
+    return min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+
+
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """Evaluate text in parts, because the logits of all characters at once would not fit into memory."""
     sums, not_finite = [], 0
-    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+    rows = _rows_at_once(model, inputs)
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
         outputs = _outputs(model, part)
         logits, truth = outputs.flatten(0, 1), following.flatten()
@@ -407,7 +411,7 @@ def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> T
     They are sums over the targets, of which those of -100 do not count.
     """
     answers, following = inputs.flatten(0, 1), targets.flatten(0, 1)
-    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, answers[:1]).numel()))
+    rows = _rows_at_once(model, answers)
     sums = [
         -F.cross_entropy(
             _outputs(model, part).transpose(1, 2), truth, ignore_index=_PADDING, reduction="none"
