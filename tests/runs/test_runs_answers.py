@@ -618,9 +618,19 @@ def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path)
         load_data(read_config(path))
 
 
-def test_attacks_do_not_support_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_in_the_folder_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
+    path = configured(tmp_path, "chats")
+    named, marker = tmp_path / "base" / "tokenizer_config.json", tmp_path / "was_run"
+    own = {"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"}
+    named.write_text(json.dumps(json.loads(named.read_text()) | own))
+    (tmp_path / "base" / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass Own: pass\n")
+    load_data(read_config(path))
+    assert not marker.exists()
+
+
+def test_preferences_are_audited_and_not_attacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["train", str(configured(tmp_path, "pairs")), "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
+    assert "To test it, with made-up records" in " ".join(capsys.readouterr().out.split())
     assert command(["attack", str(tmp_path / "run"), "--shadows", "0"]) == 2
     assert "attacks do not support preferences" in " ".join(capsys.readouterr().err.split())
 
