@@ -1,4 +1,4 @@
-"""What TRL prepares trains as it is, by its own collators too; its settings are taken, or refused by name.
+"""TRL's prepared data train as they are, by its collators too; its settings are taken, or refused by name.
 
 ``make test-trl`` installs TRL and runs this file.
 """
