@@ -440,7 +440,10 @@ def test_a_run_from_the_shell_says_what_a_record_is(form: str, lora: bool, tmp_p
     assert command(["verify", str(run / "statement.json")]) == 0
     statement = read_statement(run / "statement.json")
     said = " ".join([*statement["notes"], statement["data"]])
-    words = {"completions": "only the completion is learned", "chats": "only the turns of the assistant"}
+    words = {
+        "completions": "its completion, which alone is learned",
+        "chats": "only the turns of the assistant",
+    }
     assert words.get(form, "DPO with beta = 0.1") in said
     assert f"{LENGTH} tokens" in said
     figures = json.loads((run / "evaluation.json").read_text())
@@ -578,9 +581,9 @@ def test_a_part_of_an_example_is_no_document(
 
 CANARIES = "[canaries]\ncount = [8]\ncopies = [2]\nlength = 1\n[training]"
 REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
-    "half a form": ("completions", {'prompt = "prompt"': ""}, "do not belong together.*messages for chats"),
-    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "do not belong together"),
-    "no form": ("chats", {'messages = "messages"': ""}, "text is missing.* prompt and completion"),
+    "half a form": ("completions", {'prompt = "prompt"': ""}, "messages for chats.* It names completion = "),
+    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "fields of one form"),
+    "no form": ("chats", {'messages = "messages"': ""}, "prompt and completion; .* It names none"),
     "no length": ("chats", {"sequence_length": "#"}, "sequence_length is missing"),
     "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Leave documents out"),
     "beta for chats": ("chats", {"steps = 4": "steps = 4\nbeta = 0.1"}, "beta is only for preferences"),

@@ -35,9 +35,6 @@ from tacit.runs.kinds.source import check_class_weights, check_loss
 from tacit.runs.sections import LINEAR, ModelSection
 from tacit.training.evaluation import Evaluation, evaluate, evaluation_mode
 
-BETA = 0.1
-"""The usual weight of a preference in the loss of DPO."""
-
 
 class Task(ABC):
     """The learning of the targets of ``data``: outputs, loss, baseline and words."""
@@ -193,9 +190,9 @@ class Preferences(Tokens):
     targets = "pairs"
 
     def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
-        return self.compared(None)
+        return self.compared(None, beta=0.1)
 
-    def compared(self, reference: nn.Module | None, beta: float = BETA) -> PerExampleLoss:
+    def compared(self, reference: nn.Module | None, beta: float) -> PerExampleLoss:
         """Return the loss against a frozen model, or against the model itself without its adapters."""
         of_pairs = preference(beta, reference=reference)
 
@@ -399,7 +396,7 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
         reference = None
         if config.lora.rank is None:
             reference = copy.deepcopy(model).eval().requires_grad_(False)
-        return task.compared(reference, config.training.beta or BETA)
+        return task.compared(reference, config.training.beta)
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
 

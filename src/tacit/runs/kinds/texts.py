@@ -215,15 +215,10 @@ class Documents(Source):
 
 def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
-    if not data.fields:
-        raise InvalidInput(
-            "[data] text is missing: name the field of a line, or the column, that holds a document's text; "
-            f"or the fields of an example. There are {FORMS_IN_WORDS}."
-        )
     if tuple(data.fields) not in FORMS:
         raise InvalidInput(
-            f"[data] {in_run_file(data.fields)} do not belong together. There are {FORMS_IN_WORDS}. Set "
-            "those of one form."
+            f"[data] must name the fields of one form: {FORMS_IN_WORDS}. It names "
+            f"{in_run_file(data.fields) or 'none'}. Correct the keys, or add those that are missing."
         )
     for name, purpose in (
         ("sequence_length", "set how many tokens a record has, a public number."),
