@@ -515,6 +515,10 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "another form": (
         "chats", {"prompt": SECRET, "completion": ""}, PLAIN, 'Set .* prompt = "prompt", comp',
     ),
+    "usual names": (
+        "chats", {"question": SECRET, "answer": ""}, PLAIN, 'prompt = "question", completion = "an',
+    ),
+    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Name the field"),
     "an unknown role": (
         "chats", {"messages": [*turns("a", "b"), {"role": "bot", "content": SECRET}]}, STRICT,
         "line 41 .* the chat template refuses",
@@ -556,11 +560,11 @@ def test_an_example_that_cannot_be_read_is_named_by_its_number_alone(what: str, 
         (
             "completions",
             "prompt",
-            'on this field alone.* Set .data. prompt = "prompt", comp',
+            'this field alone, as a document.* Set .data. prompt = "prompt", comp',
         ),
         ("pairs", "chosen", 'prompt = "prompt", chosen = "chosen", rejected = "rejected"'),
         ("pairs of chats", "chosen", 'chosen = "chosen", rejected = "rejected"'),
-        ("chats", "messages", 'on this field alone.* Set .data. messages = "messages"'),
+        ("chats", "messages", 'this field alone, as a document.* Set .data. messages = "messages"'),
     ],
 )
 @pytest.mark.parametrize("parquet", [False, True])

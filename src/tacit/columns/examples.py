@@ -25,6 +25,8 @@ FORMS_IN_WORDS = (
 )
 _ANSWERED = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
 _TEXTS = ("text", "body", "content", "document")
+NAMED = frozenset((*FIELDS, *(name for pair in _ANSWERED for name in pair)))
+"""Usual names of fields, which an error may print."""
 
 
 def is_chat(value: object) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.columns.examples import FIELDS, in_run_file, is_chat, proposed_fields
+from tacit.columns.examples import FIELDS, NAMED, in_run_file, is_chat, proposed_fields
 from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import (
     Dataset,
@@ -334,8 +334,9 @@ def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
         return
     if (proposed := proposed_fields(example)) and "text" not in proposed:
         raise InvalidInput(
-            f'{where}: [data] text = "{fields.text}" would train on this field alone, and other fields '
-            f"belong to it. {_proposal(example)} To train on it alone, give it another name."
+            f'{where}: [data] text = "{fields.text}" would learn this field alone, as a document, and the '
+            f"line is an example of another form. {_proposal(example)} To learn the field alone, give it "
+            "another name."
         )
 
 
@@ -364,9 +365,9 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
 
 
 def _proposal(example: Mapping[str, Any]) -> str:
-    """Say what to set for an example, if its fields have the names of keys."""
+    """Say what to set for an example, if its fields have names that tell nothing of it."""
     proposed = proposed_fields(example)
-    if proposed and all(key == name for key, name in proposed.items()):
+    if proposed and all(name in NAMED for name in proposed.values()):
         return f"Set [data] {in_run_file(proposed)}."
     return (
         "Name the field of the text as [data] text, or those of another form, such as prompt and completion; "
