@@ -26,6 +26,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.build import make_session
+from tacit.runs.canaries import check_nothing_planted
 from tacit.runs.kinds import load_data
 from tacit.runs.learners import new_model
 from tacit.runs.model import training_loss
@@ -623,6 +624,11 @@ def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path)
     named.write_text(json.dumps(json.loads(named.read_text()) | {"additional_special_tokens": ["<|new|>"]}))
     with pytest.raises(InvalidInput, match="must hold int64 tokens below 257"):
         load_data(read_config(path))
+
+
+def test_batches_are_written_of_documents_alone(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cuts documents, named by"):
+        check_nothing_planted(read_config(configured(tmp_path, "chats")))
 
 
 def test_code_in_the_folder_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
