@@ -494,6 +494,11 @@ def test_people_have_several_examples_or_one(tmp_path: Path) -> None:
     assert session.of_people
     assert data.owners is not None
     assert not set(data.owners) & set(data.test_owners or ())
+    outcome = prepare(path, out=tmp_path / "run", generator=seeded_generator(1)).start()
+    assert outcome is not None
+    said = " ".join(outcome.statement.data["notes"])
+    assert "one row is a prompt with its completion" in said
+    assert "one record is one person" in said
     one = {"test_fraction": 'user = "who"\ntest_fraction', '"line"': '"person"'}
     with pytest.raises(PrivacyRefusal, match="users have several records"):
         make_session(read_config(configured(tmp_path, "completions", one)), generator=seeded_generator(1))

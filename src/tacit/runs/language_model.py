@@ -306,10 +306,11 @@ def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
 
 
 def _record_in_words(config: Config) -> str:
-    """Say what one record is, and what of it is learned."""
+    """Say what one record is, or one row of a person, and what of it is learned."""
     data = config.data
+    record = "record" if data.rows_per_user is None else "row"
     rule = _RULES[str(data.documents) if data.text is not None else tuple(data.fields)[-1]]
-    return rule.format(length=data.sequence_length, beta=config.training.beta)
+    return f"one {record} is " + rule.format(length=data.sequence_length, beta=config.training.beta)
 
 
 _SHORTENED = (
@@ -317,12 +318,12 @@ _SHORTENED = (
     "its last ones"
 )
 _RULES = {
-    "first": "one record is the first {length} tokens of a document; later tokens are not trained on",
-    "split": "one record is a sequence of {length} tokens of a document; they do not overlap",
-    "completion": f"one record is a prompt with its completion, which alone is learned{_SHORTENED}",
-    "messages": f"one record is a chat, and only the turns of the assistant are learned{_SHORTENED}",
+    "first": "the first {length} tokens of a document; later tokens are not trained on",
+    "split": "a sequence of {length} tokens of a document; they do not overlap",
+    "completion": f"a prompt with its completion, which alone is learned{_SHORTENED}",
+    "messages": f"a chat, and only the turns of the assistant are learned{_SHORTENED}",
     "rejected": (
-        "one record is a prompt with a chosen and a rejected answer, and the loss is that of DPO with beta = "
+        "a prompt with a chosen and a rejected answer, and the loss is that of DPO with beta = "
         f"{{beta:g}}, in comparison with the base model{_SHORTENED}"
     ),
 }
