@@ -23,6 +23,7 @@ from tacit.clipping.rules import FlatClipping
 from tacit.columns.examples import proposed_fields
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.report.verdict import verdict
 from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.build import make_session
@@ -31,6 +32,7 @@ from tacit.runs.kinds import load_data
 from tacit.runs.learners import new_model
 from tacit.runs.model import training_loss
 from tacit.testing import seeded_generator
+from tacit.training.evaluation import evaluate_pairs
 
 pytestmark = [
     pytest.mark.usefixtures("no_pictures"),
@@ -470,10 +472,19 @@ def test_the_figures_of_preferences_are_those_of_a_loop(tmp_path: Path) -> None:
     found = outcome.evaluation
     assert found.score == pytest.approx(np.mean(np.array(margins) > 0))
     assert found.pairs is not None
+    assert found.pairs.count == len(margins)
     assert found.pairs.margin == pytest.approx(np.mean(margins), abs=1e-6)
     assert found.pairs.by_probability == pytest.approx(np.mean(own_order))
     assert found.pairs.reference_by_probability == pytest.approx(np.mean(public_order))
     assert found.loss == pytest.approx(np.mean(np.log1p(np.exp(-np.array(margins)))), abs=1e-6)
+
+
+def test_few_pairs_may_be_right_by_chance() -> None:
+    own = torch.tensor([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 3)
+    few, many = (evaluate_pairs(own.repeat(times, 1), torch.zeros(10 * times, 2), 0.1) for times in (1, 30))
+    assert few.score == many.score == pytest.approx(0.7)
+    assert verdict(few, (), "the public model").useless
+    assert not verdict(many, (), "the public model").useless
 
 
 @pytest.mark.parametrize("lora", [False, True])

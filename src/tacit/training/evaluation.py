@@ -175,11 +175,13 @@ class Answers:
 class PairFigures:
     """Figures of a model, and of the public model that it began with, on pairs of answers.
 
-    ``margin`` is the mean difference of the implicit rewards, beta log(p / p of the public model), of the
-    chosen and the rejected answer. ``by_probability`` and ``reference_by_probability`` are the shares of
-    pairs whose chosen answer has the larger probability, by the model and by the public model.
+    ``count`` is the number of pairs. ``margin`` is the mean difference of the implicit rewards, beta log(p /
+    p of the public model), of the chosen and the rejected answer. ``by_probability`` and
+    ``reference_by_probability`` are the shares of pairs whose chosen answer has the larger probability, by
+    the model and by the public model.
     """
 
+    count: int
     margin: float
     by_probability: float
     reference_by_probability: float
@@ -439,6 +441,7 @@ def evaluate_pairs(own: Tensor, reference: Tensor, beta: float) -> Evaluation:
         measure="preference accuracy",
         baseline=0.5,
         pairs=PairFigures(
+            len(margins),
             float(margins.mean()),
             _share_above(own[:, 0] - own[:, 1]),
             _share_above(reference[:, 0] - reference[:, 1]),
