@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark bench bench-gpu bench-gpu-models bench-common bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl bench bench-gpu bench-gpu-models bench-common bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +55,10 @@ tests-all:
 test-spark: install  ## queries and batches on a local Spark; needs Java 17, and downloads half a gigabyte
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/queries/test_sql_dialects.py tests/runs/test_runs_batches.py -k spark
+
+test-trl: install  ## what TRL prepares, its collators and its settings
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[trl]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/integrations/test_transformers_trl.py
 
 bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -71,16 +71,20 @@ class Pad:
     values: Mapping[Any, float]
 
     def __call__(self, records: list[Any]) -> Any:
-        """Return a batch with leading dimension 1 from a list of one record."""
-        (record,) = records
-        template, leaves = flatten(record)
+        """Return a batch of the records; a session gives one at a time."""
+        template, _ = flatten(records[0])
+        parts = zip(*map(self._parts, records), strict=True)
+        return rebuild(template, [torch.stack(part) for part in parts])
+
+    def _parts(self, record: Any) -> list[Tensor]:
+        _, leaves = flatten(record)
         names = {path[0] if path else None for path in leaves}
         if unknown := (self.lengths.keys() | self.values.keys()) - names - {None}:
             raise InvalidInput(
                 f"pad names {', '.join(map(repr, sorted(unknown, key=str)))}, which a record does not have. "
                 "Give keys if a record is a mapping, and positions if it is a tuple."
             )
-        return rebuild(template, [self._padded(leaf, path)[None] for path, leaf in leaves.items()])
+        return [self._padded(leaf, path) for path, leaf in leaves.items()]
 
     def _padded(self, leaf: Any, path: Path) -> Tensor:
         part = tensor_of(leaf, name_of(path))
@@ -137,8 +141,11 @@ class Pairs:
     length: int
 
     def __call__(self, records: list[Any]) -> dict[str, Tensor]:
-        """Return a batch with leading dimension 1 from a list of one record."""
-        (record,) = records
+        """Return a batch of the records; a session gives one at a time."""
+        pairs = [self._pair(record) for record in records]
+        return {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
+
+    def _pair(self, record: Mapping[str, Any]) -> dict[str, Tensor]:
         if missing := [name for name in _PARTS if name not in record]:
             raise InvalidInput(
                 f"a pair has no {missing[0]}. Give the tokens of the prompt and of the two answers as "
@@ -148,11 +155,11 @@ class Pairs:
         room = max(self.length - max(map(len, answers)), 0)
         prompt = prompt[max(len(prompt) - room, 0) :]
 
-        tokens = torch.zeros(1, 2, self.length, dtype=torch.long)
+        tokens = torch.zeros(2, self.length, dtype=torch.long)
         mask = torch.zeros_like(tokens)
         for row, answer in enumerate(answers):
             text = torch.cat([prompt, answer])[: self.length]
-            tokens[0, row, : len(text)] = text
-            mask[0, row, len(prompt) : len(text)] = 1
-        known = {name: tensor_of(record[name], name)[None] for name in _REFERENCES if name in record}
+            tokens[row, : len(text)] = text
+            mask[row, len(prompt) : len(text)] = 1
+        known = {name: tensor_of(record[name], name) for name in _REFERENCES if name in record}
         return {"input_ids": tokens, "completion_mask": mask, **known}

@@ -43,7 +43,7 @@ __all__ = ["causal", "classification", "completion", "masked", "multilabel", "pr
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens")
-_MASKS = ("completion_mask", "assistant_masks")
+MASKS = ("completion_mask", "assistant_masks")
 """TRL's names of masks that are 1 where a token is learned."""
 _PACKED = ("seq_lengths", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")
 """What TRL and transformers leave in a row of several examples."""
@@ -157,7 +157,7 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
         logits, labels = _read(model, parts, by_name)
         inputs = (*parts[:-1], *(by_name[key] for key in _TOKENS if key in by_name))
         if any(tokens.shape == labels.shape for tokens in inputs):
-            labels = _behind_virtual_tokens(logits, labels, ignored)
+            labels = F.pad(labels, (_virtual_tokens(logits, labels), 0), value=ignored)
         _check_tokens(logits, labels, "causal", ignored)
         return _mean_of_tokens(logits[:, :-1], labels[:, 1:], ignored)
 
@@ -179,11 +179,11 @@ def completion() -> PerExampleLoss:
     of_labels = causal()
 
     def loss(model: nn.Module, **by_name: Tensor) -> Tensor:
-        inputs = {key: part for key, part in by_name.items() if key not in _MASKS}
-        masks = [part for key, part in by_name.items() if key in _MASKS]
+        inputs = {key: part for key, part in by_name.items() if key not in MASKS}
+        masks = [part for key, part in by_name.items() if key in MASKS]
         if not masks and "labels" not in inputs:
             raise InvalidInput(
-                f"a record has no {', '.join(_MASKS)} or labels, so all of its tokens would be learned. Name "
+                f"a record has no {', '.join(MASKS)} or labels, so all of its tokens would be learned. Name "
                 "one of these keys in the records, or use tacit.losses.causal() to learn all tokens."
             )
         labels = inputs["labels"] if "labels" in inputs else _labels_from_tokens(inputs, -100)
@@ -191,7 +191,7 @@ def completion() -> PerExampleLoss:
             labels = labels.masked_fill(mask == 0, -100)
         return of_labels(model, **{**inputs, "labels": labels})
 
-    return loss
+    return _reading(loss, MASKS)
 
 
 def preference(
@@ -236,19 +236,31 @@ def preference(
 
     def loss(model: nn.Module, **pair: Tensor) -> Tensor:
         inputs, labels = _pair(pair)
-        logits = _logits_of_pair(model, inputs, labels)
-        chosen, rejected = _sums(logits, labels)
-        known = tuple(pair[key] for key in _REFERENCES if key in pair)
-        if len(known) == 1 or (known and reference is not None):
+        public_chosen, public_rejected = (pair.get(key) for key in _REFERENCES)
+        known = public_chosen is not None
+        if known != (public_rejected is not None) or (known and reference is not None):
             raise InvalidInput(
                 f"the records and reference= do not name one reference. Give both of "
                 f"{' and '.join(_REFERENCES)} in the records, or leave out both and pass reference=."
             )
-        if not known:
-            known = _sums_of_reference(model, reference, inputs, labels, tokens=logits.shape[2])
-        return preference_loss(chosen, rejected, *known, beta, smoothing)
+        vocabulary = None
+        if public_chosen is None or public_rejected is None:
+            frozen = without_adapters(model) if reference is None else nullcontext(reference)
+            with torch.no_grad(), frozen as network:
+                logits = _logits_of_pair(network, inputs, labels)
+            (public_chosen, public_rejected), vocabulary = _sums(logits, labels), logits.shape[2]
+            del logits  # as large as the model's own, which come next
 
-    return loss
+        logits = _logits_of_pair(model, inputs, labels)
+        if vocabulary not in (None, logits.shape[2]):
+            raise InvalidInput(
+                f"the reference has a vocabulary of {vocabulary} tokens, and the model one of "
+                f"{logits.shape[2]}. Pass a reference with the same vocabulary."
+            )
+        chosen, rejected = _sums(logits, labels)
+        return preference_loss(chosen, rejected, public_chosen, public_rejected, beta, smoothing)
+
+    return _reading(loss, ("prompt_ids", "chosen_ids", "rejected_ids", "completion_mask", *_REFERENCES))
 
 
 def preference_loss(
@@ -438,25 +450,30 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
     return targets.long()
 
 
+def _reading(loss: PerExampleLoss, columns: tuple[str, ...]) -> PerExampleLoss:
+    """Note the columns of a data set that a loss, or its collate, reads and that no model takes."""
+    loss.columns = columns  # type: ignore[attr-defined]
+    return loss
+
+
 def _check_rows(by_name: Mapping[str, Tensor]) -> None:
     """Refuse rows of several examples, and masks that the loss would not read."""
     if packed := [key for key in _PACKED if key in by_name]:
         raise PrivacyRefusal(PACKED_ROWS.format(packed[0]))
-    if unread := [key for key in _MASKS if key in by_name]:
+    if unread := [key for key in MASKS if key in by_name]:
         raise InvalidInput(
             f"a record has {unread[0]}, which tacit.losses.causal does not read: it would learn all tokens. "
             "Use tacit.losses.completion(), or leave the key out to learn all tokens."
         )
 
 
-def _behind_virtual_tokens(logits: Tensor, labels: Tensor, ignored: int) -> Tensor:
-    """Return labels as long as the logits, of a model that puts virtual tokens before those of the record."""
-    more = logits.shape[1] - labels.shape[1] if logits.dim() == 3 and labels.dim() == 2 else 0
-    return F.pad(labels, (more, 0), value=ignored) if more > 0 else labels
+def _virtual_tokens(logits: Tensor, labels: Tensor) -> int:
+    """Return how many positions the output has more than the labels, as prompt tuning adds them in front."""
+    return max(logits.shape[1] - labels.shape[1], 0) if logits.dim() == 3 and labels.dim() == 2 else 0
 
 
 def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> None:
-    more = logits.shape[1] - labels.shape[1] if logits.dim() == 3 and labels.dim() == 2 else 0
+    more = _virtual_tokens(logits, labels)
     if more > 0 and not labels.is_floating_point():
         raise InvalidInput(
             f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}. Give "
@@ -501,27 +518,8 @@ def _logits_of_pair(model: nn.Module, inputs: Mapping[str, Tensor], labels: Tens
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return (n,) sums of log-probabilities of the chosen answers, and (n,) of the rejected ones."""
     each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
-    sums = -each.sum(1).unflatten(0, (-1, 2))
+    sums = -each.sum(1).reshape(-1, 2)
     return sums[:, 0], sums[:, 1]
-
-
-def _sums_of_reference(
-    model: nn.Module,
-    reference: nn.Module | None,
-    inputs: Mapping[str, Tensor],
-    labels: Tensor,
-    *,
-    tokens: int,
-) -> tuple[Tensor, Tensor]:
-    frozen = without_adapters(model) if reference is None else nullcontext(reference)
-    with torch.no_grad(), frozen as public:
-        logits = _logits_of_pair(public, inputs, labels)
-    if logits.shape[2] != tokens:
-        raise InvalidInput(
-            f"the reference has a vocabulary of {logits.shape[2]} tokens, and the model one of {tokens}. "
-            "Pass a reference with the same vocabulary."
-        )
-    return _sums(logits, labels)
 
 
 @contextmanager
@@ -559,7 +557,8 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
         )
 
     # Not by peft's own disable_adapter(): it changes requires_grad, which no code can do inside a step.
-    public: Any = model if prompts is None else model.get_base_model()
+    network: Any = model
+    public = network if prompts is None else network.get_base_model()
     modes = [(part, part.training) for part in model.modules()]
     before = [layer._disable_adapters for layer in layers]
     public.eval()

@@ -16,6 +16,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.integrations import transformers
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
 from tacit.losses import regression
+from tacit.training import UserRecords
 
 PLAN = a_plan(records=20, batch_size=5, steps=8, clipping=1.0)
 ROWS = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(20)]
@@ -32,7 +33,7 @@ class Line(nn.Module):
 
 
 def arguments(folder: Path, **changes: Any) -> Any:
-    given = {"save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    given: dict[str, Any] = {"save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True}
     return training_arguments(PLAN, str(folder / "out"), **(given | changes))
 
 
@@ -53,7 +54,6 @@ def trainer(args: Any, **changes: Any) -> PrivateTrainer:
         ({"bf16_full_eval": True}, "rounds the trained weights"),
         ({"bf16": True}, "dtype=torch.bfloat16"),
         ({"neftune_noise_alpha": 5.0}, "for a batch, not a record"),
-        ({"activation_checkpointing": True}, "memory=tacit.clipping.LEAN"),
         ({"debug": "underflow_overflow"}, "prints numbers of the records"),
         ({"include_num_input_tokens_seen": "all"}, "the number of tokens"),
         ({"optim": "lomo"}, "steps inside the backward pass"),
@@ -127,8 +127,54 @@ def test_the_defaults_of_transformers_are_told_all_at_once(tmp_path: Path) -> No
 
 def test_every_setting_of_the_table_is_one_of_transformers() -> None:
     breaks, disagrees = transformers._BREAKS.keys(), transformers._DISAGREES.keys()
-    assert breaks | disagrees <= TrainingArguments.__dataclass_fields__.keys()
+    of_trl = {"packing", "padding_free"}  # test_transformers_trl.py finds them there
+    assert (breaks | disagrees) - of_trl <= TrainingArguments.__dataclass_fields__.keys()
     assert not breaks & disagrees
+
+
+def test_checkpoints_are_turned_off_with_a_warning(tmp_path: Path) -> None:
+    args = arguments(tmp_path, activation_checkpointing=True)
+    with pytest.warns(UserWarning, match=r"checkpointing is off .* Set activation_checkpointing=False"):
+        made = trainer(args)
+    assert made.args.activation_checkpointing is made.args.gradient_checkpointing is False
+    assert args.activation_checkpointing  # the user's own are as they were
+
+
+def test_packed_rows_are_refused_by_what_they_leave(tmp_path: Path) -> None:
+    args = arguments(tmp_path, remove_unused_columns=False)
+    rows = [row | {"seq_lengths": [1, 1]} for row in ROWS]
+    owned = UserRecords(rows, list(range(20)), rows_per_user=1)
+    for data in (rows, owned, type("Columns", (list,), {"column_names": ["x", "seq_lengths"]})(ROWS)):
+        with pytest.raises(PrivacyRefusal, match=r"packed, as seq_lengths shows: .* is for one row"):
+            trainer(args, train_dataset=data)
+
+    def run(positions: list[int]) -> None:
+        rows = [
+            {"x": torch.tensor(positions), "position_ids": positions, "labels": torch.ones(4)} for _ in ROWS
+        ]
+        made = PrivateTrainer(Positioned(), args, PLAN, loss=regression(), train_dataset=rows)
+        made.session.step(next(made.session.batches()))
+
+    run([0, 1, 2, 3])
+    run([0, 1, 0, 0])  # padded
+    run([0, 0, 1, 2])  # padded on the left
+    with pytest.raises(PrivacyRefusal, match="packed, as position_ids shows"):
+        run([0, 1, 0, 1])
+
+
+class Positioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return self.scale * x * position_ids
+
+
+def test_a_mask_of_tokens_is_not_dropped_unread(tmp_path: Path) -> None:
+    rows = [{"x": torch.ones(2), "completion_mask": torch.ones(2)} for _ in ROWS]
+    with pytest.raises(InvalidInput, match=r"have completion_mask and no labels.*losses\.completion\(\)"):
+        trainer(arguments(tmp_path), train_dataset=rows)
 
 
 def accelerator(**changes: Any) -> Any:

@@ -44,7 +44,7 @@ PLAN = plan(loss_report=LossReport())
 
 
 def settings(folder: Path, the_plan: Plan = PLAN, **changes: Any) -> Any:
-    given = {
+    given: dict[str, Any] = {
         "learning_rate": RATE,
         "warmup_steps": 2,
         "optim": "adamw_torch",

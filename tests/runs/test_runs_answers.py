@@ -23,13 +23,16 @@ from tacit.clipping.rules import FlatClipping
 from tacit.columns.examples import proposed_fields
 from tacit.datasets import Dataset
 from tacit.errors import InvalidInput, PrivacyRefusal
+from tacit.report.verdict import verdict
 from tacit.report.verification import read_statement
 from tacit.runs import prepare, read_config
 from tacit.runs.build import make_session
+from tacit.runs.canaries import check_nothing_planted
 from tacit.runs.kinds import load_data
 from tacit.runs.learners import new_model
 from tacit.runs.model import training_loss
 from tacit.testing import seeded_generator
+from tacit.training.evaluation import evaluate_pairs
 
 pytestmark = [
     pytest.mark.usefixtures("no_pictures"),
@@ -56,6 +59,11 @@ DEAF = (
 FORGETFUL = (  # answers before the last one lose their end
     "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% if loop.last %}.{% endif %}{% endfor %}"
 )
+ALTERNATING = (  # as Mistral's
+    "{% for turn in messages %}{% if (turn.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if turn.role == 'user' %}[{{ turn.content }}]{% else %}{{ turn.content }}.{% endif %}{% endfor %}"
+)
 LENGTH = 40
 LORA = {"[privacy]": '[lora]\nrank = 2\ntargets = ["c_attn"]\n[privacy]'}
 RNG = np.random.default_rng(5)
@@ -72,12 +80,12 @@ def turns(*texts: str) -> list[dict[str, str]]:
 
 
 COMPLETIONS = [{"prompt": word(50), "completion": word(45), "who": number // 2} for number in range(40)]
-CHATS = [
+CHATS: list[dict[str, Any]] = [
     {"messages": turns(*(word(9) for _ in range(2 + 2 * (number % 2)))), "who": number}
     for number in range(40)
 ]
 PAIRS = [{"prompt": word(9), "chosen": word(45), "rejected": word(9)} for _ in range(40)]
-CHAT_PAIRS = [
+CHAT_PAIRS: list[dict[str, Any]] = [
     {
         "chosen": turns(one["prompt"], "ok", "and?", one["chosen"]),
         "rejected": turns(one["prompt"], "ok", "and?", one["rejected"]),
@@ -218,15 +226,11 @@ def test_learned_prompts_are_caught(form: str, tmp_path: Path, monkeypatch: pyte
 
     whole = module.answered_pair
 
-    def with_prompts(examples: Any, length: int, padding: int) -> Any:
+    def with_prompts(examples: Any, cutting: Any) -> Any:
         planted = [
-            [
-                module.Answered([], [*one.prompt, *one.rest], [True] * (len(one.prompt) + len(one.rest)))
-                for one in example
-            ]
-            for example in examples
+            [module.Answered(one.tokens, [True] * len(one.tokens)) for one in each] for each in examples
         ]
-        return whole(planted, length, padding)
+        return whole(planted, cutting)
 
     monkeypatch.setattr(module, "answered_pair", with_prompts)
     assert not all_by_hand(form, load_data(read_config(configured(tmp_path, form))))
@@ -243,6 +247,20 @@ def test_a_template_that_marks_answers_gives_the_same_records(tmp_path: Path) ->
     ]
     assert torch.equal(pairs[0].inputs, pairs[1].inputs)
     assert torch.equal(pairs[0].targets, pairs[1].targets), "earlier answers belong to the prompt"
+
+
+def test_a_template_may_want_turns_that_alternate(tmp_path: Path) -> None:
+    data = load_data(read_config(configured(tmp_path, "chats", template=ALTERNATING)))
+    found = []
+    for inputs, targets in rows_of(data):
+        marks = [False, *(targets != -100).tolist()]
+        found.append(
+            "".join(
+                chr(33 + int(c)) if c != END else "" for c, mark in zip(inputs, marks, strict=False) if mark
+            )
+        )
+    expected = ["".join(f"{turn['content']}." for turn in one["messages"][1::2]) for one in CHATS]
+    assert sorted(found) == sorted(expected)
 
 
 def test_prompts_and_answers_may_be_lists_of_messages(tmp_path: Path) -> None:
@@ -297,12 +315,13 @@ def log_probability(model: Any, tokens: tuple[int, ...], marks: tuple[bool, ...]
 
 def loss_by_hand(form: str, model: Any, base: Any, record: Any, beta: float) -> torch.Tensor:
     if not form.startswith("pairs"):
-        counted = sum(record[1][1:])
+        counted = int(sum(record[1][1:]))
         return -log_probability(model, *record) / max(1, counted)
     own = [log_probability(model, *answer) for answer in record]
     with torch.no_grad():
         other = [log_probability(base, *answer) for answer in record]
-    return -F.logsigmoid(beta * ((own[0] - other[0]) - (own[1] - other[1])))
+    loss: torch.Tensor = -F.logsigmoid(beta * ((own[0] - other[0]) - (own[1] - other[1])))
+    return loss
 
 
 def moved_model(config: Any, data: Dataset) -> Any:
@@ -339,7 +358,7 @@ def test_losses_and_clipped_sums_equal_a_loop_over_records_without_padding(
     for record in records:
         one = loss_by_hand(form, model, base, record, beta)
         losses.append(float(one.detach()))
-        gradients = torch.autograd.grad(one, list(trained.values()), allow_unused=True)
+        gradients: tuple[Any, ...] = torch.autograd.grad(one, list(trained.values()), allow_unused=True)
         length = torch.stack([g.norm() for g in gradients if g is not None]).norm()
         for name, gradient in zip(trained, gradients, strict=True):
             if gradient is not None:
@@ -424,7 +443,10 @@ def test_a_run_from_the_shell_says_what_a_record_is(form: str, lora: bool, tmp_p
     assert command(["verify", str(run / "statement.json")]) == 0
     statement = read_statement(run / "statement.json")
     said = " ".join([*statement["notes"], statement["data"]])
-    words = {"completions": "only the completion is learned", "chats": "only the turns of the assistant"}
+    words = {
+        "completions": "its completion, which alone is learned",
+        "chats": "only the turns of the assistant",
+    }
     assert words.get(form, "DPO with beta = 0.1") in said
     assert f"{LENGTH} tokens" in said
     figures = json.loads((run / "evaluation.json").read_text())
@@ -450,10 +472,19 @@ def test_the_figures_of_preferences_are_those_of_a_loop(tmp_path: Path) -> None:
     found = outcome.evaluation
     assert found.score == pytest.approx(np.mean(np.array(margins) > 0))
     assert found.pairs is not None
+    assert found.pairs.count == len(margins)
     assert found.pairs.margin == pytest.approx(np.mean(margins), abs=1e-6)
     assert found.pairs.by_probability == pytest.approx(np.mean(own_order))
     assert found.pairs.reference_by_probability == pytest.approx(np.mean(public_order))
     assert found.loss == pytest.approx(np.mean(np.log1p(np.exp(-np.array(margins)))), abs=1e-6)
+
+
+def test_few_pairs_may_be_right_by_chance() -> None:
+    own = torch.tensor([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 3)
+    few, many = (evaluate_pairs(own.repeat(times, 1), torch.zeros(10 * times, 2), 0.1) for times in (1, 30))
+    assert few.score == many.score == pytest.approx(0.7)
+    assert verdict(few, (), "the public model").useless
+    assert not verdict(many, (), "the public model").useless
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -474,12 +505,17 @@ def test_people_have_several_examples_or_one(tmp_path: Path) -> None:
     assert session.of_people
     assert data.owners is not None
     assert not set(data.owners) & set(data.test_owners or ())
+    outcome = prepare(path, out=tmp_path / "run", generator=seeded_generator(1)).start()
+    assert outcome is not None
+    said = " ".join(outcome.statement.data["notes"])
+    assert "one row is a prompt with its completion" in said
+    assert "one record is one person" in said
     one = {"test_fraction": 'user = "who"\ntest_fraction', '"line"': '"person"'}
     with pytest.raises(PrivacyRefusal, match="users have several records"):
         make_session(read_config(configured(tmp_path, "completions", one)), generator=seeded_generator(1))
     make_session(read_config(configured(tmp_path, "chats", one)), generator=seeded_generator(1))
     alone = [{**example, "who": 7} for example in COMPLETIONS]
-    with pytest.raises(InvalidInput, match=r"no example is left for (training|testing)"):
+    with pytest.raises(InvalidInput, match=r"no example for (training|testing) has a token"):
         load_data(read_config(configured(tmp_path, "completions", of_people, examples=alone)))
 
 
@@ -494,8 +530,12 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "no content": ("chats", {"messages": [{"role": SECRET}]}, PLAIN, '"messages" is no list of messages'),
     "a text as a chat": ("chats", {"messages": SECRET}, PLAIN, '"messages" is no list of messages'),
     "another form": (
-        "chats", {"prompt": SECRET, "completion": ""}, PLAIN, 'Set .* prompt = "prompt" and comp',
+        "chats", {"prompt": SECRET, "completion": ""}, PLAIN, 'Set .* prompt = "prompt", comp',
     ),
+    "usual names": (
+        "chats", {"question": SECRET, "answer": ""}, PLAIN, 'prompt = "question", completion = "an',
+    ),
+    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Name the field"),
     "an unknown role": (
         "chats", {"messages": [*turns("a", "b"), {"role": "bot", "content": SECRET}]}, STRICT,
         "line 41 .* the chat template refuses",
@@ -537,11 +577,11 @@ def test_an_example_that_cannot_be_read_is_named_by_its_number_alone(what: str, 
         (
             "completions",
             "prompt",
-            'on this field alone.* Set .data. prompt = "prompt" and completion = "compl',
+            'this field alone, as a document.* Set .data. prompt = "prompt", comp',
         ),
-        ("pairs", "chosen", 'prompt = "prompt", chosen = "chosen" and rejected = "rejected"'),
-        ("pairs of chats", "chosen", 'chosen = "chosen" and rejected = "rejected"'),
-        ("chats", "messages", 'on this field alone.* Set .data. messages = "messages"'),
+        ("pairs", "chosen", 'prompt = "prompt", chosen = "chosen", rejected = "rejected"'),
+        ("pairs of chats", "chosen", 'chosen = "chosen", rejected = "rejected"'),
+        ("chats", "messages", 'this field alone, as a document.* Set .data. messages = "messages"'),
     ],
 )
 @pytest.mark.parametrize("parquet", [False, True])
@@ -562,9 +602,9 @@ def test_a_part_of_an_example_is_no_document(
 
 CANARIES = "[canaries]\ncount = [8]\ncopies = [2]\nlength = 1\n[training]"
 REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
-    "half a form": ("completions", {'prompt = "prompt"': ""}, "do not belong together.*messages for chats"),
-    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "do not belong together"),
-    "no form": ("chats", {'messages = "messages"': ""}, "text is missing.* prompt and completion"),
+    "half a form": ("completions", {'prompt = "prompt"': ""}, "messages for chats.* It names completion = "),
+    "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "fields of one form"),
+    "no form": ("chats", {'messages = "messages"': ""}, "prompt and completion; .* It names none"),
     "no length": ("chats", {"sequence_length": "#"}, "sequence_length is missing"),
     "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Leave documents out"),
     "beta for chats": ("chats", {"steps = 4": "steps = 4\nbeta = 0.1"}, "beta is only for preferences"),
@@ -594,17 +634,32 @@ def test_chats_need_a_template_and_preferences_weights(tmp_path: Path) -> None:
         prepare(configured(tmp_path, "pairs"), out=tmp_path / "run")
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
-    path = configured(tmp_path, "chats")
+def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    path = configured(tmp_path, "chats", template="<|new|>" + PLAIN)
     named = tmp_path / "base" / "tokenizer_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"additional_special_tokens": ["<|new|>"]}))
-    with pytest.raises(InvalidInput, match=r"has 258 tokens, and config\.json says vocab_size = 257"):
+    with pytest.raises(InvalidInput, match="must hold int64 tokens below 257"):
         load_data(read_config(path))
 
 
-def test_attacks_do_not_support_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_are_written_of_documents_alone(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cuts documents, named by"):
+        check_nothing_planted(read_config(configured(tmp_path, "chats")))
+
+
+def test_code_in_the_folder_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
+    path = configured(tmp_path, "chats")
+    named, marker = tmp_path / "base" / "tokenizer_config.json", tmp_path / "was_run"
+    own = {"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"}
+    named.write_text(json.dumps(json.loads(named.read_text()) | own))
+    (tmp_path / "base" / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass Own: pass\n")
+    load_data(read_config(path))
+    assert not marker.exists()
+
+
+def test_preferences_are_audited_and_not_attacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["train", str(configured(tmp_path, "pairs")), "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
+    assert "To test it, with made-up records" in " ".join(capsys.readouterr().out.split())
     assert command(["attack", str(tmp_path / "run"), "--shadows", "0"]) == 2
     assert "attacks do not support preferences" in " ".join(capsys.readouterr().err.split())
 

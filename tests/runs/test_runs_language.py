@@ -334,7 +334,7 @@ WITHOUT_DOCUMENTS = {
 }
 REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "no folder": ({"/base": "/bse"}, InvalidInput, "there is no such folder"),
-    "no field": ({'text = "body"': ""}, InvalidInput, r"\[data\] text is missing"),
+    "no field": ({'text = "body"': ""}, InvalidInput, "text for documents; .* It names none"),
     "no length": ({"sequence_length": "#"}, InvalidInput, "sequence_length is missing"),
     "no rule": ({"documents = ": "#"}, InvalidInput, 'documents is missing.*"split"'),
     "no test": ({"test_fraction": "#"}, InvalidInput, "test_jsonl or test_parquet"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from tacit.cli.terminal import (
     show_line,
 )
 from tacit.columns.sections import BLANK, find_blanks
-from tacit.columns.sniffing import FoundColumn, Sniffed, sniff
+from tacit.columns.sniffing import Sniffed, sniff
 from tacit.columns.tables import is_json
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.pretrained.finding import TEXT, look_at
@@ -240,21 +241,14 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
     if pictures.ready and facts.test_fraction != Facts.test_fraction:
         raise InvalidInput(f"{folder} has a folder of test pictures already. Leave out --test-fraction.")
     text = pictures_text(pictures, checked_promise(facts, Sniffed(columns={})))
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-    if as_json:
-        data = {"classes": pictures.classes, "size": pictures.size, "colours": pictures.colours}
-        left = [vars(blank) for blank in find_blanks(text)]
-        print_json({"file": str(path), **data, "left_to_fill_in": left})
-        return 0
     height, width = pictures.size
-    console.print(
+    found = {"classes": pictures.classes, "size": pictures.size, "colours": pictures.colours}
+    about = (
         f"{folder}: {len(pictures.classes)} classes, pictures of {height} by {width} pixels, "
         f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts and the names "
-        "of the classes become public with the file that is written: check them.",
+        "of the classes become public with the file that is written: check them."
     )
-    _show_written(path, text, policy=False)
-    return 0
+    return _write_found(path, text, found, about, as_json)
 
 
 def _init_language(file: Path, path: Path, facts: Facts, options: list[str], as_json: bool) -> int:
@@ -264,17 +258,20 @@ def _init_language(file: Path, path: Path, facts: Facts, options: list[str], as_
             f"{file} holds texts for a language model, and options for a table do not apply "
             f"({', '.join(unused or ['--model'])}). Leave them out."
         )
-    named = {name: FoundColumn("") for name in (facts.user, facts.text) if name is not None}
-    text = language_text(file, checked_promise(facts, Sniffed(columns=named)))
-    with path.open("x", encoding="utf-8") as new:
-        new.write(text)
+    checked_promise(replace(facts, user=None, rows_per_user=None, text=None), Sniffed(columns={}))
+    about = "The names of fields were read from the first line. They become public with the file: check them."
+    return _write_found(path, language_text(file, facts), {}, about, as_json)
+
+
+def _write_found(path: Path, text: str, found: dict[str, object], about: str, as_json: bool) -> int:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
     if as_json:
-        print_json({"file": str(path), "left_to_fill_in": [vars(blank) for blank in find_blanks(text)]})
-        return 0
-    show_line(
-        "The names of fields were read from the first line. They become public with the file: check them."
-    )
-    _show_written(path, text, policy=False)
+        left = [vars(blank) for blank in find_blanks(text)]
+        print_json({"file": str(path), **found, "left_to_fill_in": left})
+    else:
+        console.print(about)
+        _show_written(path, text, policy=False)
     return 0
 
 

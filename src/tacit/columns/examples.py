@@ -25,6 +25,8 @@ FORMS_IN_WORDS = (
 )
 _ANSWERED = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
 _TEXTS = ("text", "body", "content", "document")
+NAMED = frozenset((*FIELDS, *(name for pair in _ANSWERED for name in pair)))
+"""Usual names of fields, which an error may print."""
 
 
 def is_chat(value: object) -> bool:
@@ -41,30 +43,28 @@ def proposed_fields(example: Mapping[str, Any]) -> dict[str, str]:
     >>> proposed_fields({"id": 7, "question": "Why?", "answer": "So."})
     {'prompt': 'question', 'completion': 'answer'}
     """
-    if isinstance(example.get("chosen"), str | list) and isinstance(example.get("rejected"), str | list):
-        pair = {"chosen": "chosen", "rejected": "rejected"}
-        alike = isinstance(example.get("prompt"), type(example["chosen"]))
-        return {"prompt": "prompt", **pair} if alike else pair
 
-    chats = [name for name, value in example.items() if value and is_chat(value)]
+    def holds(*names: str) -> bool:
+        return all(isinstance(example.get(name), str | list) for name in names)
+
+    if holds("chosen", "rejected"):
+        alike = isinstance(example.get("prompt"), type(example["chosen"]))
+        return {key: key for key in (*["prompt"] * alike, "chosen", "rejected")}
     for prompt, completion in _ANSWERED:
-        if isinstance(example.get(prompt), str | list) and isinstance(example.get(completion), str | list):
+        if holds(prompt, completion):
             return {"prompt": prompt, "completion": completion}
-    if chats:
+    if chats := [name for name, value in example.items() if value and is_chat(value)]:
         return {"messages": chats[0]}
 
     texts = [name for name, value in example.items() if isinstance(value, str)]
     usual = [name for name in _TEXTS if name in texts]
-    if usual or len(texts) == 1:
-        return {"text": (usual or texts)[0]}
-    return {}
+    return {"text": (usual or texts)[0]} if usual or len(texts) == 1 else {}
 
 
 def in_run_file(fields: Mapping[str, str]) -> str:
     """Return settings as they are written in a run file.
 
     >>> in_run_file({"prompt": "question", "completion": "answer"})
-    'prompt = "question" and completion = "answer"'
+    'prompt = "question", completion = "answer"'
     """
-    settings = [f'{key} = "{name}"' for key, name in fields.items()]
-    return " and ".join([", ".join(settings[:-1])] * (len(settings) > 1) + settings[-1:])
+    return ", ".join(f'{key} = "{name}"' for key, name in fields.items())

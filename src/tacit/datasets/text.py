@@ -10,6 +10,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, final
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacit.columns.examples import FIELDS, in_run_file, is_chat, proposed_fields
+from tacit.columns.examples import FIELDS, NAMED, in_run_file, is_chat, proposed_fields
 from tacit.columns.tables import arrow_with_parquet, check_names
 from tacit.datasets.dataset import (
     Dataset,
@@ -333,22 +334,22 @@ def _check_form(example: Mapping[str, Any], where: str, fields: Fields) -> None:
         return
     if (proposed := proposed_fields(example)) and "text" not in proposed:
         raise InvalidInput(
-            f'{where}: [data] text = "{fields.text}" would train on this field alone, and other fields '
-            f"belong to it. {_proposal(example)} To train on it alone, give it another name."
+            f'{where}: [data] text = "{fields.text}" would learn this field alone, as a document, and the '
+            f"line is an example of another form. {_proposal(example)} To learn the field alone, give it "
+            "another name."
         )
 
 
 def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, tuple[Any, ...]]:
     """Return the text of an example, and its parts if it is no document."""
     of_document = isinstance(fields.text, str)
-    of_chat = not of_document and len(fields.of_content) == 1
+    expected = ["text"] * (of_document or len(fields.of_content) > 1)
+    expected += [] if of_document else ["list of messages with role and content"]
     for name in fields.of_content:
         value = example.get(name)
-        if (isinstance(value, str) and not of_chat) or (is_chat(value) and not of_document):
+        if (isinstance(value, str) and "text" in expected) or (is_chat(value) and not of_document):
             continue
-        expected = [] if of_chat else ["no text"]
-        expected += [] if of_document else ["no list of messages with role and content"]
-        problem = " and ".join(expected) if name in example else "missing"
+        problem = f"no {' and no '.join(expected)}" if name in example else "missing"
         raise InvalidInput(f'{where}: the field "{name}" is {problem}. {_proposal(example)}')
 
     parts = () if of_document else tuple(example[name] for name in fields.of_content)
@@ -364,9 +365,9 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
 
 
 def _proposal(example: Mapping[str, Any]) -> str:
-    """Say what to set for an example, if its fields have the names of keys."""
+    """Say what to set for an example, if its fields have names that tell nothing of it."""
     proposed = proposed_fields(example)
-    if proposed and all(key == name for key, name in proposed.items()):
+    if proposed and all(name in NAMED for name in proposed.values()):
         return f"Set [data] {in_run_file(proposed)}."
     return (
         "Name the field of the text as [data] text, or those of another form, such as prompt and completion; "
@@ -415,7 +416,7 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
             continue  # a text or a chat, which the rows show
         _check_type(part.path, name, types[name], of_people=name in users)
     check_names(file.schema_arrow.names, columns_needed, part.path)
-    _check_form({name: _like(kind) for name, kind in types.items()}, part.path, fields)
+    _check_form(dict.fromkeys(types, ""), part.path, fields)
     row = part.first_row
     try:
         for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
@@ -439,14 +440,6 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
                 row += 1
     except (OSError, arrow_with_parquet().ArrowException) as problem:
         raise _unreadable(part.path, problem) from None
-
-
-def _like(kind: Any) -> object:
-    """Return an empty value of the Arrow type of a text or a chat; None for other types."""
-    types = arrow_with_parquet().types
-    if types.is_list(kind) or types.is_large_list(kind):
-        return [{"role": "", "content": ""}] if types.is_struct(kind.value_type) else None
-    return "" if types.is_string(kind) or types.is_large_string(kind) else None
 
 
 def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
@@ -532,34 +525,38 @@ def with_targets(inputs: NDArray[np.integer], lengths: NDArray[np.integer]) -> T
 @final
 @dataclass(frozen=True)
 class Answered:
-    """The tokens of a prompt and those after it, of which ``learned`` marks those that count in the loss."""
+    """The tokens of an example, and for each whether it counts in the loss; the prompt precedes the first."""
 
-    prompt: Sequence[int]
-    rest: Sequence[int]
+    tokens: Sequence[int]
     learned: Sequence[bool]
 
+    @property
+    def prompt(self) -> int:
+        """The number of tokens of the prompt."""
+        return self.learned.index(True) if True in self.learned else len(self.tokens)
 
-def answered_pair(examples: Sequence[Sequence[Answered]], length: int, padding: int) -> TensorPair:
+
+def answered_pair(examples: Sequence[Sequence[Answered]], cutting: Cutting) -> TensorPair:
     """Return inputs and targets, as :func:`sequence_pair`, but with -100 for tokens that are not learned.
 
     They are (n, L), or (n, k, L) for examples of k > 1 answers.  A prompt loses its first tokens, all prompts
     of an example equally many, so that the answers fit.  Then an answer loses its last tokens.
 
-    >>> one = Answered(prompt=[5, 6, 7], rest=[8, 9], learned=[True, True])
-    >>> answered_pair([[one]], length=4, padding=0)
+    >>> one = Answered([5, 6, 7, 8, 9], [False, False, False, True, True])
+    >>> answered_pair([[one]], Cutting(4, "first", padding=0))
     TensorPair(inputs=tensor([[6, 7, 8, 9]]), targets=tensor([[-100,    8,    9, -100]]))
     """
-    shape = (len(examples), len(examples[0]), length)
-    inputs = np.full(shape, padding, dtype=np.int64)
+    shape = (len(examples), len(examples[0]), cutting.length)
+    inputs = np.full(shape, cutting.padding, dtype=np.int64)
     targets = np.full(shape, PADDING, dtype=np.int64)
     for row, answers in enumerate(examples):
-        room = max(0, length - max(len(one.rest) for one in answers))
+        room = max(0, cutting.length - max(len(one.tokens) - one.prompt for one in answers))
         for place, one in enumerate(answers):
-            prompt = one.prompt[max(0, len(one.prompt) - room) :]
-            tokens = np.array([*prompt, *one.rest][:length], dtype=np.int64)
-            learned = np.array([*[False] * len(prompt), *one.learned][:length], dtype=bool)
+            start = max(0, one.prompt - room)
+            kept = slice(start, start + cutting.length)
+            tokens = np.array(one.tokens[kept], dtype=np.int64)
             inputs[row, place, : len(tokens)] = tokens
-            targets[row, place, : max(0, len(tokens) - 1)] = np.where(learned, tokens, PADDING)[1:]
+            targets[row, place, : len(tokens) - 1] = np.where(one.learned[kept], tokens, PADDING)[1:]
     whole = TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
     return whole if shape[1] > 1 else TensorPair(*(part[:, 0] for part in whole))
 
@@ -622,7 +619,7 @@ def load_documents(
     return load_examples(
         path,
         Fields(text, user, date),
-        lambda documents, name: pair_of(documents, encode, cutting, name, several=several),
+        partial(pair_of, encode=encode, cutting=cutting, several=several),
         source=cutting.describe(path),
         vocabulary=vocabulary,
         spelling=spelling,
@@ -636,7 +633,7 @@ def load_documents(
 def load_examples(
     path: Path,
     fields: Fields,
-    make: Callable[[Sequence[Document], str], tuple[TensorPair, Owners | None, list[object]]],
+    make: Callable[..., tuple[TensorPair, Owners | None, list[object]]],
     *,
     source: str,
     vocabulary: int,
@@ -646,7 +643,7 @@ def load_examples(
     test_path: Path | None = None,
     unit: str,
 ) -> Dataset:
-    """Read examples as :func:`load_documents` does; ``make`` returns records as :func:`pair_of` does."""
+    """Read examples as :func:`load_documents` does; ``make`` is :func:`pair_of` or the like."""
     check_one_test(test_fraction, test_path, "documents")
     train = [*read_documents(path, fields)]
     if test_path is not None:
@@ -658,8 +655,8 @@ def load_examples(
         if several:
             trains, tests = choose_people([document.owner for document in train], test_fraction)
         train, test = [*compress(train, trains)], [*compress(train, tests)]
-    trained_on, owners, dates = make(train, "training")
-    tested_on, test_owners, _ = make(test, "testing")
+    trained_on, owners, dates = make(train, name="training")
+    tested_on, test_owners, _ = make(test, name="testing")
     return Dataset(
         path.name.split(".")[0],
         trained_on,
@@ -720,8 +717,7 @@ def pair_of(
 def answered_of(
     documents: Sequence[Document],
     encode: Callable[[Document], Sequence[Answered]],
-    length: int,
-    padding: int,
+    cutting: Cutting,
     name: str,
     *,
     several: bool = False,
@@ -729,16 +725,12 @@ def answered_of(
     """Return one record for each example, in the form of :func:`pair_of`."""
     if not several:
         check_users((document.user for document in documents if document.user is not None), name)
-    if not documents:
+    pair = answered_pair([encode(document) for document in documents], cutting) if documents else None
+    if pair is None or not bool((pair.targets != PADDING).any()):
         raise InvalidInput(
-            f"no example is left for {name}: a hash of each example, or of its person, chooses those for "
-            "testing. Take another test_fraction, or name a file of test examples."
-        )
-    pair = answered_pair([encode(document) for document in documents], length, padding)
-    if not bool((pair.targets != PADDING).any()):
-        raise InvalidInput(
-            f"no example for {name} has a token to learn. In chats, the roles must be user and assistant. "
-            "Take a larger sequence_length, or other files."
+            f"no example for {name} has a token to learn. In chats, the roles must be user and assistant. A "
+            "hash of an example, or of its person, chooses those for testing. Take another test_fraction, a "
+            "larger sequence_length, or other files."
         )
     owners = [document.owner for document in documents] if several else None
     return pair, owners, [document.date for document in documents]

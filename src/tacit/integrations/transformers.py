@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,9 +22,9 @@ from torch.utils.data import DataLoader
 
 from tacit.clipping.engine import PerExampleLoss
 from tacit.clipping.memory import FAST, MemoryBudget
-from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal
+from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, users_level
 from tacit.integrations.loops import SessionStates, SteppedBySession, ticket_loader, ticket_of
-from tacit.losses import logits_of, per_record
+from tacit.losses import MASKS, PACKED_ROWS, logits_of, per_record
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training import AuditSlots, PrivateSession, StepCharges, UserRecords
@@ -32,7 +36,9 @@ except ImportError:
     raise MissingExtra("transformers and accelerate", "transformers", "PrivateTrainer") from None
 
 
-def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> TrainingArguments:
+def training_arguments(
+    plan: Plan, output_dir: str, *, config: type[TrainingArguments] = TrainingArguments, **settings: Any
+) -> TrainingArguments:
     """Make ``TrainingArguments`` for a plan: its steps and batch size, and no clipping by the Trainer.
 
     The default learning rate is 5e-4, ten times the Trainer's default: private runs take few steps on large
@@ -42,7 +48,8 @@ def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> Training
     Args:
         plan: the private plan of the run: its steps, noise and cost.
         output_dir: the folder for the Trainer's checkpoints.
-        settings: any other setting of ``TrainingArguments``.
+        config: the class to make, such as TRL's ``SFTConfig``.
+        settings: any other setting of that class.
 
     >>> plan = Plan.with_noise(noise_multiplier=1.0, steps=100, records=1000, batch_size=50, clipping=1.0,
     ...                        delta=1e-5, adjacency="add-remove", unit="text")
@@ -50,10 +57,11 @@ def training_arguments(plan: Plan, output_dir: str, **settings: Any) -> Training
     >>> arguments.max_steps, arguments.per_device_train_batch_size, arguments.max_grad_norm
     (100, 50, 0.0)
     """
-    return TrainingArguments(output_dir=output_dir, **(_DEFAULTS | _plan_settings(plan) | settings))
+    return config(output_dir=output_dir, **(_DEFAULTS | _plan_settings(plan) | settings))
 
 
-_DEFAULTS: dict[str, Any] = {"learning_rate": 5e-4}
+_DEFAULTS: dict[str, Any] = {"learning_rate": 5e-4, "bf16": False, "activation_checkpointing": False}
+"""Values in place of the Trainer's and TRL's defaults."""
 
 
 def _plan_settings(plan: Plan) -> dict[str, Any]:
@@ -82,7 +90,10 @@ _BREAKS: dict[str, str] = {
         '"random"'
     ),
     "fp16": f"a gradient scaler reads gradients before the noise is added, and {_TYPE_OF_WEIGHTS}",
-    "bf16": f"it changes the model's forward pass; {_TYPE_OF_WEIGHTS}, such as dtype=torch.bfloat16",
+    "bf16": (
+        f"it changes the model's forward pass. Set it to False; {_TYPE_OF_WEIGHTS}, such as "
+        "dtype=torch.bfloat16"
+    ),
     "fp16_full_eval": "it rounds the trained weights in place. Set it to False",
     "bf16_full_eval": "it rounds the trained weights in place. Set it to False",
     "deepspeed": f"it computes its own gradients and steps. {_ONE_DEVICE}",
@@ -91,10 +102,11 @@ _BREAKS: dict[str, str] = {
     "torch_compile": "the engine records the model as it is. Leave it out",
     "use_liger_kernel": "it puts kernels into the model whose losses and gradients mix the records",
     "neftune_noise_alpha": "it draws random numbers for a batch, not a record. Use dropout in the model",
-    "activation_checkpointing": (
-        "the engine stores what it needs itself. For less memory give physical_batch_size= or "
-        "memory=tacit.clipping.LEAN to PrivateTrainer"
+    "packing": (
+        "it puts several examples into a row, or one into several, and the guarantee is for one row. Set it "
+        "to False; tacit.collate.pad pads each example"
     ),
+    "padding_free": "it joins the examples of a batch into one row. Set it to False",
     "debug": (
         "it prints numbers of the records if one is not finite. Leave it out: training that diverges raises "
         "tacit.errors.Diverged"
@@ -121,6 +133,12 @@ _DISAGREES: dict[str, str] = {
     ),
 }
 """The reasons for settings that would be ignored, or would contradict the plan."""
+_OF_TRL = (
+    "loss_type", "loss_weights", "beta", "label_smoothing", "ld_alpha", "f_divergence_type",
+    "f_alpha_divergence_coef", "use_weighting", "discopop_tau", "sync_ref_model", "ref_model_mixup_alpha",
+    "ref_model_sync_steps", "router_aux_loss_coef", "activation_offloading",
+)  # fmt: skip
+"""Settings of TRL that its own trainers read in a step. The others concern the preparation of the data."""
 _FITS: dict[str, Callable[[Any], bool]] = {
     "gradient_accumulation_steps": lambda value: not value or value == 1,
     "train_sampling_strategy": lambda value: not value or value == "random",
@@ -143,6 +161,7 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
     reasons = _BREAKS | _DISAGREES
     wrong = [name for name in reasons if not _fits(name, getattr(args, name, None))]
     lines = [f"{name}={_plain(getattr(args, name))}: {reasons[name]}." for name in wrong]
+    lines += _of_trl(args)
     lines += _contradictions(args, plan)
     if args.n_gpu > 1:
         lines.append(
@@ -166,6 +185,22 @@ def _plain(value: Any) -> str:
 
 def _counted(count: int) -> str:
     return "a setting" if count == 1 else f"{count} settings"
+
+
+def _of_trl(args: TrainingArguments) -> list[str]:
+    if not any(kind.__module__.startswith("trl.") for kind in type(args).__mro__):
+        return []
+    defaults = {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in dataclasses.fields(args)
+        if field.name in _OF_TRL
+    }
+    return [
+        f"{name}={_plain(getattr(args, name))}: TRL's own trainer reads it, and PrivateTrainer takes loss=. "
+        "Write it into the loss, as in tacit.losses.preference(beta=0.3)."
+        for name, default in defaults.items()
+        if getattr(args, name) != default
+    ]
 
 
 def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
@@ -225,6 +260,47 @@ def check_collator(collator: object) -> None:
         )
 
 
+def names_of(data: Any) -> Sequence[str]:
+    """Return the columns of a data set, or the keys of its first row; nothing of rows without keys."""
+    if isinstance(data, UserRecords):
+        return names_of(data.data)
+    if (columns := getattr(data, "column_names", None)) is not None:
+        return [*columns]
+    row = data[0] if hasattr(data, "__getitem__") and len(data) else None
+    return [*row] if isinstance(row, Mapping) else []
+
+
+def check_columns(names: Sequence[str], loss: object) -> None:
+    """Refuse packed rows, and masks of tokens that the loss would not see."""
+    if "seq_lengths" in names:
+        raise PrivacyRefusal(PACKED_ROWS.format("seq_lengths"))
+    masks = [name for name in MASKS if name in names]
+    if masks and "labels" not in names and not {*masks} & {*getattr(loss, "columns", ())}:
+        raise InvalidInput(
+            f"the rows have {masks[0]} and no labels, and the loss does not read it: all tokens would be "
+            "learned. Pass loss=tacit.losses.completion()."
+        )
+
+
+def one_example(collate: Callable[[list[Any]], Any], records: list[Any]) -> Any:
+    """Collate, and refuse rows whose positions begin anew, as those of several packed examples do."""
+    batch = collate(records)
+    if isinstance(batch, Mapping) and "position_ids" in batch:
+        numbers = torch.as_tensor(batch["position_ids"])
+        begins = (numbers[:, :-1] == 0) & (numbers[:, 1:] == 1)  # padding may be 0 too
+        if (begins.sum(1) > 1).any():
+            raise PrivacyRefusal(PACKED_ROWS.format("position_ids"))
+    return batch
+
+
+def of_pairs(collator: Any, records: list[Any]) -> dict[str, Tensor]:
+    """Return pairs (n, 2, L) by TRL's collator, which gives all chosen answers and then all rejected ones."""
+    return {
+        name: part if part.dim() == 1 else part.reshape(2, -1, part.shape[1]).transpose(0, 1)
+        for name, part in collator(records).items()
+    }
+
+
 def check_held_out(data: object, eval_data: object) -> None:
     training = [data, data.data] if isinstance(data, UserRecords) else [data]
     evaluated = eval_data.values() if isinstance(eval_data, dict) else [eval_data]
@@ -259,7 +335,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             They contain the secret key of the noise, so this folder must not be in ``output_dir``.  Needed
             unless ``save_strategy="no"`` or ``save_only_model=True``.
         data_collator: as in the Trainer. In training it gets one record at a time, so that it cannot mix
-            records, and it must pad to a fixed length.
+            records, and it must pad to a fixed length.  TRL's collators do so if ``pad_to_multiple_of`` is
+            the largest length.
         eval_dataset: held-out records, or a dict from names to several such data sets.
         processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
         callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
@@ -283,6 +360,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     **Not covered**
 
+    * An example in several rows of ``train_dataset``: a row is one record.  Rows that show that they are
+      packed are refused, but those of TRL's ``packing_strategy="wrapped"`` show nothing.
     * The records in ``eval_dataset``: evaluation, ``compute_metrics`` and callbacks use them without noise.
     * Callbacks: like any code of the user, they can read the training records.
 
@@ -339,6 +418,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         check_collator(data_collator)
         check_held_out(train_dataset, eval_dataset)
         check_settings(args, plan)
+        names = names_of(train_dataset)
+        check_columns(names, loss)
+        self._columns: Sequence[str] = getattr(loss, "columns", ())
+        args = copy.copy(args)
+        if args.activation_checkpointing:
+            args.activation_checkpointing = args.gradient_checkpointing = False
+            warnings.warn(_NO_CHECKPOINTS, stacklevel=users_level())
+        if args.label_names is None and self._columns and "labels" not in names:
+            args.label_names = [next((name for name in MASKS if name in names), MASKS[0])]
+        if any(kind.__name__ == "DataCollatorForPreference" for kind in type(data_collator).__mro__):
+            data_collator = partial(of_pairs, data_collator)
         self._states = _states_of(args, state_folder)
         self._resume_at: int | None = None
         super().__init__(
@@ -369,7 +459,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             loader.dataset,
             plan,
             loss=loss,
-            collate=loader.collate_fn,
+            collate=partial(one_example, loader.collate_fn),
             engine=engine,
             physical_batch_size=physical_batch_size,
             workers=args.dataloader_num_workers,
@@ -387,6 +477,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             "would be ignored, or the plan would not account for it. Write a TrainerCallback, or a loop over "
             "tacit.PrivateSession."
         )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep the columns that the loss reads, as TRL's trainers do."""
+        super()._set_signature_columns_if_needed()
+        self._signature_columns += [name for name in self._columns if name not in self._signature_columns]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of step tickets in place of batches: the records of a step are secret."""
@@ -532,6 +627,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         if self._states is not None:
             self._states.save(self.session)
             self._states.keep(_checkpoints(self.args.output_dir).keys())
+
+
+_NO_CHECKPOINTS = (
+    "gradient checkpointing is off in this run: a private step bounds its memory by physical batches, so "
+    "checkpoints make it slower and save little. Set activation_checkpointing=False to silence this."
+)
 
 
 class _Checkpoints(TrainerCallback):  # type: ignore[misc]

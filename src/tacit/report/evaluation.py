@@ -235,7 +235,8 @@ def score_line(data: Data, cost: str = "") -> str:
         low, high = data["interval"]
         score = f"{figure(data['score'], '.3f')} ({low:.3f} to {high:.3f})"
     constant = constant_score(data["baseline"], digits)
-    return f"test {data['measure']} {score}{cost} (a constant answer: {constant})"
+    other = "the public model" if "pairs" in data else "a constant answer"
+    return f"test {data['measure']} {score}{cost} ({other}: {constant})"
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:

@@ -41,6 +41,7 @@ def verdict(
     If one of two classes is rare, the AUC may show a gain instead, because even a good model then gives most
     records of the rare class a probability below one half. Labels are judged by their mean AUC. A useful text
     model has a loss that is lower than that of the best constant distribution by at least a twentieth.
+    Preferences must beat chance, too.
     """
     settings = settings or {}
     if evaluation.interval is not None:
@@ -255,6 +256,8 @@ def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
     else:
         figures = f"{evaluation.measure} {evaluation.score:.4f}, against {baseline:.4f} for {predictor}"
         gain, least = evaluation.score - baseline, 0.05 if evaluation.errors else _least(baseline)
+        if evaluation.pairs is not None:
+            least = max(least, _CHANCE * 0.5 / math.sqrt(evaluation.pairs.count))
         good = f"Test {figures}."
     if gain >= least:
         return Verdict(False, good)

@@ -352,11 +352,12 @@ def run_findings(
 ) -> dict[str, Any]:
     """Attack the run in ``folder``, audit it unless ``canaries`` is 0, and return the findings as plain data.
 
-    If its records are people with several rows, attacks on rows do not apply, and it is only audited.
+    If its records are people with several rows, or preferences, attacks on rows do not apply, and it is only
+    audited.
     """
     config, plan, statement = finished_files(folder)
-    of_people = config.data.rows_per_user is not None and canaries > 0
-    opened = None if of_people else open_run(folder, progress)
+    of_rows = config.data.rows_per_user is None and config.data.chosen is None
+    opened = None if canaries and not of_rows else open_run(folder, progress)
     audits: dict[str, Any] = {}
     if canaries:
         audit = audit_folder(folder, confidence=confidence, slots=canaries, rng=rng, progress=progress)

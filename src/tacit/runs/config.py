@@ -423,7 +423,7 @@ class Config(Section):
                 f"{keys[0]} is only for language models: [model] huggingface with [data] jsonl or parquet. "
                 "Leave it out."
             )
-        if self.training.beta is not None and self.data.chosen is None:
+        if "beta" in self.training.model_fields_set and self.data.chosen is None:
             raise InvalidInput(
                 "[training] beta is only for preferences: [data] chosen and rejected. Leave it out."
             )

@@ -32,7 +32,7 @@ from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.config import Config
 from tacit.runs.kinds.texts import BASE
-from tacit.runs.model import BETA, Learner, begin_from, device_of
+from tacit.runs.model import Learner, begin_from, device_of
 from tacit.runs.sections import LoraSection, ModelSection
 from tacit.training.evaluation import Evaluation, answer_probabilities, evaluate_pairs, evaluation_mode
 
@@ -198,10 +198,6 @@ class LanguageModel(Learner):
     def check(self, model: nn.Module) -> None:
         check_language_model(model, self.data)
 
-    @property
-    def _of_pairs(self) -> bool:
-        return self.config.data.chosen is not None
-
     @cached_property
     def _public_probabilities(self) -> Tensor:
         """The log-probabilities of the test answers by the public model, (n, 2)."""
@@ -209,10 +205,10 @@ class LanguageModel(Learner):
         return answer_probabilities(public.to(device_of(self.config.run.device)), *self.data.test)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
-        if not self._of_pairs:
+        if self.config.data.chosen is None:
             return super().evaluate(model)
         own = answer_probabilities(model, *self.data.test)
-        return evaluate_pairs(own, self._public_probabilities, self.config.training.beta or BETA)
+        return evaluate_pairs(own, self._public_probabilities, self.config.training.beta)
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
         for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
@@ -318,29 +314,26 @@ def language_card_facts(config: Config, base: Mapping[str, Any]) -> CardFacts:
 
 
 def _record_in_words(config: Config) -> str:
-    """Say what one record is, and what of it is learned."""
+    """Say what one record is, or one row of a person, and what of it is learned."""
     data = config.data
-    if data.text is None:
-        words = _ANSWERS[tuple(data.fields)[-1]].format(beta=config.training.beta or BETA)
-        return f"one record is {words}; {_SHORTENED.format(length=data.sequence_length)}"
-    return _RULES[str(data.documents)].format(length=data.sequence_length)
+    record = "record" if data.rows_per_user is None else "row"
+    rule = _RULES[str(data.documents) if data.text is not None else tuple(data.fields)[-1]]
+    return f"one {record} is " + rule.format(length=data.sequence_length, beta=config.training.beta)
 
 
-_ANSWERS = {
-    "completion": "a prompt with its completion, and only the completion is learned",
-    "messages": "a chat, and only the turns of the assistant are learned",
-    "rejected": (
-        "a prompt with a chosen and a rejected answer, and the loss is that of DPO with beta = {beta:g}, in "
-        "comparison with the base model"
-    ),
-}
 _SHORTENED = (
-    "beyond {length} tokens, what stands before the first answer loses its first tokens, and then the "
-    "rest its last ones"
+    "; beyond {length} tokens, what stands before the first answer loses its first tokens, and then the rest "
+    "its last ones"
 )
 _RULES = {
-    "first": "one record is the first {length} tokens of a document; later tokens are not trained on",
-    "split": "one record is a sequence of {length} tokens of a document; they do not overlap",
+    "first": "the first {length} tokens of a document; later tokens are not trained on",
+    "split": "a sequence of {length} tokens of a document; they do not overlap",
+    "completion": f"a prompt with its completion, which alone is learned{_SHORTENED}",
+    "messages": f"a chat, and only the turns of the assistant are learned{_SHORTENED}",
+    "rejected": (
+        "a prompt with a chosen and a rejected answer, and the loss is that of DPO with beta = "
+        f"{{beta:g}}, in comparison with the base model{_SHORTENED}"
+    ),
 }
 _USE_MODEL = """\
 ```python

@@ -35,9 +35,6 @@ from tacit.runs.kinds.source import check_class_weights, check_loss
 from tacit.runs.sections import LINEAR, ModelSection
 from tacit.training.evaluation import Evaluation, evaluate, evaluation_mode
 
-BETA = 0.1
-"""The usual weight of a preference in the loss of DPO."""
-
 
 class Task(ABC):
     """The learning of the targets of ``data``: outputs, loss, baseline and words."""
@@ -171,7 +168,6 @@ class Characters(Task):
         return shape == self.expected_shape(records)
 
 
-@final
 class Tokens(Characters):
     """The next token at each place of a document; the loss is the mean of -log p over the record."""
 
@@ -188,19 +184,15 @@ class Tokens(Characters):
 
 
 @final
-class Preferences(Task):
+class Preferences(Tokens):
     """The better of two answers; the loss is that of DPO, in comparison with a public model."""
 
-    targets, name = "pairs", "preferences"
-
-    @property
-    def outputs(self) -> int:
-        return self.data.vocabulary
+    targets = "pairs"
 
     def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
-        return self.compared(None)
+        return self.compared(None, beta=0.1)
 
-    def compared(self, reference: nn.Module | None, beta: float = BETA) -> PerExampleLoss:
+    def compared(self, reference: nn.Module | None, beta: float) -> PerExampleLoss:
         """Return the loss against a frozen model, or against the model itself without its adapters."""
         of_pairs = preference(beta, reference=reference)
 
@@ -209,9 +201,6 @@ class Preferences(Task):
             return of_pairs(model, input_ids=inputs, completion_mask=learned)
 
         return loss
-
-    def baseline(self) -> tuple[float, str, str]:
-        return 0.5, "the public model, which prefers no answer to its own", "exactly"
 
     def uninformed_loss(self) -> float | None:
         return math.log(2)
@@ -407,7 +396,7 @@ def training_loss(config: Config, model: nn.Module, data: Dataset) -> PerExample
         reference = None
         if config.lora.rank is None:
             reference = copy.deepcopy(model).eval().requires_grad_(False)
-        return task.compared(reference, config.training.beta or BETA)
+        return task.compared(reference, config.training.beta)
     losses = losses_of(data, config.training.loss, config.training.class_weights)
     return standard_loss if isinstance(model, StandardLinear) else losses
 

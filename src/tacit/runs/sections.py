@@ -290,8 +290,7 @@ class TrainingSection(Section):
     fits a GPU.
     ``class_weights`` multiply the losses of the named classes before clipping; other classes have weight 1.
     They are public, so declare them and never compute them from the data.
-    ``beta`` is for preferences, by default 0.1: the larger it is, the closer the model stays to the public
-    one.
+    ``beta`` is for preferences: the larger it is, the closer the model stays to the public one.
     """
 
     batch_size: int | Literal["full", "auto"]
@@ -302,7 +301,7 @@ class TrainingSection(Section):
     physical_batch_size: _Count | Literal["auto"] = 512
     loss: Literal["classification", "multilabel", "regression", "causal", "preference"] | None = None
     class_weights: dict[str, _Finite] = Field(default_factory=dict)
-    beta: _Rate | None = None
+    beta: _Rate = 0.1
     views: _Count = 1
     crop_padding: Annotated[int, Field(ge=0)] = 4
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None

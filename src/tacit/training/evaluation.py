@@ -175,11 +175,13 @@ class Answers:
 class PairFigures:
     """Figures of a model, and of the public model that it began with, on pairs of answers.
 
-    ``margin`` is the mean difference of the implicit rewards, beta log(p / p of the public model), of the
-    chosen and the rejected answer. ``by_probability`` and ``reference_by_probability`` are the shares of
-    pairs whose chosen answer has the larger probability, by the model and by the public model.
+    ``count`` is the number of pairs. ``margin`` is the mean difference of the implicit rewards, beta log(p /
+    p of the public model), of the chosen and the rejected answer. ``by_probability`` and
+    ``reference_by_probability`` are the shares of pairs whose chosen answer has the larger probability, by
+    the model and by the public model.
     """
 
+    count: int
     margin: float
     by_probability: float
     reference_by_probability: float
@@ -372,10 +374,14 @@ def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
     return unit * float(differences.abs().mean()), unit * float(differences.square().mean().sqrt())
 
 
+def _rows_at_once(model: nn.Module, inputs: Tensor) -> int:
+    return min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+
+
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
     """Evaluate text in parts, because the logits of all characters at once would not fit into memory."""
     sums, not_finite = [], 0
-    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+    rows = _rows_at_once(model, inputs)
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
         outputs = _outputs(model, part)
         logits, truth = outputs.flatten(0, 1), following.flatten()
@@ -407,7 +413,7 @@ def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> T
     They are sums over the targets, of which those of -100 do not count.
     """
     answers, following = inputs.flatten(0, 1), targets.flatten(0, 1)
-    rows = min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, answers[:1]).numel()))
+    rows = _rows_at_once(model, answers)
     sums = [
         -F.cross_entropy(
             _outputs(model, part).transpose(1, 2), truth, ignore_index=_PADDING, reduction="none"
@@ -435,6 +441,7 @@ def evaluate_pairs(own: Tensor, reference: Tensor, beta: float) -> Evaluation:
         measure="preference accuracy",
         baseline=0.5,
         pairs=PairFigures(
+            len(margins),
             float(margins.mean()),
             _share_above(own[:, 0] - own[:, 1]),
             _share_above(reference[:, 0] - reference[:, 1]),

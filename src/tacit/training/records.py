@@ -29,7 +29,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tacit.errors import InvalidInput, check_integer, without_values
+from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.sampling.samplers import Indices
@@ -457,7 +457,7 @@ class DatasetRecords(Records):
     def _collated(self, collate: Collate, item: Any, position: int) -> Any:
         try:
             return collate([item])
-        except InvalidInput:
+        except (InvalidInput, PrivacyRefusal):
             raise
         except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
             raise InvalidInput(

@@ -18,32 +18,21 @@ _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 Messages = Sequence[Mapping[str, Any]]
 
 
-def template_of(folder: ModelFolder) -> str:
-    template = folder.chat_template
-    if template is None:
-        raise InvalidInput(
-            f"the tokenizer in {folder.path} has no chat template, which turns messages into one text: "
-            "chat_template.jinja is missing. Take a model that was tuned to chat, add the file, or write the "
-            "chats as prompt and completion."
-        )
-    return template
-
-
 @final
 class ChatTemplate:
     """The chat template of the tokenizer in a folder; no other code of the folder is run."""
 
-    def __init__(self, folder: ModelFolder, vocabulary: int) -> None:
+    def __init__(self, folder: ModelFolder) -> None:
+        if folder.chat_template is None:
+            raise InvalidInput(
+                f"the tokenizer in {folder.path} has no chat template, which turns messages into one text: "
+                "chat_template.jinja is missing. Take a model that was tuned to chat, add the file, or write "
+                "the chats as prompt and completion."
+            )
         fast = needed("transformers", "transformers", "[data] messages").PreTrainedTokenizerFast
         self._tokenizer = fast.from_pretrained(folder.path, local_files_only=True)
+        self._template = folder.chat_template
         self._roles: set[str] = set()
-        if len(self._tokenizer) > vocabulary:
-            raise InvalidInput(
-                f"the tokenizer in {folder.path} has {len(self._tokenizer)} tokens, and config.json says "
-                f"vocab_size = {vocabulary}. Take the tokenizer and the model that belong together."
-            )
-        self._template = template_of(folder)
-        self._marks = _MARKS.search(self._template) is not None
 
     def encode(self, prompt: Messages, answer: Messages, where: str) -> Answered:
         """Encode a chat; the assistant's turns in ``answer`` are learned.  ``where`` names it in errors."""
@@ -51,7 +40,7 @@ class ChatTemplate:
 
         turns = [*prompt, *answer]
         self._check_roles(turns, where)
-        if self._marks:
+        if _MARKS.search(self._template):
             marked = self._applied(turns, where, return_dict=True, return_assistant_tokens_mask=True)
             whole, learned = marked["input_ids"], [bool(mark) for mark in marked["assistant_masks"]]
             start = self._length(prompt, whole, where)
@@ -64,8 +53,7 @@ class ChatTemplate:
                     first = self._length(turns[:place], whole, where, add_generation_prompt=True)
                     last = self._length(turns[: place + 1], whole, where)
                     learned[first:last] = [True] * (last - first)
-        first = learned.index(True) if True in learned else len(whole)
-        return Answered(whole[:first], whole[first:], learned[first:])
+        return Answered(whole, learned)
 
     def _length(self, turns: Messages, whole: list[int], where: str, **settings: Any) -> int:
         """Return how many of the tokens of a whole chat belong to its first turns."""
@@ -83,8 +71,9 @@ class ChatTemplate:
         for place, turn in enumerate(turns):
             if turn["role"] not in self._roles:
                 self._roles.add(turn["role"])
-                others = [*turns[:place], *turns[place + 1 :]]
-                if others and self._tokens(turns, where) == self._tokens(others, where):
+                others = [*turns]
+                others[place] = {**turn, "content": turn["content"] + "x"}
+                if self._tokens(turns, where) == self._tokens(others, where):
                     raise InvalidInput(
                         f"{where}: the chat template leaves out turn {place + 1}: it does not know the role. "
                         "Usual roles are system, user and assistant."

@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -24,7 +24,7 @@ from tacit.pretrained.finding import ModelFolder
 from tacit.recipes import LORA_RANK, lora_targets
 from tacit.runs.config import Config
 from tacit.runs.init import OF_PEOPLE, PROMISE, Facts, written
-from tacit.runs.kinds.chats import ChatTemplate, template_of
+from tacit.runs.kinds.chats import ChatTemplate
 from tacit.runs.kinds.source import (
     Kind,
     Piece,
@@ -172,8 +172,6 @@ class Documents(Source):
                 "learned in comparison with a public model. Add model.safetensors, best of a model "
                 "that was tuned to answer."
             )
-        if data.messages is not None:
-            template_of(folder)
         if lora.rank is not None and not folder.has_weights:
             raise InvalidInput(
                 f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
@@ -187,53 +185,40 @@ class Documents(Source):
 
     @classmethod
     def load(cls, config: Config, progress: Progress) -> Dataset:
-        from tacit.datasets import Cutting, load_documents
-        from tacit.datasets.text import Fields, answered_of, load_examples
+        from tacit.datasets.text import Cutting, Fields, answered_of, load_examples, pair_of
 
         section, tokens = config.data, tokens_of(str(config.model.huggingface))
-        path, length = Path(str(section.corpus)), section.sequence_length or 2
+        path, form = Path(str(section.corpus)), section.fields
         several = section.rows_per_user is not None
-        common: dict[str, Any] = {
-            "vocabulary": tokens.vocabulary,
-            "several": several,
-            "test_fraction": section.test_fraction,
-            "test_path": None if section.test_corpus is None else Path(section.test_corpus),
-            "unit": config.privacy.unit,
-        }
+        cutting = Cutting(section.sequence_length or 2, section.documents or "first", tokens.padding)
         if section.text is not None:
-            return load_documents(
-                path,
-                text=section.text,
-                encode=tokens.encode,
-                spelling=tokens.spelling,
-                cutting=Cutting(length, section.documents or "first", tokens.padding),
-                user=section.user,
-                date=section.date,
-                **common,
-            )
-        encode, form = encoder_of(section.fields, tokens), section.fields
+            content: str | tuple[str, ...] = section.text
+            source = cutting.describe(path)
+            make = partial(pair_of, encode=tokens.encode, cutting=cutting, several=several)
+        else:
+            content = tuple(form.values())
+            source = f"examples in {path.name} ({', '.join(form)}): at most {cutting.length} tokens of each"
+            make = partial(answered_of, encode=encoder_of(form, tokens), cutting=cutting, several=several)
         return load_examples(
             path,
-            Fields(tuple(form.values()), section.user, section.date),
-            lambda examples, name: answered_of(
-                examples, encode, length, tokens.padding, name, several=several
-            ),
-            source=f"examples in {path.name} ({', '.join(form)}): at most {length} tokens of each",
-            **common,
+            Fields(content, section.user, section.date),
+            make,
+            source=source,
+            vocabulary=tokens.vocabulary,
+            spelling=tokens.spelling,
+            several=several,
+            test_fraction=section.test_fraction,
+            test_path=None if section.test_corpus is None else Path(section.test_corpus),
+            unit=config.privacy.unit,
         )
 
 
 def _check_records(config: Config) -> None:
     data, unit = config.data, config.privacy.unit
-    if not data.fields:
-        raise InvalidInput(
-            "[data] text is missing: name the field of a line, or the column, that holds a document's text; "
-            f"or the fields of an example. There are {FORMS_IN_WORDS}."
-        )
     if tuple(data.fields) not in FORMS:
         raise InvalidInput(
-            f"[data] {in_run_file(data.fields)} do not belong together. There are {FORMS_IN_WORDS}. Set "
-            "those of one form."
+            f"[data] must name the fields of one form: {FORMS_IN_WORDS}. It names "
+            f"{in_run_file(data.fields) or 'none'}. Correct the keys, or add those that are missing."
         )
     for name, purpose in (
         ("sequence_length", "set how many tokens a record has, a public number."),
@@ -285,11 +270,8 @@ def encoder_of(fields: Mapping[str, str], tokens: Tokens) -> Callable[[Document]
 
     def encode(example: Document) -> Sequence[Answered]:
         parts = dict(zip(fields, example.parts, strict=True))
-        if "messages" in parts:
-            parts |= {"prompt": [], "completion": parts["messages"]}
-        answers = [parts[key] for key in ("completion", "chosen", "rejected") if key in parts]
-        prompt = parts.get("prompt", [])
-        if isinstance(answers[0], list) and "prompt" not in fields and "chosen" in fields:
+        prompt, answers = parts.pop("prompt", []), [*parts.values()]
+        if "prompt" not in fields and len(answers) > 1:
             same = takewhile(lambda turns: turns[0] == turns[1], zip(*answers, strict=False))
             prompt = [turn for turn, _ in same]
             answers = [answer[len(prompt) :] for answer in answers]
@@ -367,11 +349,11 @@ class Tokens:
         rest = self._ids(completion, special=False)
         if self.end is not None and rest[-1:] != [self.end]:
             rest.append(self.end)
-        return Answered(start, rest, [True] * len(rest))
+        return Answered([*start, *rest], [False] * len(start) + [True] * len(rest))
 
     @cached_property
     def chats(self) -> ChatTemplate:
-        return ChatTemplate(self._folder, self.vocabulary)
+        return ChatTemplate(self._folder)
 
     def _ids(self, text: str, *, special: bool = True) -> list[int]:
         try:
@@ -435,47 +417,26 @@ def language_text(path: Path, facts: Facts) -> str:
     with suppress(InvalidInput):
         targets = lora_targets(str(config.get("model_type")))
 
-    data = [setting("jsonl", path.as_posix(), _RELATIVE)]
-    data += [setting(key, name, _ABOUT[key]) for key, name in fields.items()]
-    data.append(
-        setting("sequence_length", min(most, _LENGTH), "the most tokens of a record, a public number")
-    )
+    data: dict[str, object] = {"jsonl": path.as_posix(), **fields}
+    data["sequence_length"] = min(most, _LENGTH)
     if "text" in fields:
-        data.append(setting("documents", "first", 'the first sequence of each; "split" takes all'))
-    data.append(setting("test_fraction", facts.test_fraction, "this share of the lines tests the model"))
+        data["documents"] = "first"
+    data["test_fraction"] = facts.test_fraction
     if facts.user is not None:
-        data.append(setting("user", facts.user, "the field of the person of each line"))
-        data.append(
-            setting("rows_per_user", facts.rows_per_user or 2, "a step reads so many lines of each person")
-        )
-    sections = [
+        data |= {"user": facts.user, "rows_per_user": facts.rows_per_user or 2}
+    parts = [
         _HEAD.format(file=path.name),
-        written("data", data),
-        written("model", [setting("huggingface", facts.public_model, f"a folder; {_RELATIVE}")]),
+        written("data", [setting(key, value, _ABOUT[key]) for key, value in data.items()]),
+        written("model", [setting("huggingface", facts.public_model, f"a folder; {_ABOUT['jsonl']}")]),
     ]
     if folder is None or folder.has_weights:
         about = 'the layers to correct, such as ["q_proj", "v_proj"]'
-        lora = [
-            setting("rank", LORA_RANK),
-            setting("alpha", 4 * LORA_RANK),
-            setting("targets", targets, about),
-        ]
-        sections.append("# Without this section, all weights are trained.\n" + written("lora", lora))
-    promise = PROMISE | (OF_PEOPLE if facts.user is not None else _OF_LINES)
+        parts.append(_LORA + setting("targets", targets, about) + "\n")
+    promise = PROMISE | (_OF_LINES if facts.user is None else OF_PEOPLE)
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
-    privacy.append(setting("clipping_norm", 0.1, "the largest norm of one record's gradient"))
-    if "chosen" not in fields:
-        privacy.append(setting("loss_bound", 8.0, "losses above it count as this, in nats per token"))
-    training = [
-        setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
-        setting("steps", 100, "more steps need more noise in each; or epochs"),
-        setting("physical_batch_size", 16, "records in memory at once"),
-    ]
-    if "chosen" in fields:
-        training.append(setting("beta", 0.1, "larger: closer to the public model"))
-    optimizer = [setting("name", "adam"), setting("learning_rate", 0.002)]
-    sections += [written("privacy", privacy), written("optimizer", optimizer), written("training", training)]
-    return "\n".join(sections)
+    bound = 2.0 if "chosen" in fields else 8.0
+    privacy.append(setting("loss_bound", bound, "a loss above it counts as this, in the noisy training loss"))
+    return "\n".join([*parts, written("privacy", privacy) + _TRAINING])
 
 
 _HEAD = """\
@@ -484,16 +445,38 @@ _HEAD = """\
 # Everything here is public. The names of fields were read from the first line of the file: they become public
 # with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the data.
 """
-_RELATIVE = "relative to the folder where you run tacit"
 _LENGTH = 512
 _ABOUT = {
+    "jsonl": "relative to the folder where you run tacit",
     "text": "the field of a document's text",
     "prompt": "the field of what the model gets",
     "completion": "the field of the answer, which alone is learned",
     "messages": "the field of a chat; the assistant's turns are learned",
     "chosen": "the field of the better answer",
     "rejected": "the field of the worse answer",
+    "sequence_length": "the most tokens of a record, a public number",
+    "documents": 'the first sequence of each; "split" takes all',
+    "test_fraction": "this share of the lines tests the model",
+    "user": "the field of the person of each line",
+    "rows_per_user": "a step reads so many lines of each person",
 }
+_LORA = f"""\
+[lora]                            # without this section, all weights are trained
+rank = {LORA_RANK}
+alpha = {4 * LORA_RANK}
+"""
+_TRAINING = """\
+clipping_norm = 0.1               # the largest norm of one record's gradient
+
+[optimizer]
+name = "adam"
+learning_rate = 0.002
+
+[training]
+batch_size = "auto"               # a twentieth of the records, but at least 256; or a number
+steps = 100                       # more steps need more noise in each; or epochs
+physical_batch_size = 16          # records in memory at once
+"""
 _OF_LINES = {
     "unit": 'what one line is, such as "chat"; one of them is protected',
     "adjacency": '"add-remove" hides whether a line is there, "replace-one" what it says',
