@@ -347,7 +347,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a record": (["--prompts", "{files}/record.jsonl"], "Prompts must be public"),
     "no JSON": (["--prompts", "{files}/broken.jsonl"], "line 1 of .* is no JSON object"),
     "half a character": (["--prompts", "{files}/half.jsonl"], "half of a surrogate pair"),
-    "a role that the template refuses": (["--prompts", "{files}/roles.jsonl"], "refuses prompt 1"),
+    "a role that the template refuses": (
+        ["--prompts", "{files}/roles.jsonl"],
+        "prompt 1: the chat template refuses",
+    ),
     "an answered chat": (["--prompts", "{files}/answered.jsonl"], "last is not the assistant's"),
     "messages without roles": (["--prompts", "{files}/strings.jsonl"], '"messages" must be a list'),
     "content in parts": (["--prompts", "{files}/parts.jsonl"], "something else than a text"),

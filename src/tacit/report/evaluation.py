@@ -206,6 +206,8 @@ def evaluation_page(data: Data, *, title: str) -> str:
     constant, axes = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in axes.items()}
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
+    if "public_model" in data:
+        facts["perplexity"] = _perplexity
     if "by_column" in data:
         facts["panels"] = [_panels(one) for one in panels_of(data["by_column"])]
     return page("evaluation.html", f"How good {title} is", **data, **facts)
@@ -283,6 +285,14 @@ def _figures(data: Data) -> list[str]:
         losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
         rows.append((f"test loss {per}, nats", *losses))
         rows.append((f"perplexity {per}", _perplexity(losses[0]), _perplexity(losses[1])))
+    if "public_model" in data:
+        public = data["public_model"]
+        others = (public["score"], public["loss"], _perplexity(public["loss"]))
+        cells = [
+            (name, figure(one), figure(other), figure(two))
+            for (name, one, two), other in zip(rows, others, strict=True)
+        ]
+        return _table(("", "model", "public model", "constant"), cells)
     other = "public model" if "pairs" in data else "constant"
     return _table(("", "model", other), [(name, figure(one), figure(two)) for name, one, two in rows])
 

@@ -265,7 +265,7 @@ _ONLY_DOCUMENTS = ("test_jsonl", "test_parquet", "documents", *(key for key in F
 # are recognised by digests, not by their paths, and the resume state holds the ledger.
 _FREE = (
     "notes", "run.out", "run.rows", "run.checkpoint_every", "run.tensorboard",
-    "run.mlflow", "run.wandb",
+    "run.mlflow", "run.wandb", "run.prompts",
     "data.folder", "data.table", "data.test_table", "data.images",
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until", "model.huggingface", "model.encoder",
@@ -418,6 +418,7 @@ class Config(Section):
         if not self.pretrained:
             keys += ["[data] sequence_length"] if self.data.sequence_length is not None else []
             keys += ["[lora]"] if self.lora.model_fields_set else []
+        keys += ["[run] prompts"] if self.run.prompts else []
         if keys and self.data.corpus is None:
             raise InvalidInput(
                 f"{keys[0]} is only for language models: [model] huggingface with [data] jsonl or parquet. "

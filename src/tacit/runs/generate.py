@@ -22,7 +22,7 @@ from typing import Any, final
 from filelock import FileLock, Timeout
 
 from tacit.columns.tables import is_json, lines_of_json
-from tacit.errors import InvalidInput, check_integer, check_real, needed, reason_of
+from tacit.errors import InvalidInput, check_integer, check_real, reason_of
 from tacit.files import write_atomically
 from tacit.pretrained.finding import SAFETENSORS, ModelFolder, file_digest
 from tacit.report.verification import check_fields, read_json, read_statement
@@ -242,12 +242,10 @@ def write_texts(wanted: Generation, progress: Callable[[int], None] = lambda _do
 def _encoded(wanted: Generation, tokens: Tokens) -> list[list[int]]:
     """Return the tokens of each prompt, and refuse those after which no token fits."""
     places = wanted.config.data.sequence_length or 0
-    chat = _chat_of(wanted.folder) if any("messages" in prompt for prompt in wanted.prompts) else None
     found = []
     for number, prompt in enumerate(wanted.prompts, 1):
         if "messages" in prompt:
-            assert chat is not None, "as the prompts have messages"
-            row = _in_template(chat, prompt["messages"], number)
+            row = tokens.chats.begin(prompt["messages"], f"prompt {number:,}")
         else:
             row = tokens.begin(prompt.get("prompt", ""))
         if not row:
@@ -263,29 +261,6 @@ def _encoded(wanted: Generation, tokens: Tokens) -> list[list[int]]:
             )
         found.append(row)
     return found
-
-
-def _chat_of(folder: ModelFolder) -> Any:
-    """Return the tokenizer of transformers, which applies the chat template."""
-    transformers = needed("transformers", "transformers", "a chat template")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder.path, local_files_only=True)
-    if tokenizer.chat_template is None:
-        raise InvalidInput(
-            f'the tokenizer in {folder.path} has no chat template, which prompts with "messages" need. Save '
-            'one there as chat_template.jinja, or write each prompt as a text, in the field "prompt".'
-        )
-    return tokenizer
-
-
-def _in_template(chat: Any, messages: object, number: int) -> list[int]:
-    try:
-        tokens = chat.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except Exception as problem:  # noqa: BLE001  # templates raise what they like, with the message's text
-        raise InvalidInput(
-            f"the chat template of the tokenizer refuses prompt {number:,} ({type(problem).__name__}). It "
-            "may not know a role, or the order of the roles. Change the prompt."
-        ) from None
-    return [int(token) for token in tokens]
 
 
 @contextmanager
@@ -338,7 +313,9 @@ def _writer(
             f"not fit. Shorten the prompt, or take a smaller --max-new-tokens."
         )
     if wanted.config.lora.rank is not None:
-        begin_from(wanted.run / BASE, facts_of(wanted.folder), str(wanted.folder.path), resumed=True)
+        begin_from(
+            wanted.run / BASE, facts_of(wanted.config, wanted.folder), str(wanted.folder.path), resumed=True
+        )
     network = trained_network(wanted.config, wanted.run, wanted.device)
     stop = stops_of(network, tokens.end)
 

@@ -14,7 +14,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -30,15 +31,23 @@ from tacit.pretrained.finding import TOKENIZER_FILES, ModelFolder
 from tacit.pretrained.networks import config_of, load_network, refuse_lacking, said_plainly, without_bars
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
+from tacit.rounding import finite
+from tacit.runs.completing import complete, stops_of
 from tacit.runs.config import Config
-from tacit.runs.kinds.texts import BASE
+from tacit.runs.kinds.texts import BASE, Tokens
 from tacit.runs.model import Learner, begin_from, device_of
 from tacit.runs.sections import LoraSection, ModelSection
-from tacit.training.evaluation import Evaluation, answer_probabilities, evaluate_pairs, evaluation_mode
+from tacit.training.evaluation import (
+    Evaluation,
+    answer_probabilities,
+    evaluate_pairs,
+    evaluation_mode,
+)
 
 transformers = needed("transformers", "transformers", "[model] huggingface")
 
 _MOST_LISTED = 8
+_COMPLETION = 48  # tokens that the evaluation shows
 
 
 def build_language_model(model: ModelSection, lora: LoraSection, length: int) -> nn.Module:
@@ -155,14 +164,18 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     return adapted
 
 
-def facts_of(base: ModelFolder) -> dict[str, Any]:
+def facts_of(config: Config, folder: ModelFolder) -> dict[str, Any]:
     """Return what a run states of its base model."""
-    return {
-        "folder": base.path.resolve().name,
-        "model_type": str(base.config["model_type"]),
-        "weights_sha256": base.weights_digest(),
-        "tokenizer_sha256": base.tokenizer_digest(),
+    facts = {
+        "folder": folder.path.resolve().name,
+        "model_type": str(folder.config["model_type"]),
+        "weights_sha256": folder.weights_digest(),
+        "tokenizer_sha256": folder.tokenizer_digest(),
     }
+    template = folder.chat_template
+    if template is not None and config.data.text is None:
+        facts["chat_template_sha256"] = sha256(template.encode()).hexdigest()
+    return facts
 
 
 _NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
@@ -178,11 +191,7 @@ class LanguageModel(Learner):
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        base = facts_of(self._folder)
-        template = self._folder.chat_template
-        if template is not None and self.config.data.text is None:
-            base["chat_template_sha256"] = sha256(template.encode()).hexdigest()
-        return base
+        return facts_of(self.config, self._folder)
 
     @property
     def _length(self) -> int:
@@ -197,6 +206,75 @@ class LanguageModel(Learner):
 
     def check(self, model: nn.Module) -> None:
         check_language_model(model, self.data)
+        self._encoded_prompts()  # raises if one is too long
+
+    def compared(self, model: nn.Module, *, exact: bool) -> dict[str, Any]:
+        prompts, found = self.config.run.prompts, dict[str, Any]()
+        scored = (
+            exact and self._folder.has_weights and self.config.data.chosen is None
+        )  # pairs are compared already
+        if not prompts and not scored:
+            return found
+        own = self._completions(model)
+        with self._public(model) as public:
+            if public is not None and scored:
+                evaluation = self.evaluate(public)
+                found["public_model"] = {"score": finite(evaluation.score), "loss": finite(evaluation.loss)}
+            others = [None] * len(prompts) if public is None else self._completions(public)
+        if prompts:
+            found["completions"] = [
+                {"prompt": prompt, "model": one, "public_model": other}
+                for prompt, one, other in zip(prompts, own, others, strict=True)
+            ]
+        return found
+
+    @contextmanager
+    def _public(self, model: Any) -> Iterator[nn.Module | None]:
+        """Yield the public model that the run began with; None if it began with random weights."""
+        if self.adapter:
+            with model.disable_adapter():
+                yield model
+        elif self._folder.has_weights:
+            yield self.build().to(next(model.parameters()).device)
+        else:
+            yield None
+
+    def _completions(self, model: nn.Module) -> list[str]:
+        """Return the most likely continuation of each prompt, token by token."""
+        prompts = self._encoded_prompts()
+        if not prompts:
+            return []
+        network, tokens = network_of(model), self._tokens
+        room = self._length - max(map(len, prompts))
+        written = complete(
+            network,
+            prompts,
+            stop=stops_of(network, tokens.end),
+            padding=tokens.padding,
+            longest=min(_COMPLETION, room),
+        )
+        return [tokens.decode(row) for row in written]
+
+    @cached_property
+    def _tokens(self) -> Tokens:
+        return Tokens(self._folder)
+
+    def _encoded_prompts(self) -> list[list[int]]:
+        data, prompts = self.config.data, []
+        as_chats = data.messages is not None or (data.chosen is not None and data.prompt is None)
+        for number, prompt in enumerate(self.config.run.prompts, 1):
+            where = f"[run] prompts: prompt {number}"
+            if as_chats:
+                row = self._tokens.chats.begin([{"role": "user", "content": prompt}], where)
+            else:
+                row = self._tokens.begin(prompt)
+            if not 0 < len(row) < self._length:
+                raise InvalidInput(
+                    f"{where} has {len(row)} tokens, and a record has {self._length}. Take one of at least "
+                    "one token, after which one more fits."
+                )
+            prompts.append(row)
+        return prompts
 
     @cached_property
     def _public_probabilities(self) -> Tensor:

@@ -449,6 +449,13 @@ class Learner(ABC):
         test = task.evaluated(self.data.test)
         return task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
 
+    def compared(self, model: nn.Module, *, exact: bool) -> dict[str, Any]:
+        """Return figures of the public model that the run began with, for the evaluation.
+
+        Only with ``exact`` may they depend on the test records.
+        """
+        return {}
+
     @abstractmethod
     def stated(self, model: nn.Module) -> dict[str, Any]:
         """Return arguments of ``make_statement`` about the model, including ``notes``."""

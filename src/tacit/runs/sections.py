@@ -346,7 +346,11 @@ class LedgerSection(Section):
 
 
 class RunSection(Section):
-    """The output of the run, and how often it is written."""
+    """The output of the run, and how often it is written.
+
+    ``prompts`` are up to ten public texts.  The evaluation of a language model shows how the model and the
+    public one that it began with continue them.
+    """
 
     out: str | None = None
     rows: _Count = 20
@@ -355,6 +359,7 @@ class RunSection(Section):
     mlflow: bool = False
     wandb: bool = False
     device: str = "cpu"
+    prompts: list[str] = Field(default_factory=list, max_length=10)
 
 
 _MODELS = ("name", "factory", "huggingface", "encoder")

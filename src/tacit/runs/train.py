@@ -328,6 +328,7 @@ class Run:
             private=session.private,
             loss_remark=session.falling.said(),
         )
+        figures |= self.result.compared(model, exact=evaluation.interval is None)
         facts = replace(self.result.card_facts(statement), statements=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)

@@ -55,6 +55,11 @@ class ChatTemplate:
                     learned[first:last] = [True] * (last - first)
         return Answered(whole, learned)
 
+    def begin(self, turns: Messages, where: str) -> list[int]:
+        """Encode a chat up to the beginning of the assistant's next turn."""
+        self._check_roles(turns, where)
+        return self._tokens(turns, where, add_generation_prompt=True)
+
     def _length(self, turns: Messages, whole: list[int], where: str, **settings: Any) -> int:
         """Return how many of the tokens of a whole chat belong to its first turns."""
         beginning = self._tokens(turns, where, **settings)
