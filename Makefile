@@ -64,6 +64,7 @@ bench: install  ## time and memory of a private step and of a batch, beside peer
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench_step.py
 	$(BIN)/python benchmarks/bench_loader.py
+	$(BIN)/python benchmarks/bench_lengths.py
 	$(BIN)/python docs/build.py
 
 bench-gpu: install  ## the same on a CUDA device, with the PyTorch build that is in .venv

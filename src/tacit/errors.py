@@ -21,8 +21,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, get_type_hints
@@ -268,6 +269,30 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
             return value
     allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     raise InvalidInput(f"must be {allowed}", argument=name, value=value, why=why)
+
+
+def check_lengths(name: str, lengths: Sequence[object]) -> tuple[int, ...]:
+    """Return public lengths of records, if they are integers above 0 in ascending order."""
+    checked = tuple(check_integer(name, length, low=1) for length in lengths)
+    if not checked or any(one >= two for one, two in pairwise(checked)):
+        raise InvalidInput(
+            "must be lengths in ascending order", argument=name, value=list(lengths), fix="Name each once."
+        )
+    return checked
+
+
+def check_shares(name: str, shares: Sequence[object] | None, count: int) -> tuple[float, ...]:
+    """Return ``count`` shares, by default equal ones, if they are above 0 and add up to 1."""
+    if shares is None:
+        return (1 / count,) * count
+    checked = tuple(check_real(name, share, low=0, open_low=True) for share in shares)
+    if len(checked) != count or not math.isclose(math.fsum(checked), 1, abs_tol=1e-3):
+        raise InvalidInput(
+            f"must be {count} numbers that add up to 1, one for each length",
+            argument=name,
+            value=list(shares),
+        )
+    return checked
 
 
 def check_probability(name: str, value: object) -> float:

@@ -29,7 +29,7 @@ from made import weights
 from torch import Tensor
 from transformers import TrainerCallback
 
-from tacit import Plan, PrivateSession
+from tacit import Plan, PrivateSession, collate
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.integrations.loops import SessionStates, SteppedBySession, ticket_loader, ticket_of
 from tacit.integrations.transformers import PrivateTrainer, training_arguments
@@ -321,3 +321,21 @@ def test_a_trainer_of_ones_own_is_refused() -> None:
         class Mine(PrivateTrainer):  # type: ignore[misc]
             def compute_loss(self, *arguments: Any) -> Any:
                 """A loss that no step would use."""
+
+
+def test_a_collator_may_have_several_lengths(tmp_path: Path) -> None:
+    """The weights are those of one length, up to rounding."""
+    length = TOKENS.shape[1]
+    cut = [{name: part[: 1 + i % length] for name, part in row.items()} for i, row in enumerate(rows(TOKENS))]
+    found = []
+    for lengths in (length, (2, length)):
+        pad = collate.pad(length=dict.fromkeys(cut[0], lengths), value={"labels": -100})
+        folder = tmp_path / str(lengths)
+        trained = trainer(folder, train_dataset=cut, data_collator=pad, save_strategy="no")
+        for module in trained.model.modules():  # a record's draws depend on the physical batches
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        assert (trained.session._run.lengths is None) == (lengths == length)
+        trained.train()
+        found.append(weights(trained.session))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)

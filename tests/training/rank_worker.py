@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.clipping import AdaptiveClipping
+from tacit.collate import pad
 from tacit.correlation import BLT, Banded
 from tacit.ledger import Ledger
 from tacit.noise.gaussian import StepNoise
@@ -68,6 +69,11 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x.flatten(1)), y, reduction="none")
 
 
+def padded_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the losses of records that may be shorter."""
+    return losses(model, F.pad(x, (0, D - x.shape[1])), y)
+
+
 class Items(torch.utils.data.Dataset[Any]):
     """Gives the same records one by one; reading ``broken`` fails."""
 
@@ -103,6 +109,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "audited": {"audit": AuditSlots(8)},
     "reference": {"engine": "reference"},
     "workers": {"items": True, "workers": 1},
+    "lengths": {"loss": padded_losses, "collate": pad(length={0: (2, D)}), "short": True},
 }
 
 
@@ -118,6 +125,9 @@ def session(
     net = nn.Sequential(nn.Linear(size, width), nn.Tanh(), nn.Linear(width, CLASSES)).to(
         getattr(torch, dtype)
     )
+    if settings.pop("short", False):
+        x, y = data()
+        settings["records"] = (x * (torch.arange(N) % 3 > 0)[:, None].where(torch.arange(D) > 1, True), y)
     records: Any = Items() if settings.pop("items", False) else data(shape)
     if (users := settings.pop("owners", None)) is not None:
         records = UserRecords(records, np.arange(N) % users, rows_per_user=2)
@@ -129,7 +139,7 @@ def session(
         settings.pop("optimizer", lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9))(net.parameters()),
         settings.pop("records", records),
         the_plan,
-        loss=losses,
+        loss=settings.pop("loss", losses),
         ranks=settings.pop("given", ranks),
         generator=seeded_generator(8 + ranks.rank),
         **settings,

@@ -122,7 +122,13 @@ def test_two_ranks_go_on_with_the_next_days_of_a_stream(pool: Pool, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("dtype", "kind"),
-    [("float32", "arrays"), ("float64", "arrays"), ("float32", "correlated"), ("float32", "stream")],
+    [
+        ("float32", "arrays"),
+        ("float64", "arrays"),
+        ("float32", "correlated"),
+        ("float32", "stream"),
+        ("float32", "lengths"),
+    ],
 )
 def test_replicas_are_equal_to_the_last_bit_and_a_resumed_run_too(
     pool: Pool, dtype: str, kind: str, tmp_path: Path

@@ -259,7 +259,7 @@ class GradientEngine(ABC):
         self._judged = [
             (name, module) for name, module in model.named_modules() if model_checks.can_mix(module)
         ]
-        self._tried: set[tuple[bool, ...]] = set()  # training flags for which a pass of zeros was run
+        self._tried: set[object] = set()  # training flags and shapes for which a pass of zeros was run
         self._writes = Writes(self._survey.parameters)
         self.expected: int | None = None
         """The public number of records of a batch, which decides the number of passes; None: the batch's."""
@@ -316,12 +316,13 @@ class GradientEngine(ABC):
         return RawStatistics(norms, losses, thresholds, present)
 
     def _try_zeros(self, batch: tuple[Tensor, ...]) -> None:
-        """Run model and loss on synthetic records, once for each combination of training flags.
+        """Run model and loss on synthetic records, once for each shape and combination of training flags.
 
         State that is created at the first use is created in the first of these passes, from zeros, and so
         contains no data.
         """
-        if self._survey.flags in self._tried:
+        key = self._survey.flags, *((t.shape[1:], t.dtype) for t in batch)
+        if key in self._tried:
             return
         # the shapes of the batch, with a public number of records
         n = len(batch[0]) // self.views if self.expected is None else self.expected
@@ -351,7 +352,7 @@ class GradientEngine(ABC):
         versions_before = self._writes.versions()
         check_records(self.model, self.per_example_loss, like, self.views, self._losses_alone)
         self._writes.allow(self.model, first, self._writes.since(versions_before))
-        self._tried.add(self._survey.flags)
+        self._tried.add(key)
 
     def _first_pass(self, zeros: tuple[Tensor, ...]) -> Tensor:
         """Return the losses of ``zeros``, the first records that model and loss see."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from tacit.audits import plan_with_room
 from tacit.audits.attacks import Canary
+from tacit.collate import Pad
 from tacit.datasets import Dataset
-from tacit.datasets.text import check_users
-from tacit.errors import InvalidInput, PrivacyRefusal, TacitError
+from tacit.datasets.text import PADDING, check_users
+from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, check_shares
 from tacit.ledger import Ledger
 from tacit.models.additive import InPhases
 from tacit.noise.generator import Generator
@@ -22,6 +23,7 @@ from tacit.runs.canaries import draw_canaries, with_canaries
 from tacit.runs.checks import check_ledger
 from tacit.runs.config import Config
 from tacit.runs.kinds import Progress, prepared_data, silent
+from tacit.runs.kinds.texts import tokens_of
 from tacit.runs.learners import learner_of, new_model
 from tacit.runs.model import device_of, in_training, new_optimizer, training_loss
 from tacit.runs.plan import make_plan
@@ -29,6 +31,7 @@ from tacit.runs.sections import LedgerSection, TrainingSection
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.by_record import FlipAndCrop
 from tacit.training.charges import StepCharges, register
+from tacit.training.lengths import Lengths
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Data, Records, as_records
 from tacit.training.session import PrivateSession
@@ -115,6 +118,7 @@ def session_on(
         in_order_of_dates(config, data, records_of(config, data)) if records is None else records,
         plan,
         loss=training_loss(config, model, data),
+        collate=_of_several_lengths(config),
         engine=config.training.engine,
         physical_batch_size=config.training.physical_batch_size,
         augmentation=_augmentation(config.training, data.input_shape),
@@ -128,6 +132,17 @@ def session_on(
     if config.pretrained and data.classes:
         session.falling.start = math.log(len(data.classes))  # the loss of a head that starts at zero
     return session
+
+
+def _of_several_lengths(config: Config) -> Pad | None:
+    """Return the lengths of records that are padded already, in inputs and targets; None if there is one."""
+    section = config.data
+    if not section.lengths:
+        return None
+    padding = tokens_of(str(config.model.huggingface)).padding
+    lengths = dict.fromkeys((0, 1), tuple(section.lengths))
+    shares = check_shares("[data] shares", section.shares, len(section.lengths))
+    return Pad({}, {}, Lengths(lengths, {0: padding, 1: PADDING}, shares, axis=-1))
 
 
 def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndCrop | None:
@@ -210,15 +225,17 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         )
 
 
-def records_of(config: Config, data: Dataset) -> Data | UserRecords:
+def records_of(config: Config, data: Dataset) -> Data | Records | UserRecords:
+    # padded already, so that the session's collate function need not read them one by one
+    train = as_records(data.train) if config.data.lengths else data.train
     if data.owners is None:
-        return data.train
+        return train
     if config.data.rows_per_user is None:
         for owners, name in ((data.owners, "training"), (data.test_owners, "testing")):
             numbered(owners)  # raises if a row names no person
             check_users(owners or (), name, table=config.data.table is not None)
-        return data.train
-    return UserRecords(data.train, data.owners, rows_per_user=config.data.rows_per_user)
+        return train
+    return UserRecords(train, data.owners, rows_per_user=config.data.rows_per_user)
 
 
 def owned_by(config: Config) -> str | None:
@@ -253,8 +270,8 @@ def owners_line(config: Config, data: Dataset) -> tuple[str, ...]:
 
 
 def in_order_of_dates(
-    config: Config, data: Dataset, records: Data | UserRecords
-) -> Data | UserRecords | DatedRecords:
+    config: Config, data: Dataset, records: Data | Records | UserRecords
+) -> Data | Records | UserRecords | DatedRecords:
     section = config.data
     if data.dates is None:
         return records
@@ -323,6 +340,12 @@ def notes_on(
     """
     slots, ranks = config.audit.slots, session.ranks.ranks
     lines = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
+    if config.data.lengths:
+        lengths = ", ".join(map(str, config.data.lengths))
+        lines.append(
+            f"records are padded to the smallest of {lengths} tokens that holds them; how many passes a step "
+            "takes for each is public, by declared shares"
+        )
     if slots:
         lines.append(f"{slots} audit slots: canary records without data were planted for half of them")
     if canaries:

@@ -12,7 +12,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.columns.examples import FIELDS
-from tacit.errors import InvalidInput, MissingExtra, check_in
+from tacit.errors import InvalidInput, MissingExtra, check_in, check_lengths, check_shares
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -72,6 +72,11 @@ class DataSection(Section):
     line: ``prompt`` and ``completion``; ``messages``, a chat, of which the assistant's turns are learned; or
     ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.
 
+    ``lengths``, in place of ``sequence_length``, are several lengths in
+    ascending order, such as [64, 128, 256, 512]: each record is computed at the smallest that holds it.
+    ``shares`` are the expected shares of records of each, from public knowledge; by default they are equal.
+    Wrong shares change only time and memory.
+
     Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
     are relative to the current folder.
     """
@@ -107,6 +112,8 @@ class DataSection(Section):
     too_often: Literal["refuse", "skip"] = "refuse"
     draw: Literal["users", "rows"] = "users"
     sequence_length: Annotated[int, Field(ge=2)] | None = None
+    lengths: list[int] = Field(default_factory=list)
+    shares: list[float] | None = None
     documents: Literal["first", "split"] | None = None
     test_fraction: float | None = None
     features: Literal["raw", "scattering", "pictures"] = "raw"
@@ -136,6 +143,30 @@ class DataSection(Section):
             return data
         names = {"jsonl": "table", "test_jsonl": "test_table"}
         return {names.get(name, name): value for name, value in data.items()}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_last_length(cls, data: Any) -> Any:
+        """Let the last of several lengths be the length of a record."""
+        lengths = data.get("lengths") if isinstance(data, dict) else None
+        return {"sequence_length": lengths[-1], **data} if isinstance(lengths, list) and lengths else data
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if not self.lengths:
+            if self.shares is not None:
+                raise InvalidInput("[data] shares need [data] lengths. Name these, or leave shares out.")
+            return self
+        check_lengths("[data] lengths", self.lengths)
+        check_shares("[data] shares", self.shares, len(self.lengths))
+        if self.corpus is None:
+            raise InvalidInput("[data] lengths are for documents, jsonl or parquet. Leave them out.")
+        if self.sequence_length != self.lengths[-1]:
+            raise InvalidInput(
+                f"[data] sequence_length is {self.sequence_length}, and the last of lengths is "
+                f"{self.lengths[-1]}. Leave sequence_length out."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

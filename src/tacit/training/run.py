@@ -6,8 +6,9 @@ import json
 import math
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -31,6 +32,7 @@ from tacit.training.audit_slots import AuditSlots, Planted, WithCanaries
 from tacit.training.by_record import Augmentation, check_by_record, check_items
 from tacit.training.charges import Payment, StepCharges
 from tacit.training.correlated import CorrelatedNoise
+from tacit.training.lengths import lengths_of
 from tacit.training.part import Part
 from tacit.training.progress import Falling, Progress
 from tacit.training.ranks import Alone, Layout, Ranks, Together, check_one_process
@@ -191,7 +193,10 @@ def make_engine(
 
 @final
 class FirstRecords(Part):
-    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records."""
+    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records.
+
+    ``check_padding`` gets tensors of the shapes and types of records; None if they have one length.
+    """
 
     def __init__(
         self,
@@ -199,15 +204,18 @@ class FirstRecords(Part):
         items: DatasetRecords | None,
         loss: PerExampleLoss,
         augmentation: Augmentation | None,
+        check_padding: Callable[[tuple[Tensor, ...]], None] | None,
         views: int,
         ranks: Ranks,
     ) -> None:
         self._records, self._items, self._loss = records, items, loss
-        self._augmentation, self._views, self._ranks = augmentation, views, ranks
+        self._augmentation, self._check_padding = augmentation, check_padding
+        self._views, self._ranks = views, ranks
 
     def before(self, step: int, indices: Indices) -> None:
         drawn = isinstance(self._records, DrawnRecords)
-        if drawn or self._items is not None or self._augmentation is not None:
+        waiting = (self._items, self._augmentation, self._check_padding)
+        if drawn or any(one is not None for one in waiting):
             self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
 
     def _check(self, step: int, real: Indices) -> None:
@@ -222,6 +230,9 @@ class FirstRecords(Part):
             zeros = shape.new_zeros(()).expand(_CHECKED, *shape.shape[1:])
             check_by_record(self._augmentation, zeros, self._views)
             self._augmentation = None
+        if self._check_padding is not None:
+            self._check_padding(self._records.take(real[:0], seed=0))
+            self._check_padding = None
 
 
 @dataclass(frozen=True)
@@ -260,6 +271,12 @@ class Run:
         check_kinds(arguments)
         self.model, self.plan, self.memory = arguments.model, arguments.plan, arguments.memory
         self.augmentation, self.done, self.torn = arguments.augmentation, 0, False
+        self.lengths = lengths_of(arguments.collate)
+        if self.lengths is not None and self.augmentation is not None:
+            raise InvalidInput(
+                "several lengths do not support an augmentation: its views may fill up the padding, and a "
+                "record would no longer fit its length. Pad to one length, or leave augmentation out."
+            )
         self._ranks_are_given = arguments.ranks is not None
 
         # The model, as all ranks have it.
@@ -296,7 +313,8 @@ class Run:
         own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
         self.generator = self.ranks.share_secret(own)
 
-        self._make_engine(arguments, loss_of(loss, self.of_data, items))
+        of_tensors = loss_of(loss, self.of_data, items)
+        self._make_engine(arguments, of_tensors)
         self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
         run = weakref.proxy(self)  # workers and tries end with the session
         if arguments.workers > 0:
@@ -311,7 +329,12 @@ class Run:
                 f"the plan has {self.plan.views} views per record. Pass an augmentation to make them."
             )
         self.optimizer = GuardedOptimizer(arguments.optimizer, self.trained)
-        first = FirstRecords(self.of_data, items, loss, self.augmentation, self.plan.views, self.ranks)
+        padding = None
+        if (lengths := self.lengths) is not None:
+            padding = partial(lengths.check_padding, self.model, of_tensors, self.of_data)
+        first = FirstRecords(
+            self.of_data, items, loss, self.augmentation, padding, self.plan.views, self.ranks
+        )
         self._make_parts(arguments, code, first)
 
     def _make_engine(self, arguments: Arguments, loss: PerExampleLoss) -> None:

@@ -82,7 +82,8 @@ class PrivateSession:
             the shape of a record and ``physical_batch_size``, not from the records that are drawn.  Count
             steps by :attr:`steps_done`, not by calls.
         collate: for records of varying length: a function that turns a list of one record into a batch of
-            leading dimension 1, such as :func:`tacit.collate.pad`.
+            leading dimension 1, such as :func:`tacit.collate.pad`.  If that has several lengths, each record
+            is computed at the smallest that holds it.
         engine: "fast"; or "reference", which computes the definition, a loop over records.  It also runs
             models in which Python reads values of records, many times slower.  Its guarantee assumes that the
             loss and the model keep nothing of a record in Python.

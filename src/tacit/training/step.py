@@ -43,14 +43,17 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.engine import GradientEngine, RawStatistics
+from tacit.clipping.fast import cut
 from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import LossReport, Plan
 from tacit.sampling.samplers import Indices, TruncatedPoissonSampling
+from tacit.training.audit_slots import Planted
 from tacit.training.by_record import Augmentation, views_of
 from tacit.training.correlated import CorrelatedNoise
+from tacit.training.lengths import Lengths
 from tacit.training.part import Part
 from tacit.training.ranks import Layout, Ranks, Sums
 from tacit.training.records import Prefetcher, Records, Request
@@ -261,6 +264,8 @@ class Performed(Protocol):
     thresholds: list[float]
     generator: Generator
     physical: PhysicalBatch
+    lengths: Lengths | None
+    slots: Planted | None
     augmentation: Augmentation | None
     ranks: Ranks
     layout: Layout
@@ -293,7 +298,6 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
     buffers = draw(step) if run.correlated is None else run.correlated.begin(step, draw)
     limits = _limits(tuple(thresholds), device)
-    engine.expected = min(run.physical.at(step), _public_share(run))
     # one for all physical batches: another record would move some records to the next of them
     engine.shared_seed = generator.word(purpose=Purpose.SHARED, step=step) >> 1
     seed = _reading_seed(generator, step)
@@ -306,13 +310,13 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
     def own_share() -> tuple[float, ...]:
         raw_below, raw_loss = 0.0, 0.0
-        for part in _parts(run, step, len(indices)):
-            batch = records.take(indices[part.rows], seed=seed)
-            batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
+        for call in _calls(run, step, indices, seed):
+            batch = tuple(tensor.to(device, non_blocking=True) for tensor in call.batch)
             if augmentation is not None and uniforms is not None:
                 with without_numbers():
-                    batch = _views(batch, uniforms[part.rows].flatten(0, 1), augmentation, plan.views)
-            with _model_randomness(generator, step, part.number, device), without_numbers():
+                    batch = _views(batch, uniforms[call.rows].flatten(0, 1), augmentation, plan.views)
+            engine.expected = call.expected
+            with _model_randomness(generator, step, call.number, device), without_numbers():
                 raw = engine.add_clipped_sum(buffers, batch, None, limits, scale=scale)
 
             # The number of norms below the threshold, less half of all; and the clamped losses, centred.
@@ -339,31 +343,42 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
     The step is on records of zeros, as many as few draws exceed.  One participant is read for its shape.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
-    # Few of this rank's draws exceed this number; with a largest batch, none does.
-    share = _public_share(run)
-    largest_share = share if isinstance(plan.sampling, TruncatedPoissonSampling) else covering(share)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
     one = reader.take(indices[:1], seed=_reading_seed(run.generator, step))
-    records = math.ceil(largest_share / math.ceil(share / size))
 
     def rehearsed() -> tuple[float, ...]:
         reserve = spare([run.layout.local(p.detach()) for p in run.trained.values()], run.optimizer.optimizer)
-        batch = tuple(t.new_zeros(records * len(t), *t.shape[1:], device=device) for t in one)
-        if (augmentation := run.augmentation) is not None:
-            draws = torch.zeros(len(batch[0]), plan.views, augmentation.draws)
-            batch = _views(batch, draws, augmentation, plan.views)
         sums = {
             name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
             for name, p in engine.parameters.items()
         }
-        with _model_randomness(run.generator, step, 0, device):
-            engine.add_clipped_sum(sums, batch, None, _limits(tuple(run.thresholds), device))
+        for rows, records in _largest(run, one, size):
+            batch = tuple(t.new_zeros(records * len(t), *t.shape[1:], device=device) for t in rows)
+            if (augmentation := run.augmentation) is not None:
+                draws = torch.zeros(len(batch[0]), plan.views, augmentation.draws)
+                batch = _views(batch, draws, augmentation, plan.views)
+            with _model_randomness(run.generator, step, 0, device):
+                engine.add_clipped_sum(sums, batch, None, _limits(tuple(run.thresholds), device))
         del reserve
         return ()
 
     with run.layout.whole():
         (lacking,) = run.ranks.total(lambda: within_memory(rehearsed, 0))
     return not lacking
+
+
+def _largest(run: Performed, one: tuple[Tensor, ...], size: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """Yield ``one`` record at each length, and a number of records that few calls of the engine exceed."""
+    share, lengths = _public_share(run), run.lengths
+    if lengths is None:
+        # with a largest batch, no draw exceeds the share
+        is_truncated = isinstance(run.plan.sampling, TruncatedPoissonSampling)
+        most = share if is_truncated else covering(share)
+        yield one, math.ceil(most / math.ceil(share / size))
+        return
+    for number, (calls, expected) in enumerate(lengths.calls(share, size)):
+        rows = lengths.cut(one, run.records.template, number)
+        yield rows, math.ceil(covering(calls * expected) / calls)
 
 
 def device_of(engine: GradientEngine) -> torch.device:
@@ -397,6 +412,49 @@ def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
         end = len(own) * (position + 1) // batches
         rows = slice(ranks.rank + begin * ranks.ranks, ranks.rank + end * ranks.ranks, ranks.ranks)
         yield _Part(rows, position * ranks.ranks + ranks.rank)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of the engine: its ``batch``, and the public number of records that it expects.
+
+    ``number`` counts the calls of all ranks.  ``rows`` are those of a physical batch.
+    """
+
+    batch: tuple[Tensor, ...]
+    expected: int
+    number: int
+    rows: slice
+
+
+def _calls(run: Performed, step: int, indices: Indices, seed: int) -> Iterator[_Call]:
+    """Yield the calls of this rank: one for each physical batch, or for several lengths those of each.
+
+    Their number is public.  With several lengths, the whole share is read first and then divided by length:
+    each length would else need a call for each physical batch.
+    """
+    share, size, lengths = _public_share(run), run.physical.at(step), run.lengths
+    parts = _parts(run, step, len(indices))
+    if lengths is None:
+        for part in parts:
+            batch = run.records.take(indices[part.rows], seed=seed)
+            yield _Call(batch, min(size, share), part.number, part.rows)
+        return
+
+    by_length = []
+    for part in parts:
+        batch = run.records.take(indices[part.rows], seed=seed)
+        slots = None if run.slots is None else batch[-1]
+        by_length.append(lengths.split(batch, run.records.template, run.records.rows, slots))
+
+    # The longest first: if they do not fit in memory, or a model has no place for them, the step ends early.
+    number = run.ranks.rank
+    calls = lengths.calls(share, size)
+    for place in reversed(range(len(calls))):
+        batch = tuple(map(torch.cat, zip(*(groups[place] for groups in by_length), strict=True)))
+        for rows in cut(batch, calls[place][0], run.records.rows):
+            yield _Call(rows, calls[place][1], number, slice(0))
+            number += run.ranks.ranks
 
 
 def _public_share(run: Performed) -> int:

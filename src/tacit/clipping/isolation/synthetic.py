@@ -133,8 +133,7 @@ def check_records(
     def same(draws: bool, integers: int = 2) -> bool:
         rows = made_up(batch, views, integers)
         one, other = (losses_of(losses, rows, draws) for losses in (together, one_by_one))
-        most = _NARROW if types.narrow else _ROUNDING.get(one.dtype, _NARROW)
-        return _same(one, other, most)
+        return is_same_loss(one, other, narrow=types.narrow)
 
     try:
         is_same = same(draws=False)
@@ -244,8 +243,9 @@ class _Types(TorchFunctionMode):
         return result
 
 
-def _same(a: Tensor, b: Tensor, most: float) -> bool:
+def is_same_loss(a: Tensor, b: Tensor, *, narrow: bool = False) -> bool:
     """Return whether two tensors are equal up to rounding; non-finite values must agree exactly."""
+    most = _NARROW if narrow else _ROUNDING.get(a.dtype, _NARROW)
     return torch.allclose(a.double(), b.double(), rtol=most, atol=most * _scale(a), equal_nan=True)
 
 

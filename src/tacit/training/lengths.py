@@ -1,0 +1,130 @@
+"""Several public lengths for padded records, so that short records are not computed at the longest length.
+
+Letters: n records; K rows per record; S lengths.
+"""
+
+# **Guarantee**
+#
+# * The length of a record depends on that record alone: it is the smallest after which all is padding.
+# * The number of calls of the engine for each length follows from plan, shares and physical batch size, never
+#   from the records.  A call without records runs on zeros.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.clipping.engine import PerExampleLoss
+from tacit.clipping.isolation.randomness import WithoutDraws
+from tacit.clipping.isolation.synthetic import is_same_loss
+from tacit.errors import InvalidInput
+from tacit.training.records import Records
+from tacit.training.tensors import Template, paths_of
+
+Name: TypeAlias = str | int | None
+"""A key, for records that are mappings, or a position, for tuples; None is every part with an axis."""
+
+
+@final
+@dataclass(frozen=True)
+class Lengths:
+    """The S ascending ``lengths`` of each part, its padding ``values``, and the expected ``shares`` (S,).
+
+    ``axis`` of a batch is the one that is padded.
+    """
+
+    lengths: Mapping[Any, tuple[int, ...]]
+    values: Mapping[Any, float]
+    shares: tuple[float, ...]
+    axis: int = 1
+
+    def split(
+        self, batch: tuple[Tensor, ...], template: Template, rows: int, slots: Tensor | None = None
+    ) -> list[tuple[Tensor, ...]]:
+        """Split padded records (n * K, ...) by length; return S batches, which may be empty.
+
+        The rows of a record stay together, at the length of the longest.  A ``slots`` entry above 0 marks a
+        record whose content does not count.
+        """
+        numbers = self._numbers(batch, template)
+        if slots is not None:
+            numbers = numbers.where(slots == 0, 0)
+        numbers = numbers.view(-1, rows).amax(1).repeat_interleave(rows)
+        return [self.cut(tuple(t[numbers == s] for t in batch), template, s) for s in range(len(self.shares))]
+
+    def cut(self, batch: tuple[Tensor, ...], template: Template, number: int) -> tuple[Tensor, ...]:
+        cut = list(batch)
+        for place, of_part, _ in self._padded(batch, template):
+            cut[place] = batch[place].narrow(self.axis, 0, of_part[number]).contiguous()
+        return tuple(cut)
+
+    def calls(self, expected: int, size: int) -> list[tuple[int, int]]:
+        """Return the number of calls for each length, and the number of records that each of them expects.
+
+        ``expected`` records take part in all; ``size`` of the longest are in memory at once, and of shorter
+        ones as many more.
+        """
+        result = []
+        for number, share in enumerate(self.shares):
+            more = min(of_part[-1] // of_part[number] for of_part in self.lengths.values())
+            records = max(1, math.ceil(share * expected))
+            calls = math.ceil(records / (size * more))
+            result.append((calls, math.ceil(records / calls)))
+        return result
+
+    def check_padding(
+        self, model: nn.Module, loss: PerExampleLoss, records: Records, like: tuple[Tensor, ...]
+    ) -> None:
+        """Refuse a model whose loss on synthetic records of the shortest length changes if they are padded.
+
+        Of ``like`` only shapes and types are read.
+        """
+        device, template = next(model.parameters()).device, records.template
+        whole = tuple(t.new_ones((2, *t.shape[1:]), device=device) for t in like)
+        padded = list(whole)
+        for place, of_part, value in self._padded(whole, template):
+            padded[place] = torch.full_like(whole[place], value)
+            padded[place].narrow(self.axis, 0, of_part[0]).fill_(1)
+        draws = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        try:
+            with torch.no_grad(), draws, WithoutDraws():
+                short, long = loss(model, *self.cut(whole, template, 0)), loss(model, *padded)
+        except Exception:  # noqa: BLE001 (the user's own code may fail on ones; the engine checks it on others)
+            return
+        if not is_same_loss(short, long):
+            raise InvalidInput(
+                "a record's loss changes with its padding, and several lengths pad records differently. Mask "
+                "the padding by attention_mask, by labels of -100 there, and in means over positions; or pad "
+                "to one length."
+            )
+
+    def _numbers(self, batch: tuple[Tensor, ...], template: Template) -> Tensor:
+        """Return, for each row, the number of lengths that are too short for it."""
+        numbers = torch.zeros(len(batch[0]), dtype=torch.int64, device=batch[0].device)
+        for place, of_part, value in self._padded(batch, template):
+            is_content = batch[place] != value
+            rest = [is_content.narrow(self.axis, one, of_part[-1] - one) for one in of_part[:-1]]
+            too_short = torch.stack([part.flatten(1).any(1) for part in rest])
+            numbers = torch.maximum(numbers, too_short.sum(0))
+        return numbers
+
+    def _padded(
+        self, batch: Sequence[Tensor], template: Template
+    ) -> Iterator[tuple[int, tuple[int, ...], float]]:
+        """Yield place, lengths and padding value of the parts that are padded."""
+        for place, path in enumerate(paths_of(template)):
+            name = path[0] if path else None
+            of_part = self.lengths.get(name, self.lengths.get(None))
+            if of_part is not None and batch[place].dim() > 1:
+                yield place, of_part, self.values.get(name, self.values.get(None, 0))
+
+
+def lengths_of(collate: object) -> Lengths | None:
+    """Return the several lengths of :func:`tacit.collate.pad`, which a Trainer may have wrapped."""
+    several = getattr(getattr(collate, "data_collator", collate), "several", None)
+    return several if isinstance(several, Lengths) else None
