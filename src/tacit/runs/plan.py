@@ -121,7 +121,7 @@ def _plan(config: Config) -> Plan:
     common |= {
         "clipping": privacy.rule(),
         "batch_size": batch,
-        "sampling": sampling,
+        "sampling": "epochs" if privacy.sampling == "epochs" else sampling,
         "correlation": _correlation(config, sampling, batch),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
