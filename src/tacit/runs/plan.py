@@ -53,12 +53,18 @@ def check_comparable(name: str, config: Config) -> None:
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():
-        if value not in ("poisson", "full", "truncated-poisson", "independent"):
+        if value not in ("poisson", "epochs", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
                 f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares Poisson '
                 "samples and the full batch, with independent noise. tacit train prints the price of this "
                 "run before its first step."
             )
+
+
+def with_poisson_samples(config: Config) -> Plan:
+    """Make the plan that a run file would have with Poisson samples."""
+    privacy = config.privacy.model_copy(update={"sampling": "poisson"})
+    return make_plan(config.model_copy(update={"privacy": privacy}))
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
