@@ -166,7 +166,8 @@ def command(
     else:
         _show(advice)
         if run_file is not None and run_file.privacy.sampling == "epochs":
-            own, poisson = make_plan(run_file), with_poisson_samples(run_file)
+            own = make_plan(run_file)
+            poisson = with_poisson_samples(run_file, own)
             say(
                 f"\nThe run file takes {own.sampling.describe()}: σ {own.noise_multiplier:.4g}, where "
                 f"Poisson samples of the same size need {poisson.noise_multiplier:.4g}."

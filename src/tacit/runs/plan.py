@@ -61,10 +61,12 @@ def check_comparable(name: str, config: Config) -> None:
             )
 
 
-def with_poisson_samples(config: Config) -> Plan:
-    """Make the plan that a run file would have with Poisson samples."""
+def with_poisson_samples(config: Config, plan: Plan) -> Plan:
+    """Make the plan of a run file, but with Poisson samples of the mean size and number as in ``plan``."""
     privacy = config.privacy.model_copy(update={"sampling": "poisson"})
-    return make_plan(config.model_copy(update={"privacy": privacy}))
+    alike = {"batch_size": round(plan.expected_batch_size), "steps": plan.steps, "epochs": None}
+    training = config.training.model_copy(update=alike)
+    return make_plan(config.model_copy(update={"privacy": privacy, "training": training}))
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:

@@ -279,8 +279,8 @@ class CyclicPoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
-      equally likely within 2^-64.
+    * 32 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
+      equally likely within 2^-32.
     * In a step, 64 further bits decide whether a record of the part takes part, with probability
       ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part take part.
 
