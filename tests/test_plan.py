@@ -168,6 +168,7 @@ PLANS: dict[str, Plan] = {
     "full": make(batch_size=None, preparation=(Gaussian(8.0), Gaussian(4.0)), views=3),
     "shuffled": make(sampling=ShuffledBatches(100, 1000), adjacency="replace-one"),
     "truncated": make(largest_batch=150, epsilon_budget=9.0),
+    "epochs": make(sampling="epochs"),
     "cyclic": make(sampling=CyclicPoissonSampling(0.2, 2), correlation=Banded((1.0, 0.5))),
     "dates": make(sampling=ByDate(2, 5), correlation=BLT((0.9, 0.2), (0.1, 0.3))),
     "tree": make(batch_size=None, correlation=Tree(5)),

@@ -409,6 +409,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
     "a step past": (step_past, "more steps"),
     "shuffled batches": (lambda: plan(sampling=ShuffledBatches(N, N)), "Poisson sampling"),
+    '`sampling="epochs"` with': (lambda: plan(sampling="epochs", batch_size=N // 2, steps=3), "2 or 4 steps"),
+    '`sampling="epochs"` under': (
+        lambda: plan(sampling="epochs", batch_size=N // 2, adjacency="replace-one"),
+        "Use Poisson sampling",
+    ),
     "copying, pickling": (lambda: copy.deepcopy(session()), "Make a new session for each run"),
     "resuming": (resume_with_others, "[Ss]tart a new run"),
     "NaN": (not_finite, "fixed rule"),

@@ -37,7 +37,7 @@ from tacit.audits.one_run import (
     tradeoff_contradicted,
 )
 from tacit.errors import InvalidInput
-from tacit.events import ApproximateDP, Event, Gaussian, PoissonSampled, Repeat
+from tacit.events import ApproximateDP, BallsInBins, Event, Gaussian, PoissonSampled, Repeat
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -252,6 +252,14 @@ def subsampled_gaussian(rng: np.random.Generator) -> tuple[Array, Bools]:
     return slot_scores(x, sampling_rate=0.1, noise_multiplier=1.0), coins
 
 
+def balls_in_bins(rng: np.random.Generator) -> tuple[Array, Bools]:
+    coins = coins_of(rng, 200)
+    bins = rng.integers(10, size=(2, 1, 200))
+    x = (coins & (bins == np.arange(10)[:, None])) + rng.standard_normal((2, 10, 200))
+    x = x.reshape(20, 200)
+    return slot_scores(x, sampling_rate=0.1, noise_multiplier=1.0, once_an_epoch=True), coins
+
+
 def no_signal(rng: np.random.Generator) -> tuple[Array, Bools]:
     return rng.standard_normal(200), coins_of(rng, 200)
 
@@ -263,6 +271,10 @@ WORLDS: dict[str, tuple[Experiment, Claim]] = {
     ),
     "Gaussian": (one_gaussian, ONE_GAUSSIAN),
     "subsampled Gaussian": (subsampled_gaussian, SAMPLED),
+    "balls in bins": (
+        balls_in_bins,
+        Claim(curve_of(Repeat(BallsInBins(10, Gaussian(1.0)), 2)), delta=DELTA),
+    ),
     "no signal": (no_signal, Claim(curve_of(ApproximateDP(1e-3, 0.0)), delta=DELTA)),
 }
 
@@ -442,6 +454,13 @@ def test_slot_score_is_the_log_likelihood_ratio() -> None:
     inside = 0.8 * stats.norm.pdf(x, 0.0, 0.7) + 0.2 * stats.norm.pdf(x, 1.0, 0.7)
     wanted = np.log(inside / stats.norm.pdf(x, 0.0, 0.7)).sum(axis=0)
     assert np.allclose(slot_scores(x, sampling_rate=0.2, noise_multiplier=0.7), wanted)
+    shifts = np.eye(5)[:, :, None]  # in which of the five steps of an epoch a canary is
+    once = stats.norm.pdf(x, shifts, 0.7).prod(axis=1).mean(axis=0)
+    wanted = np.log(once / stats.norm.pdf(x, 0.0, 0.7).prod(axis=0))
+    twice = np.concatenate([x, x])
+    assert np.allclose(
+        slot_scores(twice, sampling_rate=0.2, noise_multiplier=0.7, once_an_epoch=True), 2 * wanted
+    )
     assert np.isfinite(slot_scores(1e4 * x, sampling_rate=0.2, noise_multiplier=0.1)).all()
     for wrong, message in (
         (x[0], "a row per step and a column per slot"),

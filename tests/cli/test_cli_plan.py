@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from run_files import digits_run
 from shell import Shell
 
 from tacit.cli.app import run
@@ -169,3 +170,14 @@ def test_it_says_whether_so_many_weights_can_learn(shell: Shell) -> None:
     assert signal["noise_of_step"] == pytest.approx(option["noise_per_example"] * 770**0.5)
     assert signal["noise_of_run"] == pytest.approx(option["total_noise"] * 770**0.5)
     assert "signal" not in shell.data(*ask[:-1], "--json")
+
+
+def test_each_record_once_an_epoch_beside_poisson_samples(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(digits_run("batch_size = 144; epochs = 4", privacy='epsilon = 3.0; sampling = "epochs"'))
+    told = " ".join(shell.out("plan", str(path)).split())
+    pattern = r"once an epoch, in one of its 10 batches .*: σ ([\d.]+), where Poisson .* need ([\d.]+[0-9])"
+    found = re.search(pattern, told)
+    assert found is not None
+    once, poisson = map(float, found.groups())
+    assert 0.85 * poisson < once < 0.95 * poisson

@@ -52,7 +52,13 @@ CONFIG = run_file(
 
 TRUNCATED = {'"poisson"': '"truncated-poisson"', "[training]": "[training]\nlargest_batch = 13"}
 FULL = {'"poisson"': '"full"', "batch_size = 12": 'batch_size = "full"'}
-SAMPLINGS: dict[str, dict[str, str]] = {"poisson": {}, "truncated": TRUNCATED, "full": FULL}
+EPOCHS = {'"poisson"': '"epochs"', "batch_size = 12": "batch_size = 17"}  # an epoch of 7 steps
+SAMPLINGS: dict[str, dict[str, str]] = {
+    "poisson": {},
+    "truncated": TRUNCATED,
+    "full": FULL,
+    "epochs": EPOCHS,
+}
 
 
 @pytest.fixture(autouse=True)

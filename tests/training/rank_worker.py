@@ -97,6 +97,7 @@ def plan(**changes: Any) -> Plan:
 KINDS: dict[str, dict[str, Any]] = {
     "arrays": {},
     "small batches": {"plan": {"batch_size": 1}},
+    "once an epoch": {"plan": {"sampling": "epochs", "steps": 48}, "items": True, "workers": 1},
     "users": {"plan": {"records": 20, "batch_size": 7, "unit": "user"}, "owners": 20},
     "correlated": {"plan": {"correlation": Banded.square_root(3), "sampling": CyclicPoissonSampling(1.0, 3)}},
     "stream": {

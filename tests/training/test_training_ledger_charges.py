@@ -157,9 +157,10 @@ def test_without_charges_the_ledger_is_not_asked() -> None:
         ({}, 5),
         ({"batch_size": None}, 7),
         ({"adjacency": "zero-out", "sampling": ShuffledBatches(20, N)}, 4),
+        ({"sampling": "epochs"}, 4),
         ({"preparation": [Gaussian(6.0)]}, 5),
     ],
-    ids=["poisson", "full-batch", "shuffled", "preparation"],
+    ids=["poisson", "full-batch", "shuffled", "epochs", "preparation"],
 )
 def test_the_charges_of_a_run_add_up_to_its_plan(changes: dict[str, Any], chunk: int, tmp_path: Path) -> None:
     the_plan = plan(**changes)

@@ -220,14 +220,14 @@ LEAST_BIN_NOISE = 0.3
 """With less noise, a lognormal needs too many levels, and epsilon is above 10; method ``rdp`` has a bound."""
 
 _FINE = 1.0 / 60.0  # spacing of the grid relative to the spread of log W
-_MOST_POINTS = 1 << 19
+_MOST_POINTS, _MOST_UNDER = 1 << 18, 1 << 19  # of the sum on the first level; of that for the lower bound
 _LEVEL, _NEXT = 1 << 14, 16  # points of one W on a level, and how many times farther the next level reaches
 _LEVELS = 12
 _UNDER, _STEPS = 1 << 15, 1 << 10  # lower bound: points of the first level; later steps from mean to start
 _SUM = 1 << 14  # points of the sum on a level of small W
-_LEAST_TAIL = 1e-39  # for a smaller one, the bound by the Gaussian without bins is good enough
+_LEAST_TAIL = 1e-30  # for a smaller one, the bound by the Gaussian without bins is good enough
 _COARSER = 1e4  # the tail cut off, relative to the one that pld requests: still 1e-5 of delta
-_DECADES = 3.0  # decades by which tails are rounded down, so that losses can be reused
+_DECADES = 4.0  # decades by which tails are rounded down, so that losses can be reused
 _LOWER_TAIL = 1e1  # the mass that the lower bound may leave out, relative to the upper bound
 _FARTHER = 1e-4  # the mass that may wrap around, relative to that; as much of the top losses is dropped
 _SHIFT = 1e-6  # of the divergence of a pass: what clipping large W may add to a loss, when adding a record
@@ -287,17 +287,17 @@ def _sums(
 
 
 def _first_grid(
-    law: _Lognormal, bins: int, reach: float, most: int, rest: float
+    law: _Lognormal, bins: int, reach: float, most: int, rest: float, size: int = _MOST_POINTS
 ) -> tuple[float, int, Window]:
     """Choose spacing, points of W and window of the first level, as fine as W needs if that is affordable."""
-    # ``reach`` is the largest W on this level, which has at most ``most`` points.
+    # ``reach`` is the largest W on this level, which has at most ``most`` points; the sum has ``size``.
     d = _FINE / law.sigma
     while True:
         points = min(most, math.ceil(reach / d))
         window = window_of(_spread(*law.cells(d, points)), d, bins, rest, rest)
-        if window is not None and window.size <= _MOST_POINTS:
+        if window is not None and window.size <= size:
             return d, points, window
-        d *= 2.0 if window is None else 1.05 * window.size / _MOST_POINTS
+        d *= 2.0 if window is None else 1.05 * window.size / size
 
 
 def _removed(law: _Lognormal, bins: int, rest: float) -> Loss:
@@ -352,7 +352,7 @@ def _downwards(law: _Lognormal, bins: int, cut: float, rest: float) -> list[_Lev
 def _under(law: _Lognormal, bins: int, rest: float) -> Loss:
     """Compute a loss that removing a record dominates, on the first level by :meth:`_Lognormal.below`."""
     cut, far = law.cut(rest / bins), _FARTHER * rest
-    d, points, window = _first_grid(law, bins, cut, _UNDER, far)
+    d, points, window = _first_grid(law, bins, cut, _UNDER, far, _MOST_UNDER)
     low, high = law.cells(d, points)
     below = law.below(low + high, _spread(low, high), d)
     parts = [_part_under(np.empty(0), below, bins, window, 0.0)]

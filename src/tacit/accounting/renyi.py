@@ -229,7 +229,10 @@ def _log_moments_of_bins(bins: int, sigma: float) -> Array:
 
 
 def _product(a: Array, b: Array) -> Array:
-    return np.array([logsumexp(a[: n + 1] + b[n::-1]) for n in range(a.size)])
+    n = np.arange(a.size)
+    rest = n[:, None] - n
+    sums: Array = logsumexp(np.where(rest >= 0, a + b[rest], -math.inf), axis=1)
+    return sums
 
 
 # Dominating pairs as lists of outcomes, for Renyi divergences.

@@ -393,8 +393,8 @@ def claim_test(
         every noise above sigma'        of the run's family of mechanisms
 
     and one error probability covers all of these statements.  Given their coins, the scores of the canaries
-    must be independent of one another.  This is true of the slots of a Poisson-sampled run with independent
-    noise.  For canaries that interfere use :func:`tacit.audits.audit_one_run`.
+    must be independent of one another.  This is true of the slots of a run with independent noise and Poisson
+    samples or balls in bins.  For canaries that interfere use :func:`tacit.audits.audit_one_run`.
 
     Args:
         scores: the scores of the canaries.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc, expit
+from scipy.special import bdtr, bdtrc, expit, logsumexp
 
 from tacit.audits.claim import (
     AuditResult,
@@ -30,7 +30,7 @@ from tacit.clipping.rules import AdaptiveClipping
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Compose, Event, Gaussian
 from tacit.plan import Plan
-from tacit.sampling import FullBatch, PoissonSampling
+from tacit.sampling import BallsInBinsSampling, FullBatch, PoissonSampling
 
 if TYPE_CHECKING:
     from tacit.training.audit_slots import SlotEvidence
@@ -260,7 +260,9 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
     return largest_contradicted(contradicted, _MOST, halvings=_HALVINGS)
 
 
-def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float) -> Array:
+def slot_scores(
+    observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float, once_an_epoch: bool = False
+) -> Array:
     """Compute the (m,) log-likelihood ratios.  The canary of a slot with a high ratio was likely in training.
 
     The model never uses the parameter vector of the slots.  If canary j takes part in a step, entry j of the
@@ -272,12 +274,17 @@ def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: 
 
         LLR_j = sum over t of log(1 - q + q exp((x_tj - 1/2) / sigma^2)).
 
+    If a canary takes part once an epoch, in one of its b = 1/q steps, the ratio is
+
+        LLR_j = sum over epochs of log(mean over the epoch's steps t of exp((x_tj - 1/2) / sigma^2)).
+
     A plain sum over the steps is far weaker.  A threshold of 0 is poor if the true noise is not sigma, so
     audits choose it from data.
 
     Args:
         observed: x, of shape (T, m): the slots' entries of the released noisy *sum*, divided by s_j C.
         sampling_rate: the claimed sampling rate q in (0, 1].
+        once_an_epoch: whether the claimed sampling is balls in bins.  Then x has whole epochs.
     """
     q = check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, open_low=True)
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
@@ -288,9 +295,13 @@ def slot_scores(observed: ArrayLike, *, sampling_rate: float, noise_multiplier: 
         raise InvalidInput(
             f"observed must be finite; {int((~np.isfinite(x)).sum())} of {x.size} entries are not."
         )
-    ratio = np.log(q) + (x - 0.5) / sigma**2
-    stays = np.log1p(-q) if q < 1.0 else -np.inf
-    total: Array = np.logaddexp(stays, ratio).sum(axis=0)
+    if once_an_epoch:
+        epochs = ((x - 0.5) / sigma**2).reshape(-1, round(1.0 / q), x.shape[1])
+        ratios: Array = logsumexp(epochs, axis=1) + np.log(q)
+    else:
+        stays = np.log1p(-q) if q < 1.0 else -np.inf
+        ratios = np.logaddexp(stays, np.log(q) + (x - 0.5) / sigma**2)
+    total: Array = ratios.sum(axis=0)
     return total
 
 
@@ -302,6 +313,7 @@ def rehearsed_slot_scores(
     rng: np.random.Generator,
     true_noise: float | None = None,
     slots: int = 10_000,
+    once_an_epoch: bool = False,
 ) -> Scores:
     """Simulate the scores of slots in a run with these settings, with half of the canaries in training.
 
@@ -314,10 +326,17 @@ def rehearsed_slot_scores(
     check_integer("slots", slots, low=1)
     sigma = noise_multiplier if true_noise is None else check_real("true_noise", true_noise, low=0.0)
     total = np.zeros(2 * slots)
-    for _ in range(steps):  # one step at a time: a long run does not fit in one array
-        part = np.concatenate([rng.random(slots) < sampling_rate, np.zeros(slots, dtype=np.bool_)])
-        x = part + sigma * rng.standard_normal(2 * slots)
-        total += slot_scores(x[None], sampling_rate=sampling_rate, noise_multiplier=noise_multiplier)
+    together = round(1.0 / sampling_rate) if once_an_epoch else 1
+    for _ in range(steps // together):  # a step or an epoch at a time: a long run does not fit in one array
+        part = np.zeros((together, 2 * slots))
+        if once_an_epoch:
+            part[rng.integers(together, size=slots), np.arange(slots)] = 1.0
+        else:
+            part[:, :slots] = rng.random(slots) < sampling_rate
+        x = part + sigma * rng.standard_normal(part.shape)
+        total += slot_scores(
+            x, sampling_rate=sampling_rate, noise_multiplier=noise_multiplier, once_an_epoch=once_an_epoch
+        )
     return Scores(total[:slots], total[slots:])
 
 
@@ -356,6 +375,7 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
         evidence.observed,
         sampling_rate=_rate(plan),
         noise_multiplier=plan.gradient_noise_multiplier,
+        once_an_epoch=isinstance(plan.sampling, BallsInBinsSampling),
     )
     return Scores.of(values, evidence.included)
 
@@ -399,6 +419,7 @@ def audit_slots(
             noise_multiplier=noise,
             true_noise=noise / less_noise,
             rng=rng,
+            once_an_epoch=isinstance(plan.sampling, BallsInBinsSampling),
             slots=int(np.clip(_REHEARSAL_CELLS / plan.steps, 500, 10_000)),
         )
         for less_noise in _BUGS
@@ -452,9 +473,11 @@ def _rate(plan: Plan) -> float:
     match plan.sampling:
         case PoissonSampling(sampling_rate=rate):
             return rate
+        case BallsInBinsSampling(bins=bins):
+            return 1.0 / bins
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        f"an audit by slots needs Poisson samples or full batches; got {plan.sampling!r}. Under other "
-        "samplers, canaries are not independent."
+        "an audit by slots needs Poisson samples, balls in bins or full batches; got "
+        f"{plan.sampling!r}. Under other samplers, canaries are not independent."
     )

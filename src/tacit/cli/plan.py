@@ -113,7 +113,7 @@ def command(
     # Here, so that `tacit account` and `tacit risk` start without them.
     from tacit.planner import PlanRequest, advise
     from tacit.runs.config import read_config
-    from tacit.runs.plan import check_comparable, ranked_ways
+    from tacit.runs.plan import check_comparable, make_plan, ranked_ways, with_poisson_samples
 
     run_file = None if config is None else read_config(config)
     if run_file is not None:
@@ -165,6 +165,13 @@ def command(
         print_json(advice.as_data() | extras | tune)
     else:
         _show(advice)
+        if run_file is not None and run_file.privacy.sampling == "epochs":
+            own = make_plan(run_file)
+            poisson = with_poisson_samples(run_file, own)
+            say(
+                f"\nThe run file takes {own.sampling.describe()}: σ {own.noise_multiplier:.4g}, where "
+                f"Poisson samples of the same size need {poisson.noise_multiplier:.4g}."
+            )
         if signal is not None:
             console.print("\nCan it learn?\n", style="bold")
             say(signal.in_words())

@@ -98,7 +98,7 @@ class BallsInBins(Event):
     This is random allocation of one step out of ``bins``.  For k random steps out of t, account for
     ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202).  It
     divides the steps into k random parts of t // k steps and draws one step in each, which gives k random
-    steps, and it also releases the parts.  Method ``pld`` needs a noise of at least 0.8.  Below that, ``rdp``
+    steps, and it also releases the parts.  Method ``pld`` needs a noise of at least 0.3.  Below that, ``rdp``
     has a bound.
     """
 

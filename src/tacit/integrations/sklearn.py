@@ -106,7 +106,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         hidden: widths of the hidden layers; the default () is logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
         clipping_norm: the bound on the norm of one record's gradient.
-        batch_size: expected number of records per step (Poisson sampling).
+        batch_size: expected number of records per step.
+        sampling: "poisson", or "epochs", with which each record takes part once an epoch, in a batch at
+            random.  It needs ``batch_size``, and ``epochs`` or steps that make whole epochs.
         epochs, steps: the length of training, as at most one of the two.
         learning_rate, momentum: settings of stochastic gradient descent.  The defaults of ``clipping_norm``,
             ``batch_size``, ``steps`` and these two come from :func:`tacit.recipes.linear_recipe`, as for

@@ -211,6 +211,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     activation: str = "tanh"
     clipping_norm: float | None = None
     batch_size: int | None = None
+    sampling: str = "poisson"
     epochs: float | None = None
     steps: int | None = None
     learning_rate: float | None = None
@@ -374,8 +375,9 @@ def _check_one_release(settings: PrivateEstimator) -> None:
         "steps": settings.steps,
         "epochs": settings.epochs,
         "batch_size": settings.batch_size,
+        "sampling": settings.sampling,
     }
-    if wrong := [f"{name}={value!r}" for name, value in values.items() if value not in (None, ())]:
+    if wrong := [f"{name}={value!r}" for name, value in values.items() if value not in (None, (), "poisson")]:
         raise InvalidInput(
             f'head="least-squares" takes no {", ".join(wrong)}: it is a linear model from one release of all '
             'records. Leave that out, or take head="dp-sgd".'
@@ -400,6 +402,14 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
     unset = settings.epochs is None and settings.steps is None and not least_squares
     batch = recipe.batch_size if settings.batch_size is None else settings.batch_size
     norm = recipe.clipping_norm if settings.clipping_norm is None else settings.clipping_norm
+    once_an_epoch = check_in("sampling", settings.sampling, ("poisson", "epochs")) == "epochs"
+    if once_an_epoch and (unset or settings.batch_size is None):
+        raise InvalidInput(
+            "is missing",
+            argument="batch_size" if settings.batch_size is None else "epochs",
+            why='With sampling="epochs" each record takes part once an epoch, in one batch of that size.',
+            fix="Give batch_size and epochs.",
+        )
     return Plan.calibrate(
         epsilon=settings.epsilon,
         delta=settings.delta,
@@ -408,6 +418,7 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
         adjacency=adjacency,
         unit=settings.unit,
         batch_size=None if least_squares else batch,
+        sampling="epochs" if once_an_epoch else None,
         epochs=settings.epochs,
         steps=1 if least_squares else recipe.steps if unset else settings.steps,
     )

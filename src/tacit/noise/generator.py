@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 
 import numpy as np
@@ -72,6 +73,7 @@ class Purpose(IntEnum):
     DEVICE_KEY = 13
     TRUNCATION = 14
     SHARED = 15
+    BINS = 16
 
 
 class Generator:
@@ -84,7 +86,7 @@ class Generator:
     (3,)
     """
 
-    __slots__ = ("_blocks", "_key", "_process", "_secure")
+    __slots__ = ("_blocks", "_kept", "_key", "_process", "_secure")
 
     def __init__(self, key: bytes, *, secure: bool) -> None:
         if len(key) != _KEY_BYTES:
@@ -92,6 +94,7 @@ class Generator:
         self._key = key
         self._secure = secure
         self._blocks: dict[tuple[Purpose, int], tuple[int, NDArray[np.uint64]]] = {}
+        self._kept: dict[Hashable, NDArray[np.uint32]] = {}
         self._process = os.getpid()
 
     def __reduce__(self) -> tuple[type[Generator], tuple[object, ...]]:
@@ -195,6 +198,17 @@ class Generator:
             entry = block, self.words(_STEPS_PER_BLOCK, purpose=purpose, step=block, index=index)
             self._blocks[purpose, index] = entry
         return int(entry[1][position])
+
+    def kept(self, name: Hashable, draw: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
+        """Return ``draw()``, and keep the last two such results, so that steps can share a draw.
+
+        A result is as secret as the key, and stays with it.  A prefetcher may be one draw ahead of the step.
+        """
+        if name not in self._kept:
+            while len(self._kept) > 1:
+                del self._kept[next(iter(self._kept))]
+            self._kept[name] = draw()
+        return self._kept[name]
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
         """Return a NumPy generator seeded with 256 bits of this address.

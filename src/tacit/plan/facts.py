@@ -22,6 +22,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real
 from tacit.events import Adjacency, Event, Gaussian
 from tacit.events.base import check_event
 from tacit.sampling import (
+    BallsInBinsSampling,
     ByDate,
     CyclicPoissonSampling,
     FullBatch,
@@ -32,7 +33,8 @@ from tacit.sampling import (
 )
 
 SAMPLERS = (
-    PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, CyclicPoissonSampling, ByDate,
+    PoissonSampling, FullBatch, ShuffledBatches, TruncatedPoissonSampling, BallsInBinsSampling,
+    CyclicPoissonSampling, ByDate,
 )  # fmt: skip
 RULES = (FlatClipping, PerLayerClipping, AutomaticClipping, AdaptiveClipping)
 CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
@@ -174,6 +176,8 @@ class Mechanism:
                 why=f"Both must be the mean number of records in a step, out of {self.records}.",
                 fix="Make it agree with `sampling`.",
             )
+        if isinstance(self.sampling, BallsInBinsSampling):
+            self.sampling.check_steps(self.steps)
         if isinstance(self.sampling, TruncatedPoissonSampling) and self.sampling.largest_batch < size - 0.5:
             raise InvalidInput(
                 f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}",
@@ -197,6 +201,12 @@ class Mechanism:
                 "cyclic samples of one person's rows have no proven price. Rows of one person are in "
                 "several parts of a cycle. Draw people (leave rows_per_user out of the plan), or take "
                 "Poisson samples of all rows."
+            )
+        if isinstance(self.sampling, BallsInBinsSampling):
+            raise PrivacyRefusal(
+                'rows_per_user costs far more with sampling="epochs" than with Poisson samples. No tight '
+                "price is proven for the rows of one person in several batches of an epoch. Draw people "
+                "(leave rows_per_user out of the plan), or take Poisson samples of all rows."
             )
         if isinstance(self.sampling, ByDate):
             raise PrivacyRefusal(

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from tacit import accounting
 from tacit.accounting import PrivacyCurve
@@ -26,6 +26,7 @@ from tacit.plan.facts import CORRELATIONS, RULES, SAMPLERS, LossReport, Mechanis
 from tacit.plan.signal import Signal
 from tacit.rounding import NOISE_DIGITS, round_up
 from tacit.sampling import (
+    BallsInBinsSampling,
     ByDate,
     CyclicPoissonSampling,
     FullBatch,
@@ -54,6 +55,8 @@ class PlanSettings(_Needed, total=False):
             batches by date, give a public estimate of their mean size.
         epochs, steps: give exactly one of them.
         sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
+            "epochs" for each record once an epoch, in one of ``records / batch_size`` batches (rounded) at
+            random.  The run then has whole epochs.
         largest_batch: cut larger Poisson samples to this many records, chosen at random.
         preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as in
             :class:`Plan`.
@@ -69,7 +72,7 @@ class PlanSettings(_Needed, total=False):
     batch_size: int | None
     epochs: float | None
     steps: int | None
-    sampling: Sampling | None
+    sampling: Sampling | Literal["epochs"] | None
     largest_batch: int | None
     preparation: Sequence[Event]
     views: int
@@ -95,7 +98,7 @@ def facts_of(
     batch_size: int | None = None,
     epochs: float | None = None,
     steps: int | None = None,
-    sampling: Sampling | None = None,
+    sampling: Sampling | Literal["epochs"] | None = None,
     largest_batch: int | None = None,
     preparation: Sequence[Event] = (),
     **others: Any,
@@ -121,17 +124,21 @@ def facts_of(
             argument="preparation",
             value=preparation,
         )
+    sampler = _sampling(sampling, batch, records, largest_batch)
+    mean = records / round(records / batch) if sampling == "epochs" else float(batch)
     return others | {
         "records": records,
         "clipping": rule_of(clipping),
-        "sampling": _sampling(sampling, batch, records, largest_batch),
-        "steps": _steps(epochs, steps, batch, records),
-        "expected_batch_size": float(batch),
+        "sampling": sampler,
+        "steps": _steps(epochs, steps, mean, records),
+        "expected_batch_size": mean,
         "preparation": tuple(preparation),
     }
 
 
-def _sampling(sampling: Sampling | None, batch: int, records: int, largest_batch: int | None) -> Sampling:
+def _sampling(
+    sampling: Sampling | Literal["epochs"] | None, batch: int, records: int, largest_batch: int | None
+) -> Sampling:
     if largest_batch is not None:
         if sampling is not None:
             raise InvalidInput(
@@ -143,10 +150,13 @@ def _sampling(sampling: Sampling | None, batch: int, records: int, largest_batch
         return TruncatedPoissonSampling(batch / records, records, largest_batch)
     if sampling is None:
         return FullBatch() if batch == records else PoissonSampling(batch / records)
+    if sampling == "epochs":
+        bins = round(records / batch)
+        return FullBatch() if bins == 1 else BallsInBinsSampling(bins)
     return sampling
 
 
-def _steps(epochs: float | None, steps: int | None, batch: int, records: int) -> int:
+def _steps(epochs: float | None, steps: int | None, batch: float, records: int) -> int:
     if (epochs is None) == (steps is None):
         raise InvalidInput("give exactly one of epochs and steps.")
     if steps is not None:
@@ -317,8 +327,8 @@ class Plan(Mechanism):
     def charging_unit(self) -> int:
         """The number of steps that must be charged together.
 
-        It is an epoch for shuffled batches, all steps for correlated noise or batches by date, and 1
-        otherwise.
+        It is an epoch for shuffled batches or balls in bins, all steps for correlated noise or batches by
+        date, and 1 otherwise.
         """
         return self.steps if self.correlation is not None else self.sampling.paid_together(self.steps)
 

@@ -15,6 +15,7 @@ from typing import Any
 from tacit.errors import InvalidInput
 from tacit.events import (
     ApproximateDP,
+    BallsInBins,
     Compose,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -262,6 +263,7 @@ _PHRASES: Mapping[type[Event], str] = {
     ApproximateDP: "a mechanism of ε = {epsilon:.6g} at δ = {delta:.6g}",
     ZeroConcentratedDP: "a mechanism of zero-concentrated ρ = {rho:.6g}",
     PoissonSampled: "of each record with probability {sampling_rate:.6g}, {event}",
+    BallsInBins: "{bins:,} steps, with each record in one of them at random, each step {event}",
     Repeat: "{count:,} times: {event}",
     PrivateSelection: "the best of a secret number of trials ({distribution}, mean {mean:.6g}), each {event}",
 }

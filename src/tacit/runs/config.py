@@ -249,7 +249,9 @@ def _filled(run_file: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         optimizer = {**usual, **rates, **optimizer}
 
     length: dict[str, Any] = {"batch_size": "full" if recipe.batch_size is None else recipe.batch_size}
-    if not {"steps", "epochs"} & training.keys():
+    if run_file["privacy"].get("sampling") == "epochs":  # the file states how many
+        length["batch_size"] = "auto"
+    elif not {"steps", "epochs"} & training.keys():
         length["steps"] = recipe.steps
     if recipe.ema_decay is not None:
         length["ema_decay"] = recipe.ema_decay

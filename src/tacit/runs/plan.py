@@ -53,12 +53,20 @@ def check_comparable(name: str, config: Config) -> None:
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():
-        if value not in ("poisson", "full", "truncated-poisson", "independent"):
+        if value not in ("poisson", "epochs", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
                 f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares Poisson '
                 "samples and the full batch, with independent noise. tacit train prints the price of this "
                 "run before its first step."
             )
+
+
+def with_poisson_samples(config: Config, plan: Plan) -> Plan:
+    """Make the plan of a run file, but with Poisson samples of the mean size and number as in ``plan``."""
+    privacy = config.privacy.model_copy(update={"sampling": "poisson"})
+    alike = {"batch_size": round(plan.expected_batch_size), "steps": plan.steps, "epochs": None}
+    training = config.training.model_copy(update=alike)
+    return make_plan(config.model_copy(update={"privacy": privacy, "training": training}))
 
 
 def _correlation(config: Config, sampling: Sampling | None, batch: int | None) -> Correlation | None:
@@ -121,7 +129,7 @@ def _plan(config: Config) -> Plan:
     common |= {
         "clipping": privacy.rule(),
         "batch_size": batch,
-        "sampling": sampling,
+        "sampling": "epochs" if privacy.sampling == "epochs" else sampling,
         "correlation": _correlation(config, sampling, batch),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,

@@ -233,6 +233,8 @@ class PrivacySection(Section):
     these records, and is by default one over the number of classes.  ``reference_score`` is the score, in the
     same measure, of the same model without DP on public data of the same kind.
 
+    With ``sampling = "epochs"`` each record takes part once in each epoch, in one of ``records / batch_size``
+    batches (rounded) at random, and ``[training]`` states epochs, or steps that make whole epochs.
     With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, and steps use the parts in turn.
     Batches are samples of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of
     its days.  A person takes part in at most ``participations`` steps, at least ``separation`` steps apart.
@@ -251,7 +253,9 @@ class PrivacySection(Section):
     one_record_per_unit: bool = False
     adjacency: Literal["add-remove", "replace-one", "zero-out"]
     records: int
-    sampling: Literal["poisson", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = "poisson"
+    sampling: Literal["poisson", "epochs", "full", "shuffled", "truncated-poisson", "cyclic", "dates"] = (
+        "poisson"
+    )
     cycle: _Count | None = None
     participations: _Count = 1
     separation: _Count = 1

@@ -1,6 +1,7 @@
 """Samplers, which draw the records of each step and return the event that describes the draws."""
 
 from tacit.sampling.samplers import (
+    BallsInBinsSampling,
     ByDate,
     CyclicPoissonSampling,
     FullBatch,
@@ -11,6 +12,7 @@ from tacit.sampling.samplers import (
 )
 
 __all__ = [
+    "BallsInBinsSampling",
     "ByDate",
     "CyclicPoissonSampling",
     "FullBatch",

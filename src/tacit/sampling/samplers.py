@@ -1,8 +1,9 @@
 """Samplers: frozen data that draws the records of a step and returns its event.
 
 Poisson samplers draw each record independently, as the amplification theorems assume (Abadi et al., CCS 2016,
-section 3.1; Zhu, Dong and Wang, AISTATS 2022).  The others do not amplify privacy: a run costs as much as the
-steps in which one record takes part.
+section 3.1; Zhu, Dong and Wang, AISTATS 2022).  Balls in bins amplify it a little more, as each record takes
+part once an epoch.  The others do not amplify privacy: a run costs as much as the steps in which one record
+takes part.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from tacit.errors import InvalidInput, PrivacyRefusal, UnsupportedEvent, check_integer, check_real
 from tacit.events import (
     Adjacency,
+    BallsInBins,
     CyclicPoissonSampled,
     Event,
     Gaussian,
@@ -75,6 +77,8 @@ class Sampling(ABC):
         """Describe the sampler in one line, for the privacy statement."""
 
 
+_MOST_BINS = 2**31  # so that the products in a throw fit 64 bits
+_AT_ONCE = 2**16  # records that are thrown at once, an even number; it bounds the memory
 _PARTS = 1  # the index of the draws for the parts of a cycle; the draws for samples have index 0
 
 
@@ -188,6 +192,84 @@ class TruncatedPoissonSampling(Sampling):
 
 
 @dataclass(frozen=True)
+class BallsInBinsSampling(Sampling):
+    """Each record once an epoch: every epoch throws each record into one of its ``bins`` batches.
+
+    A plan makes this sampler from ``sampling="epochs"``, with ``bins`` = ``records / batch_size``, rounded.
+    At the same epsilon it needs less noise than Poisson sampling.
+
+    **Guarantee**
+
+    * 64 separate random bits, new in each epoch, decide the batch of a record, independently of the other
+      records and epochs.  Each batch has the probability 1/b within 2^-64, where b is the number of batches.
+      So T steps cost at most ``T 2^-64`` more epsilon than the event says, less than the rounding of a price.
+    * An epoch is charged when it begins: T steps cost as much as ``ceil(T / b)`` epochs, which is their exact
+      cost at the end of an epoch.  A plan has whole epochs only.
+    * Under ``replace-one`` the sampler is refused, as no price is proven.
+
+    >>> from tacit.noise.generator import Generator
+    >>> sampling, generator = BallsInBinsSampling(bins=4), Generator.from_os()
+    >>> sorted(i for step in range(4) for i in sampling.indices(generator, step, records=9).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    """
+
+    bins: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bins", check_integer("bins", self.bins, low=1, high=_MOST_BINS))
+
+    def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
+        if adjacency is Adjacency.REPLACE_ONE:
+            raise PrivacyRefusal(
+                ": each record once an epoch has no proven price under replace-one adjacency",
+                argument="sampling",
+                fix="Use Poisson sampling, or state add-remove or zero-out adjacency.",
+            )
+        return Repeat(BallsInBins(self.bins, mechanism), -(-steps // self.bins))
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a run that ends within an epoch, as it would pay for the whole epoch."""
+        epochs, rest = divmod(steps, self.bins)
+        if rest == 0:
+            return
+        fewer = f"{epochs * self.bins} or " if epochs else ""
+        raise InvalidInput(
+            f"{steps} ends within an epoch, which has {self.bins} steps",
+            argument="steps",
+            why="If each record takes part once an epoch, a part of an epoch is accounted for as all of it.",
+            fix=f"Take {fewer}{(epochs + 1) * self.bins} steps, or whole epochs.",
+        )
+
+    def expected_batch(self, records: int) -> float:
+        return records / self.bins
+
+    def paid_together(self, steps: int) -> int:
+        return self.bins
+
+    def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        epoch, batch = divmod(step, self.bins)
+        place = (self.bins, epoch, records)
+        thrown = generator.kept(place, lambda: self._throw(generator, epoch, records))
+        return np.flatnonzero(thrown == batch).astype(np.int64)
+
+    def _throw(self, generator: Generator, epoch: int, records: int) -> NDArray[np.uint32]:
+        """Return the batch of each record in an epoch."""
+        thrown = np.empty(records, np.uint32)
+        for start in range(0, records, _AT_ONCE):
+            words = np.empty(min(_AT_ONCE, records - start), np.uint64)
+            first = start // 2  # a block of the cipher has two words
+            generator.fill(words.data, purpose=Purpose.BINS, step=epoch, first_block=first)
+            # floor(words * bins / 2^64), by halves of the words
+            low = (words & np.uint64(0xFFFFFFFF)) * np.uint64(self.bins) >> np.uint64(32)
+            high = (words >> np.uint64(32)) * np.uint64(self.bins)
+            thrown[start : start + len(words)] = (high + low) >> np.uint64(32)
+        return thrown
+
+    def describe(self) -> str:
+        return f"each record once an epoch, in one of its {self.bins} batches at random, anew in each epoch"
+
+
+@dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
     """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
 
@@ -197,8 +279,8 @@ class CyclicPoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
-      equally likely within 2^-64.
+    * 32 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
+      equally likely within 2^-32.
     * In a step, 64 further bits decide whether a record of the part takes part, with probability
       ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part take part.
 

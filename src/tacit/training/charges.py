@@ -55,7 +55,7 @@ def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
 
 
 def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    """Return the steps in a charge, in whole epochs if batches are shuffled; all if ``whole``."""
+    """Return the steps in a charge, in whole epochs if they are paid together; all if ``whole``."""
     if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
