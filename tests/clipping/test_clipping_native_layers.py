@@ -166,6 +166,13 @@ def test_sums_of_an_embedding_are_their_twin(n: int, T: int, V: int, d: int, lay
     elif layout == "positions first":
         g = torch.randn(T, n, d).transpose(0, 1)
     use, twin = Lookup(numbers, g, V), Lookup(numbers, g.double(), V)
+    if layout == "one for all positions":  # by counts: the kernel, and its form in Python
+        counted = Lookup(numbers, g[:, :1].double().expand(n, T, d), V)
+        total, wanted = torch.zeros(2, V, d, dtype=torch.float64)
+        counted.add_weighted(total, factors.double())
+        twin.add_weighted(wanted, factors.double())
+        torch.testing.assert_close(counted.squared_norms(), twin.squared_norms(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(total, wanted, rtol=1e-12, atol=1e-12)
 
     sums = torch.zeros(V, d), torch.zeros(V, d, dtype=torch.float64)
     use.add_weighted(sums[0], factors)

@@ -6,6 +6,7 @@ Letters: n records, each of 5 positions of 4 numbers; h what a linear layer make
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,6 +68,23 @@ def in_turns(w: Tensor, h: Tensor) -> Tensor:
     return h
 
 
+def entropies(w: Tensor, h: Tensor) -> Tensor:
+    """Losses of positions and of rows, with class weights, classes left out and shares of classes."""
+    losses = partial(F.cross_entropy, reduction="none", label_smoothing=0.1)
+    labels = (h.detach()[..., 0] > 0).long()
+    scores, weight = h @ w, torch.tensor([0.5, 2.0, 1.0], dtype=h.dtype)
+    of_positions = losses(scores.transpose(1, 2), labels, weight=weight, ignore_index=1)
+    of_rows = losses(scores.sum(1), h.detach()[:, 0, :3].softmax(1))
+    likely = F.nll_loss(scores.mean(1).log_softmax(1), labels[:, 0], reduction="none")
+    return of_positions.sin() + (of_rows * likely)[:, None]
+
+
+def averaged(w: Tensor, h: Tensor) -> Tensor:
+    """Means over one dimension: of records and parameters, of an embedding, and of a mean."""
+    rows = F.embedding((5 * h.detach().abs()).long().flatten(1), w)
+    return h.mean(1) * rows.mean(-2) + h.mean(-1, keepdim=True).mean(dim=1) + torch.mean(h * w[0], 1)
+
+
 def looked_up(w: Tensor, h: Tensor) -> Tensor:
     return F.embedding((h.detach() > 0).long().flatten(0, 1), w).view(-1, 5, 16) * h.repeat(1, 1, 4)
 
@@ -90,6 +108,8 @@ OF_PARAMETERS: dict[str, tuple[Function, Shape]] = {
     "in place in part": (lambda w, h: h.clone().add_(w, alpha=2).div_(1 + w), (4,)),
     "added in part": (lambda w, h: torch.add(h, w, alpha=0.3) + torch.sub(w, h, alpha=2), (4,)),
     "flattened look-up": (looked_up, (2, 4)),
+    "entropies": (entropies, (4, 3)),
+    "averaged": (averaged, (8, 4)),
     "there and back": (lambda w, h: (h @ w).tanh() @ w.t(), (4, 6)),
     "turned in another shape": (
         lambda w, h: h @ w.view(2, 6, 4)[0].t() + h @ w.view(6, 8)[:, :4].t(),

@@ -318,7 +318,7 @@ def test_tensors_of_an_earlier_batch_cannot_be_read(
 
 def test_labels_that_are_none_fail_as_in_torch() -> None:
     engine = FastEngine(nn.Linear(4, 3), cross_entropy, RULE)
-    with pytest.raises(RuntimeError, match="out of bounds"):
+    with pytest.raises(IndexError, match="out of bounds"):
         step(engine, torch.randn(6, 4), torch.arange(6))
 
 

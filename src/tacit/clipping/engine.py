@@ -256,6 +256,9 @@ class GradientEngine(ABC):
         self.names = list(self.parameters)
         self.groups = rule.groups(self.names)
         self._survey = Survey(model)
+        self._types: frozenset[torch.dtype] = frozenset()
+        self._devices: list[int] = []
+        """The types and CUDA devices of the parameters, which ``model.to(...)`` may change between calls."""
         self._judged = [
             (name, module) for name, module in model.named_modules() if model_checks.can_mix(module)
         ]
@@ -290,9 +293,10 @@ class GradientEngine(ABC):
         """
         refuse_modes()
         n = self._check_call(accumulator, batch, mask, thresholds)
-        wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
-        device = next(iter(self.parameters.values())).device
-        thresholds = thresholds.to(device, torch.float64 if wide else torch.float32)
+        parameters = self.parameters.values()
+        self._types, self._devices = frozenset([p.dtype for p in parameters]), devices_of(parameters)
+        device = next(iter(parameters)).device
+        thresholds = thresholds.to(device, torch.float64 if torch.float64 in self._types else torch.float32)
         present = None if mask is None or mask.all() else mask.to(thresholds.device)
         if mask is not None and present is not None:  # left out, not multiplied by 0: 0 * inf is NaN
             rows = mask.repeat_interleave(self.views)
@@ -381,8 +385,7 @@ class GradientEngine(ABC):
 
     def _factors(self, norms: Tensor, thresholds: Tensor, scale: float) -> Tensor:
         """Return the (n, G) factors times ``scale``; the factor of an infinite norm is 0."""
-        types = frozenset([parameter.dtype for parameter in self.parameters.values()])
-        return self.rule.factors(norms * _enlargement(types), thresholds) * scale
+        return self.rule.factors(norms * _enlargement(self._types), thresholds) * scale
 
     def _check_call(
         self,

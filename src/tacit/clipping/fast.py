@@ -19,7 +19,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -67,10 +66,6 @@ class FastEngine(GradientEngine):
         self._small_first = sorted(self.names, key=lambda name: self.parameters[name].numel())
         parameter_bytes = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self._cuts = Microbatches(budget.pass_bytes, parameter_bytes, views, self.measured)
-
-    @property
-    def _devices(self) -> list[int]:
-        return devices_of(self.parameters.values())
 
     @property
     def _flags(self) -> str:
@@ -166,7 +161,6 @@ class FastEngine(GradientEngine):
         records = tuple(t.reshape(run.n, self.views, *t.shape[1:]) for t in batch)
 
         def one(*rows: Tensor) -> Tensor:
-            run.begin(rows)
             with run:
                 losses = self.per_example_loss(self.model, *rows)
             run.returns(losses)
@@ -176,7 +170,7 @@ class FastEngine(GradientEngine):
             return losses
 
         with torch.enable_grad():
-            losses: Tensor = vmap(one, randomness="different")(*records)
+            losses = run.of_each(one, records)
             return losses, losses[:, 0] if self.views == 1 else losses.mean(1)
 
     def _add_from(
@@ -437,7 +431,6 @@ def outputs_alone(
         run = Pass(model.parameters(), 1, 1, RULES, Kept, FAST)
 
         def one(record: Tensor) -> Tensor:
-            run.begin((record,))
             with run:
                 result = output_of(record)
             run.returns(result)
@@ -445,7 +438,7 @@ def outputs_alone(
 
         try:
             with torch.enable_grad(), refusing_failures(), isolated(run):
-                outputs: Tensor = vmap(one, randomness="different")(row[None])
+                outputs = run.of_each(one, [row[None]])
         finally:
             run.clear()
         refuse_wrapped(model)

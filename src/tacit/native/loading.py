@@ -29,6 +29,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_convolution": (None, [_POINTER] * 7 + [_INT] * 2),
     "tacit_convolution_input": (None, [_POINTER] * 4 + [_INT] * 2),
     "tacit_pairs": (_LONG, [*[_LONG] * 3, _POINTER, _POINTER, _LONG, _LONG, *[_POINTER] * 3]),
+    "tacit_repeats": (None, [*[_LONG] * 2, *[_POINTER] * 2]),
+    "tacit_add_rows": (None, [*[_LONG] * 3, *[_POINTER] * 3]),
     "tacit_depthwise": (None, [*[_POINTER] * 2, _INT, _POINTER, _INT, _POINTER, _INT, _INT]),
     "tacit_recurrent": (None, [_POINTER] * 7 + [_INT] * 2),
     "tacit_recurrent_back": (None, [_POINTER] * 11 + [_INT] * 2),

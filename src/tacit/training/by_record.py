@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tacit.clipping.isolation.model_checks import same
@@ -78,7 +77,6 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
     run = Pass((), n, views, {}, Kept, FAST)
 
     def one(record: Tensor, numbers: Tensor) -> Tensor:
-        run.begin((record, numbers))
         with run:
             result = augmentation.views(record[None], numbers[None])
         run.returns(result)
@@ -89,7 +87,8 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
     name = type(augmentation).__name__
     try:
         with only_torch_draws(), isolated(run):
-            results: Tensor = vmap(one)(inputs, uniforms.to(inputs.device, non_blocking=True))
+            numbers = uniforms.to(inputs.device, non_blocking=True)
+            results = run.of_each(one, [inputs, numbers], randomness="error")
     except InvalidInput:
         raise
     except (UnsupportedModel, NotCarried, RuntimeError) as reason:

@@ -229,7 +229,8 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
         return
 
     *now, norm = sketch.tolist()
-    alike = all(abs(a - b) <= _ROUNDING * norm for a, b in zip(before, now, strict=True))
+    most = _ROUNDING * norm / math.sqrt(_SKETCHES)
+    alike = all(abs(a - b) <= most for a, b in zip(before, now, strict=True))
     if not math.isnan(before[0]) and not alike:
         raise PrivacyRefusal(
             f"step {step} was taken before, with another result. Both have the same key, so the same noise "
@@ -250,7 +251,7 @@ def _collect() -> None:
 
 
 def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return :data:`_SKETCHES` sums of all numbers, each with other random weights, and the numbers' norm.
+    """Return :data:`_SKETCHES` sums of all numbers, each with other random weights, and the rows' norm.
 
     A number in column c of row r has the weight ``w_c v_r``, with w and v normal.  So a sketch is one product
     of matrices, and needs few weights.  If the difference of two releases has norm d, one of their sums
@@ -264,16 +265,15 @@ def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
         if rows:
             matrices.append(flat[: rows * _ROW].view(rows, _ROW))
         rests.append(flat[rows * _ROW :])
-    rest = torch.cat(rests)
-    rest = nn.functional.pad(rest, (0, -len(rest) % _ROW))
+    missing = -sum(map(len, rests)) % _ROW
+    rest = torch.cat([*rests, rests[0].new_zeros(missing)])
     matrices.append(rest.view(len(rest) // _ROW, _ROW))
 
     columns = _weights(_ROW, rest.device)
     with full_precision():
         of_rows = torch.cat([matrix @ columns.to(matrix.dtype) for matrix in matrices]).double()
     sums = (of_rows * _weights(len(of_rows), rest.device)).sum(0)
-    norm = of_rows.square().sum().div(_SKETCHES).sqrt()
-    return torch.cat([sums, norm[None]])
+    return torch.cat([sums, of_rows.norm().view(1)])
 
 
 @lru_cache(maxsize=8)

@@ -203,6 +203,8 @@ class Survey:
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """The attributes of every module: its tables, and the flag ``training``."""
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+"""The types of most attributes, whose values hold no tensor of a record."""
 KEPT = (
     "the forward pass stores values of records in the model: {}. They would be released with the model, or "
     "reach later steps, without noise. Return them instead of storing them, and compute statistics of data "
@@ -212,15 +214,23 @@ KEPT = (
 
 def refuse_wrapped(model: nn.Module) -> None:
     """Refuse a model in which a pass under vmap left a tensor of records, in an attribute or a list."""
-    names = [
-        f"{name}.{key}".lstrip(".")
-        for name, module in model.named_modules()
+    keeping = {id(module): keys for module in modules_of(model) if (keys := _keys_of_wrapped(module))}
+    if keeping:
+        names = [
+            f"{name}.{key}".lstrip(".")
+            for name, module in model.named_modules()
+            for key in keeping.get(id(module), ())
+        ]
+        raise UnsupportedModel(KEPT.format(", ".join(sorted(names))))
+
+
+def _keys_of_wrapped(module: nn.Module) -> list[str]:
+    return [
+        key
         for table in (module._parameters, module._buffers, vars(module))
         for key, value in table.items()
-        if key not in _OF_TORCH and _holds_wrapped(value)
+        if type(value) not in _PLAIN and key not in _OF_TORCH and _holds_wrapped(value)
     ]
-    if names:
-        raise UnsupportedModel(KEPT.format(", ".join(sorted(names))))
 
 
 def _holds_wrapped(value: object) -> bool:

@@ -21,7 +21,16 @@ from torch import Tensor
 
 from tacit import native
 from tacit.clipping.isolation.reasons import NoRule
-from tacit.clipping.per_example.use import Kept, Recorder, SourceUse, Use, allowance, widened
+from tacit.clipping.per_example.use import (
+    Kept,
+    Recorder,
+    SourceUse,
+    Use,
+    allowance,
+    row_squares,
+    squared_product,
+    widened,
+)
 
 
 @final
@@ -31,12 +40,28 @@ class Lookup(Use):
     def __init__(self, numbers: Tensor, g: Tensor, V: int) -> None:
         self.numbers, self.g, self.V = numbers, widened(g), V
         self.skips_zeros = g.is_cuda  # where checking the factors would wait for the device
+        self._alike = self.g.stride(1) == 0 and numbers.shape[1] > 0
+        """Whether all positions of a record have the same g, as after a mean over them."""
 
     def squared_norms(self) -> Tensor:
+        if self._alike:  # the sum for a number at c positions is c g
+            return squared_product(row_squares(self.g[:, 0]), self._repeats())
         record, _, sums = self._summed
         squares = sums.square().sum(1, dtype=torch.float64)  # float64, as thousands may be added one by one
         least = self.numbers.shape[1] * allowance(sums)  # for squares that underflow
         return squares.new_full((len(self.g),), least).index_add_(0, record, squares).to(sums.dtype)
+
+    def _repeats(self) -> Tensor:
+        """Return the sum of c^2 over the numbers of each record, (n,), each of which is at c positions."""
+        n, T = self.numbers.shape
+        library = _library(self.g)
+        if library is not None:
+            numbers, squares = self.numbers.long().contiguous(), self.g.new_empty(n)
+            library.tacit_repeats(n, T, numbers.data_ptr(), squares.data_ptr())
+            return squares
+        place = _pairs(self.numbers)[2]
+        counts = self.g.new_zeros(n * T).index_add_(0, place, self.g.new_ones(()).expand(n * T))
+        return counts.view(n, T).square().sum(1)
 
     @cached_property
     def _summed(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,8 +70,8 @@ class Lookup(Use):
         Both the norms and the weighted sum use it. If positions of a number cancel, their g may be a million
         times as long as the sum, and another order of summation would round to another sum.
         """
-        library = native.library()
-        if library is not None and self.g.is_cpu and self.g.dtype == torch.float32 and self.g.stride(2) == 1:
+        library = _library(self.g)
+        if library is not None and self.g.stride(2) == 1:
             return self._summed_by(library)
         record, number, place = _pairs(self.numbers)
         sums = self.g.new_zeros(len(record), self.g.shape[2])
@@ -74,12 +99,32 @@ class Lookup(Use):
         return Lookup(self.numbers[records], self.g[records], self.V)
 
     def add_weighted(self, accumulator: Tensor, factors: Tensor) -> None:
-        record, number, sums = self._summed
-        weights = factors[record][:, None]
-        scaled = sums * weights
+        if self._alike:
+            numbers, rows, weights = self.numbers, self.g[:, 0], factors[:, None]
+        else:
+            record, number, rows = self._summed
+            numbers, weights = number[:, None], factors[record][:, None]
+        scaled = rows * weights
         if self.skips_zeros:
             scaled = torch.where(weights == 0, 0.0, scaled)
-        accumulator.index_add_(0, number, scaled.to(accumulator.dtype))
+        _add_rows(accumulator, numbers, scaled.to(accumulator.dtype))
+
+
+def _add_rows(table: Tensor, numbers: Tensor, rows: Tensor) -> None:
+    """Add each of the rows (R, d) to T rows of a table (V, d), those of its ``numbers`` (R, T)."""
+    library = _library(table)
+    if library is not None and table.is_contiguous():
+        numbers, rows = numbers.long().contiguous(), rows.contiguous()
+        (R, T), d = numbers.shape, rows.shape[1]
+        library.tacit_add_rows(R, T, d, numbers.data_ptr(), rows.data_ptr(), table.data_ptr())
+    else:
+        each = rows[:, None].expand(*numbers.shape, rows.shape[1])
+        table.index_add_(0, numbers.flatten(), each.flatten(0, 1))
+
+
+def _library(tensor: Tensor) -> ctypes.CDLL | None:
+    """Return the library of kernels if they take such a tensor."""
+    return native.library() if tensor.is_cpu and tensor.dtype == torch.float32 else None
 
 
 @final

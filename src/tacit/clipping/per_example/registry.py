@@ -26,7 +26,7 @@ from tacit.clipping.isolation.reasons import NoRule, NotCarried
 from tacit.clipping.isolation.synthetic import squeezed
 from tacit.clipping.isolation.under_vmap import Pass
 from tacit.clipping.per_example import attention, convolution, embedding, linear, normalisation, recurrent
-from tacit.clipping.per_example.use import Recorder
+from tacit.clipping.per_example.use import Recorder, applied
 
 # Max pooling of images on a CPU in channels-last layout, as torch is slow in the default layout.
 #
@@ -209,26 +209,24 @@ def _any_position(handler: Any, *, maps: bool = False) -> Callable[..., Any]:
     def rule(of: Pass, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         if not _combines(of, input, (*args, *kwargs.values())):
             raise NoRule
-        with temporarily_pop_interpreter_stack():
-            x = of.physical(input)
-            single = maps and x.dim() == 3 and x.shape[1] == 1
-            output = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
-            output = output.unsqueeze(1) if single else output
-        return of.batched(output)
+        return _at_positions(of, handler, maps, input, *args, **kwargs)
 
     return rule
 
 
-_of_sources = _any_position(linear.linear, maps=True)
+def _at_positions(of: Pass, handler: Any, maps: bool, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # noqa: A002
+    with temporarily_pop_interpreter_stack():
+        x = of.physical(input)
+        single = maps and x.dim() == 3 and x.shape[1] == 1
+        output = handler(Recorder(of, 1), x.squeeze(1) if single else x, *args, **kwargs)
+        return of.batched(output.unsqueeze(1) if single else output)
 
 
 def _linear(of: Pass, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002
     if not of.is_batched(input) or not _without_records(of, weight, bias):
         raise NoRule
-    if of.owns(weight) or of.owns(bias):
-        return _of_sources(of, input, weight, bias)
-    with temporarily_pop_interpreter_stack():
-        return of.batched(linear.frozen(Recorder(of, 1), of.physical(input), weight, bias))
+    trained = of.owns(weight) or of.owns(bias)
+    return _at_positions(of, linear.linear if trained else linear.frozen, trained, input, weight, bias)
 
 
 def _rows_first(handler: Any, dimensions: int = 0) -> Callable[..., Any]:
@@ -274,9 +272,9 @@ def _embedding(of: Pass, input: Any, weight: Any, *args: Any, **kwargs: Any) -> 
 
 def _grouped_mm(of: Pass, input: Any, weight: Any, *args: Any, offs: Any = None, **kwargs: Any) -> Any:  # noqa: A002
     unlike = any(value is not None for value in (*args, *kwargs.values()))  # a bias or a type
-    if unlike or not isinstance(offs, Tensor) or not of.is_batched(input, offs):
+    if unlike or not isinstance(offs, Tensor) or not of.is_batched(input):
         raise NoRule
-    if not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
+    if not of.is_batched(offs) or not of.owns(weight) or (input.dim(), weight.dim(), offs.dim()) != (2, 3, 1):
         raise NoRule
     with temporarily_pop_interpreter_stack():
         output = linear.grouped_mm(Recorder(of, 1), of.physical(input), weight, of.physical(offs))
@@ -397,6 +395,47 @@ def _rows_alike(function: Callable[..., Any], dimensions: int) -> Callable[..., 
             output = function(x.flatten(0, 1), *args, **kwargs)
             output = output.view(*x.shape[:2], *output.shape[1:])
         return of.batched(output)
+
+    return rule
+
+
+def _mean(of: Pass, input: Tensor, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:  # noqa: A002
+    """Run ``x.mean(dim)`` over one dimension, whose gradient is then the same for all, in memory of one."""
+    if kwargs or type(dim) is not int or not of.is_batched(input) or not -input.dim() <= dim < input.dim():
+        raise NoRule
+    with temporarily_pop_interpreter_stack():
+        means: Tensor = applied(_Mean)(of.physical(input), dim % input.dim() + 1, keepdim)
+    return of.batched(means)
+
+
+class _Mean(torch.autograd.Function):
+    """A mean over a dimension; torch's own backward pass fills a tensor of the input's size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        ctx.shape, ctx.dim, ctx.keepdim = x.shape, dim, keepdim
+        return x.mean(dim, keepdim)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        g = g / ctx.shape[ctx.dim]
+        return (g if ctx.keepdim else g.unsqueeze(ctx.dim)).expand(ctx.shape), None, None
+
+
+def _losses_alike(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a rule for losses of rows without reduction, as torch decomposes them in Python under vmap."""
+
+    def rule(of: Pass, input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        whole = args or kwargs.get("reduction") != "none" or not isinstance(target, Tensor)
+        if whole or not of.is_batched(input) or input.dim() < 2:
+            raise NoRule
+        weights = [value for value in kwargs.values() if isinstance(value, Tensor)]
+        if any(map(of.owns, (target, *weights))) or not _without_records(of, *weights):
+            raise NoRule
+        with temporarily_pop_interpreter_stack():
+            losses = function(of.physical(input).flatten(0, 1), of.physical(target).flatten(0, 1), **kwargs)
+            losses = losses.view(of.n, -1, *losses.shape[1:])
+        return of.batched(losses)
 
     return rule
 
@@ -575,6 +614,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     ),
     F.adaptive_avg_pool2d: _rows_alike(F.adaptive_avg_pool2d, 4),
     F.adaptive_avg_pool3d: _rows_alike(F.adaptive_avg_pool3d, 5),
+    **dict.fromkeys((torch.mean, Tensor.mean), _mean),
+    **{loss: _losses_alike(loss) for loss in (F.cross_entropy, F.nll_loss)},
     Tensor.scatter_: _scatter,
     **{draw: _coin(draw) for draw in (torch.rand, torch.randn, torch.randint)},
     **{func: _decomposed(in_other_words) for func, in_other_words in COMPOSED.items()},

@@ -360,9 +360,9 @@ class Recorder:
         sources: tuple[Tensor | None, ...],
     ) -> Tensor:
         """Return ``output``; the backward pass calls ``uses(g, *saved)`` and gives sources no gradient."""
-        if not any(self.owns(source) for source in sources):
+        if not any(map(self.owns, sources)):
             return output
-        result: Tensor = Tap.apply(output, self, uses, self.of.anchor, *saved)  # type: ignore[no-untyped-call]
+        result: Tensor = _TAP(output, self, uses, self.of.anchor, *saved)
         return result
 
     def function(
@@ -377,8 +377,8 @@ class Recorder:
 
         Autograd differentiates with respect to ``inputs``; values of sources reach ``forward`` by closure.
         """
-        anchor = self.of.anchor if any(self.owns(source) for source in sources) else None
-        result: Tensor = Function.apply(self, forward, backward, anchor, *inputs)  # type: ignore[no-untyped-call]
+        anchor = self.of.anchor if any(map(self.owns, sources)) else None
+        result: Tensor = _FUNCTION(self, forward, backward, anchor, *inputs)
         return result
 
 
@@ -435,3 +435,11 @@ class Function(torch.autograd.Function):
             gradients, uses = backward(g, ctx.needs_input_grad[4:], *tensors)
             ctx.recorder.record(uses)
         return (None, None, None, None, *gradients)
+
+
+def applied(function: type[torch.autograd.Function]) -> Any:
+    """Return ``function.apply`` for physical tensors, without the checks that users' functions need."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+_TAP, _FUNCTION = applied(Tap), applied(Function)
