@@ -1,25 +1,29 @@
-"""The C++ kernels of recurrent layers, depthwise convolutions and embeddings: the same as their twins."""
+"""The C++ kernels of recurrent and linear layers, depthwise convolutions and embeddings, and their twins."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import clipped_sum, running
+from oracles import clipped_sum, running, sums_of
 from torch import Tensor, nn
 
 from tacit import native
 from tacit.clipping import FAST, FlatClipping
+from tacit.clipping.engine import ROUNDING
 from tacit.clipping.fast import FastEngine
-from tacit.clipping.per_example import convolution, convolution_forms, linear, recurrent
+from tacit.clipping.per_example import convolution, convolution_forms, linear, native_outer, recurrent
 from tacit.clipping.per_example.convolution_forms import Geometry
 from tacit.clipping.per_example.embedding import Lookup
 from tacit.clipping.per_example.recurrent import Pull, Run, Weights
+from tacit.clipping.per_example.use import cancellation
 from tacit.clipping.reference import ReferenceEngine
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"{native.why_not()}")
@@ -111,6 +115,144 @@ def test_gradients_that_vanish_become_zero(twin: Twin) -> None:
     assert not ((z != 0) & (z.abs() < torch.finfo(torch.float32).tiny ** 0.5)).any()
     assert not z[:, 0].any()
     assert z[:, -1].any()
+
+
+def sides(n: int, T: int, p: int, d: int, *, apart: bool) -> tuple[Tensor, Tensor]:
+    """Sides of linear maps, with gaps in memory if so asked, and positions that partly cancel."""
+    left, right = torch.randn(n, T, p), torch.randn(n, T, d)
+    first, second = slice(T // 2), slice(T // 2, T // 2 * 2)
+    left[:, second] = 0.1 * left[:, second] - left[:, first]
+    right[:, second] = right[:, first]
+    if apart:
+        return left.repeat_interleave(2, 2)[:, :, ::2], right.transpose(0, 1).contiguous().transpose(0, 1)
+    return left, right
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    n=st.integers(1, 5), T=st.sampled_from([1, 2, 3, 4, 5, 8, 15, 127, 128, 129, 300]),
+    p=st.sampled_from([1, 3, 7, 8, 9, 16, 31, 64, 530]), d=st.sampled_from([1, 2, 15, 16, 17, 48, 64, 100]),
+    apart=st.booleans(), level=LEVELS, threads=THREADS, seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_kernels_of_linear_maps_are_the_definition(
+    n: int, T: int, p: int, d: int, apart: bool, level: int, threads: int, seed: int
+) -> None:
+    """Sums are added to what there is, a record has the same numbers alone, and norms are rounded up."""
+    torch.manual_seed(seed)
+    left, right = sides(n, T, p, d, apart=apart)
+    factors, before = torch.rand(n), torch.randn(p, d)
+    wanted = left.double().mT @ right.double()
+    lengths = left.double().norm(dim=2) * right.double().norm(dim=2)  # (n, T)
+    kappa = cancellation(torch.float32, max(p, d))
+
+    with running(level, threads):
+        gradients = native_outer.gradients(left, right)
+        alone = native_outer.gradients(left[n - 1 :], right[n - 1 :])
+        squares = native_outer.squared_norms(left, right, kappa).double()
+        total = before.clone()
+        native_outer.add_weighted(total, left, right, factors)
+
+    assert bool(((gradients - wanted).abs() <= 1e-6 * lengths.sum(1)[:, None, None]).all())
+    assert torch.equal(alone[0], gradients[n - 1])
+    summed = before + (factors[:, None, None] * wanted).sum(0)
+    torch.testing.assert_close(total.double(), summed.double(), rtol=1e-5, atol=2e-6 * float(lengths.sum()))
+
+    exact = wanted.flatten(1).square().sum(1)
+    allowed = kappa * lengths.sum(1).square()
+    assert bool((squares >= exact + 0.8 * allowed).all())
+    assert bool((squares <= exact + 1.2 * allowed + 1e-30).all())
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16, 32])
+@pytest.mark.parametrize("level", [1, 2])
+def test_inner_products_of_long_rows_do_not_fall_short(lanes: int, level: int) -> None:
+    """A few ones, and small numbers whose squares a sum would lose next to them."""
+    eps = float(torch.finfo(torch.float32).eps)
+    row = torch.full((linear.GRAM_DEPTH,), (0.99 * 0.5 * eps) ** 0.5)
+    row[:lanes] = 1.0
+    left, right = torch.zeros(1, 2, len(row)), torch.zeros(1, 2, len(row))
+    left[0, 1] = right[0, 1] = row
+    with running(level, 1):
+        found = native_outer.squared_norms(left, right, cancellation(torch.float32, len(row)))
+    exact = float(row.double().square().sum()) ** 2
+    assert float(found) ** 0.5 >= (1 - 0.5 * ROUNDING * eps) * exact**0.5
+
+
+def test_norms_of_linear_maps_that_are_not_finite_are_not_finite() -> None:
+    """So that the record is dropped, and no other; squares that underflow are allowed for."""
+    for place in (0, 1):
+        tensors = sides(3, 5, 40, 50, apart=False)
+        tensors[place][1, 2, 3] = torch.nan if place else torch.inf
+        assert native_outer.squared_norms(*tensors, 1e-6).isfinite().tolist() == [True, False, True]
+        gradients = native_outer.gradients(*tensors)
+        assert gradients.isfinite().flatten(1).all(1).tolist() == [True, False, True]
+    tiny, large = torch.full((1, 2, 64), 1e-30), torch.full((1, 2, 64), 1e15)
+    assert float(native_outer.squared_norms(tiny, large, cancellation(torch.float32, 64))) > 0
+
+
+def test_kernels_take_the_same_maps_for_any_number_of_records() -> None:
+    """As one more record must not change how all others are rounded; the rest is left to torch."""
+    left, right = sides(3, 16, 24, 40, apart=False)
+    library = native.library()
+    assert library is not None
+    if library.tacit_convolution_level() > 0:
+        assert native_outer.takes(left, right)
+        assert native_outer.takes(left[:1], right[:1])
+        assert linear._takes_native(left, right) is not linear._is_intel()
+    assert not native_outer.takes(left.double(), right.double())
+    assert not native_outer.takes(left[:, :1], right[:, :1])
+    assert not native_outer.takes(left[:, :2, :4], right[:, :2, :4])
+    assert not linear._takes_native(left.mT.contiguous().mT, right)
+    with running(0, 1):
+        assert not native_outer.takes(left, right)
+
+
+def mapped(linear_slack: float) -> float:
+    """The largest difference between the fast engine and a loop, for maps at several positions."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 40))
+    x, y = torch.randn(5, 16, 24), torch.randint(0, 40, (5, 16))
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).mT, y, reduction="none").sum(1)
+
+    fast = FastEngine(model, loss, FlatClipping(0.5), budget=replace(FAST, linear_slack=linear_slack))
+    slow = ReferenceEngine(model, loss, FlatClipping(0.5))
+    found, wanted = (
+        torch.cat([part.flatten() for part in sums_of(engine, x, y, dtype=torch.float32).values()])
+        for engine in (fast, slow)
+    )
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("slack", [0.0, 10.0])
+def test_maps_at_several_positions_are_a_loop(slack: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Gram matrices and from gradients that are kept, on any processor."""
+    monkeypatch.setattr(linear, "_is_intel", lambda: False)
+    assert mapped(slack) < 1e-4
+
+
+def _turned_records(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda left, *others: real(left.flip(0), *others)
+
+
+def _turned_factors(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda total, left, right, factors: real(total, left, right, factors.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "bug", "slack"),
+    [
+        ("gradients", _turned_records, 10.0), ("squared_norms", _turned_records, 0.0),
+        ("add_weighted", _turned_factors, 0.0),
+    ],
+)  # fmt: skip
+def test_planted_bugs_in_the_kernels_of_linear_maps(
+    name: str, bug: Callable[..., Any], slack: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "_is_intel", lambda: False)
+    monkeypatch.setattr(native_outer, name, bug(getattr(native_outer, name)))
+    assert mapped(slack) > 1e-3
 
 
 @st.composite

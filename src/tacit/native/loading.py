@@ -34,6 +34,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "tacit_depthwise": (None, [*[_POINTER] * 2, _INT, _POINTER, _INT, _POINTER, _INT, _INT]),
     "tacit_recurrent": (None, [_POINTER] * 7 + [_INT] * 2),
     "tacit_recurrent_back": (None, [_POINTER] * 11 + [_INT] * 2),
+    "tacit_outer": (None, [_POINTER] * 4 + [_INT] * 2),
+    "tacit_outer_sum": (None, [_POINTER] * 5 + [_INT] * 2),
+    "tacit_outer_squares": (None, [_POINTER, _POINTER, _POINTER, _DOUBLE, _POINTER, _INT, _INT]),
     "tacit_convolution_ghost": (None, [_POINTER, _POINTER, _POINTER, _DOUBLE, _POINTER, _INT, _INT]),
 }
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.clipping.isolation.reasons import NoRule
-from tacit.clipping.per_example import triton_outer
+from tacit.clipping.per_example import native_outer, triton_outer
 from tacit.clipping.per_example.use import (
     Kept,
     Recorder,
@@ -168,6 +168,8 @@ class Outer(Use):
         left, right = self.left[start:stop], self.right[start:stop]
         if triton_outer.takes_16_bits(left, right):
             return triton_outer.gradients(left, right)
+        if _takes_native(left, right):
+            return native_outer.gradients(left, right)
         return widened(left).transpose(1, 2) @ widened(right)
 
     def of(self, records: Tensor) -> Outer:
@@ -249,13 +251,16 @@ def ghost_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     1e5 C, a record clipped to C in float32 contributes up to 3 C. So kappa S^2 is added.
     """
     n, T = left.shape[:2]
+    longest = max(left.shape[2], right.shape[2])
+    kappa = cancellation(left.dtype, longest)
+    if T <= native_outer.MOST_POSITIONS and longest <= GRAM_DEPTH and _takes_native(left, right):
+        return native_outer.squared_norms(left, right, kappa)
     m = max(1, GRAM_NUMBERS // max(1, T * T))
     if n <= m:
         squares, spread = _gram_products(left, right)
     else:
         parts = [_gram_products(left[i : i + m], right[i : i + m]) for i in range(0, n, m)]
         squares, spread = (torch.cat(sums) for sums in zip(*parts, strict=True))
-    kappa = cancellation(left.dtype, max(left.shape[2], right.shape[2]))
     return squares.clamp_(min=0.0).addcmul_(spread, spread, value=kappa)
 
 
@@ -316,9 +321,21 @@ def _positions_last(x: Tensor) -> bool:
     return x.dim() == 3 and not x.is_contiguous() and x.transpose(1, 2).is_contiguous()
 
 
+def _takes_native(left: Tensor, right: Tensor) -> bool:
+    """Return whether the C++ kernels take these sides, and are faster than MKL."""
+    in_order = not (_positions_last(left) or _positions_last(right))
+    return in_order and native_outer.takes(left, right) and not _is_intel()
+
+
 def _add_layers(accumulators: Sequence[Tensor], left: Tensor, right: Tensor, factors: Tensor) -> None:
     """Add to each of L accumulators the weighted sum of its layer, from (L n, T, p) and (L n, T, d)."""
     dtype, n, weights = accumulators[0].dtype, len(factors), factors[:, None, None]
+    single = all(one.dtype == factors.dtype == torch.float32 and one.is_contiguous() for one in accumulators)
+    if single and _takes_native(left, right):
+        layers = torch.split(left, n), torch.split(right, n)
+        for accumulator, one, other in zip(accumulators, *layers, strict=True):
+            native_outer.add_weighted(accumulator, one, other, factors)
+        return
 
     def scaled(x: Tensor, wide: Tensor) -> Tensor:
         of_layers = wide.view(-1, n, *wide.shape[1:])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tacit import native
 from tacit.clipping.isolation.reasons import NoRule
-from tacit.clipping.per_example.linear import outer
+from tacit.clipping.per_example.linear import outer, product
 from tacit.clipping.per_example.use import Handler, Kept, Recorder, SourceUse, over_positions, widened
 
 # RNN, LSTM and GRU over time, forward and backward, with few operations per time step.
@@ -355,7 +355,7 @@ def _run_native(x: Tensor, first: State, weights: Weights) -> tuple[Tensor, Cach
         bias = bias + weights.b_hh
     elif weights.b_hh is not None:
         of_z = weights.b_hh.contiguous()
-    gates = F.linear(x, weights.w_ih, bias)
+    gates = product(x, weights.w_ih, bias)
 
     # held in variables until the kernel has read them
     before = first[0].contiguous()
@@ -451,7 +451,7 @@ def _direction(
         else:
             pulled = kind.pull(x, first, plain, hidden, g)
         previous = previous_of(first[0], hidden[:, : x.shape[1]])
-        of_x = pulled.a @ plain.w_ih if needed[0] else None
+        of_x = product(pulled.a, plain.w_ih.T) if needed[0] else None
         return [of_x, *pulled.state], list(_uses(recorder, sources, pulled, x, previous))
 
     hidden = recorder.function(
