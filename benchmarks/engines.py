@@ -200,6 +200,39 @@ def fastdp(load: Workload, mode: str) -> Step:
     return step
 
 
+def opake(load: Workload, microbatch: int | None) -> Step:
+    """Return the step of JetBrains' Opake (vmap of grad), on ``microbatch`` records at a time, or on all."""
+    if load.views > 1:
+        raise ValueError("Opake has no views of a record")
+    from opake.dpsgd.clipping import clipped_grad
+    from opake.dpsgd.noise import gaussian_noise
+    from opake.random import key
+
+    model = load.make()
+    optimizer = load.optimizer(model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    private = {name: p.detach() for name, p in parameters.items()}  # the same memory, without autograd
+
+    def one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        with load.precision():
+            return load.criterion(functional_call(model, values, (x[None],)), y[None]).mean()
+
+    clipped, clipping = clipped_grad(
+        one, clipping_norm=1.0, batch_argnums=(1, 2), normalize_by=load.batch, microbatch_size=microbatch
+    )
+    noise, drawn = gaussian_noise(noise_multiplier=1.0, key=key(0))
+
+    def step() -> None:
+        nonlocal clipping, drawn
+        gradients, clipping = clipped(private, load.inputs, load.targets, state=clipping)
+        noisy, drawn = noise(gradients, drawn)
+        for name, p in parameters.items():
+            p.grad = noisy.pytree[name]
+        optimizer.step()
+
+    return step
+
+
 @dataclass(frozen=True)
 class Engine:
     """An engine: the function that makes its step, its package and environment, and if a GPU measures it."""
@@ -229,6 +262,11 @@ ENGINES: dict[str, Engine] = {
     "Opacus, functorch": Engine(lambda load: opacus(load, "functorch"), "opacus"),
     "Opacus, ew": Engine(lambda load: opacus(load, "ew"), "opacus"),
     "Opacus, ghost": Engine(lambda load: opacus(load, "ghost"), "opacus"),
+    "Opake": Engine(lambda load: opake(load, None), "opake"),
+    **{
+        f"Opake, microbatches of {size}": Engine(lambda load, size=size: opake(load, size), "opake")
+        for size in (4, 16, 64)
+    },
     "torch.func": Engine(by_vmap),
     "fastDP, MixOpt": Engine(lambda load: fastdp(load, "MixOpt"), "fastDP"),
     "fastDP, ghost": Engine(lambda load: fastdp(load, "ghost"), "fastDP"),
