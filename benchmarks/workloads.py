@@ -87,6 +87,24 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.skip(x))
 
 
+class BasicBlock(nn.Module):
+    """ResNet-18's block: two 3x3 convolutions with GroupNorm(32)."""
+
+    def __init__(self, C: int, P: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(C, P, 3, stride, 1, bias=False), nn.GroupNorm(32, P), nn.ReLU(),
+            nn.Conv2d(P, P, 3, 1, 1, bias=False), nn.GroupNorm(32, P),
+        )  # fmt: skip
+        same = stride == 1 and C == P
+        change = nn.Sequential(nn.Conv2d(C, P, 1, stride, bias=False), nn.GroupNorm(32, P))
+        self.skip = nn.Identity() if same else change
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, C, h, w) to (n, P, h / stride, w / stride)."""
+        return torch.relu(self.body(x) + self.skip(x))
+
+
 class Bottleneck(nn.Module):
     """ResNet-50's block, 1x1, 3x3 and 1x1 convolutions, with GroupNorm(32)."""
 
@@ -104,6 +122,17 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, C, h, w) to (n, 4 P, h / stride, w / stride)."""
         return torch.relu(self.body(x) + self.skip(x))
+
+
+def resnet18(classes: int = 10) -> nn.Module:
+    """Return ResNet-18 (He et al., 1512.03385, table 1) with GroupNorm in place of BatchNorm."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.GroupNorm(32, 64), nn.ReLU()]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    C = 64
+    for P in (64, 128, 256, 512):
+        layers += [BasicBlock(C, P, 1 if P == 64 else 2), BasicBlock(P, P, 1)]
+        C = P
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(C, classes))
 
 
 def resnet50(width: int = 64, depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> nn.Module:
@@ -377,6 +406,7 @@ COMMON_WORKLOADS: dict[str, Callable[..., Workload]] = {
     ),
     "Opacus's MNIST network": lambda n=64: pictures("Opacus's MNIST network", opacus_mnist, n, 1, 28, 28),
     "Opacus's CIFAR network": lambda n=128: pictures("Opacus's CIFAR network", opacus_cifar, n, 3, 32, 32),
+    "ResNet-18": lambda n=32: pictures("ResNet-18", resnet18, n, 3, 64, 64),
     "ConvNeXt": lambda n=16: pictures("ConvNeXt", convnext, n, 3, 64, 64),
     "BERT with LoRA": lambda n=16: words("BERT with LoRA", bert_with_lora, n, 128, classes=2),
 }
