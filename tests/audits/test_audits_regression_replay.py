@@ -252,6 +252,7 @@ def test_views_as_records_of_their_own_are_seen(monkeypatch: pytest.MonkeyPatch)
 
     def apart(engine: FastEngine, accumulator: Any, batch: Any, thresholds: Tensor, scale: float) -> Any:
         single = FastEngine(engine.model, engine.per_example_loss, engine.rule)
+        single._types, single._devices = engine._types, engine._devices
         parts = [tuple(t[k :: engine.views] for t in batch) for k in range(engine.views)]
         first, _ = (real(single, accumulator, part, thresholds, scale) for part in parts)
         return first

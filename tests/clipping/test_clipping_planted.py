@@ -204,8 +204,8 @@ def lose_what_is_lent(run: Pass, *args: Any) -> None:
 
 
 FAST_ADD, FAST_ADD_FROM, ADD_PASS = FastEngine._add, FastEngine._add_from, FastEngine._add_pass
-ADD_CLIPPED_SUM, RUN_BACKWARD, OF_LINEAR, VMAP = (
-    FastEngine.add_clipped_sum, Pass._run_backward, RULES[F.linear], torch.func.vmap,
+ADD_CLIPPED_SUM, RUN_BACKWARD, OF_LINEAR, OF_EACH = (
+    FastEngine.add_clipped_sum, Pass._run_backward, RULES[F.linear], Pass.of_each,
 )  # fmt: skip
 SEPARATE: Patch = (linear, "merged", lambda uses: None)
 Checker = Callable[[], None]
@@ -235,7 +235,7 @@ PLANTS: dict[str, tuple[Checker, list[Patch]]] = {
     "count padding": (absent, [(FastEngine, "add_clipped_sum", count_padding)]),
     "share random numbers": (
         each_record_draws_its_own,
-        [(fast, "vmap", lambda function, randomness: VMAP(function, randomness="same"))],
+        [(Pass, "of_each", lambda run, one, records: OF_EACH(run, one, records, randomness="same"))],
     ),
     "threshold moves the wrong way": (quantile, [(rules, "next_threshold", threshold_moves_the_wrong_way)]),
     "noise not split": (

@@ -296,7 +296,7 @@ class OptimizerSection(Section):
     ``falling`` keeps the learning rates for the first half of the steps, then decreases them linearly to 0.
     """
 
-    name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad"] = "sgd"
+    name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad", "adafactor"] = "sgd"
     learning_rate: _Rate
     head_learning_rate: _Rate | None = None
     falling: bool = False

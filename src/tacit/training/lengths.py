@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import torch
@@ -126,5 +127,8 @@ class Lengths:
 
 def lengths_of(collate: object) -> Lengths | None:
     """Return the several lengths of :func:`tacit.collate.pad`, which a Trainer may have wrapped."""
-    several = getattr(getattr(collate, "data_collator", collate), "several", None)
+    while isinstance(collate, partial):
+        collate = collate.args[0]
+    collate = getattr(collate, "data_collator", collate)
+    several = getattr(collate, "several", None)
     return several if isinstance(several, Lengths) else None
