@@ -155,7 +155,10 @@ def main() -> int:
         "memory": held,
     }  # fmt: skip
     results.write(
-        given.out or results.FOLDER / FILES[given.suite], "one training step", content, packages=("opacus",)
+        given.out or results.FOLDER / FILES[given.suite],
+        "one training step",
+        content,
+        packages=("opacus", "opake"),
     )
     return 0
 

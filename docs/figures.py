@@ -27,6 +27,8 @@ LOOKS = {
     "Opacus, functorch": ("#d0702a", "///"),
     "Opacus, ew": ("#f0a860", "///"),
     "Opacus, ghost": ("#fbdcc0", "///"),
+    "Opake": ("#6b2f7a", "|||"),
+    "Opake, microbatches of 16": ("#d3a9de", "|||"),
     "torch.func": ("#999999", "xxx"),
     "fastDP, MixOpt": ("#38761d", "\\\\\\"),
     "fastDP, ghost": ("#93c47d", "\\\\\\"),
