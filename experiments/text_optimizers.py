@@ -203,7 +203,9 @@ def on_reviews(trial: Trial, *, quick: bool) -> float:
         physical_batch_size=32,
     )
     train(session)
-    return fine_tuning.tested(session.current_model, others).loss
+    loss = fine_tuning.tested(session.current_model, others).loss
+    assert loss is not None
+    return loss
 
 
 @cache
@@ -216,7 +218,7 @@ def public_head(tokens: int) -> nn.Linear:
     optimizer = torch.optim.Adam(head.parameters(), 0.1, weight_decay=1e-4)
     for _ in range(200):
         optimizer.zero_grad()
-        F.cross_entropy(head(features), data.labels).backward()
+        F.cross_entropy(head(features), data.labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return head
 
@@ -249,7 +251,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = options.parse_args(arguments)
     tries = Tries(given.out / "searches" / "text-optimizers.jsonl")
     for trial in trials(given.tasks, given.epsilons, tries):
-        score = tries.make(asdict(trial), lambda trial=trial: [-TASKS[trial.task](trial, quick=given.quick)])
+
+        def scores(trial: Trial = trial) -> list[float]:
+            return [-TASKS[trial.task](trial, quick=given.quick)]
+
+        score = tries.make(asdict(trial), scores)
         sys.stdout.write(f"{-score:.4f} {trial}\n")
         sys.stdout.flush()
 

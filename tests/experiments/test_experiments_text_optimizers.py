@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def test_the_best_rate_gets_two_more_seeds(tmp_path: Path) -> None:
     found = []
     for trial in text_optimizers.trials(["names, LoRA"], [1.0], tries):
         found.append(trial)
-        tries.make(vars(trial), lambda trial=trial: [-abs(trial.learning_rate - 0.01)])
+        score = -abs(trial.learning_rate - 0.01)
+        tries.make(vars(trial), partial(list, [score]))
     of_adam = [trial for trial in found if trial.optimizer == "adam"]
     assert [trial.seed for trial in of_adam] == [0, 0, 0, 1, 2]
     assert {trial.learning_rate for trial in of_adam[3:]} == {0.01}
