@@ -135,13 +135,20 @@ def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough(instead="test_the_first_tutorial_runs")
-@pytest.mark.parametrize("name", ["language-model", "attack-and-audit"])
+@pytest.mark.parametrize("name", ["language-model", "private-assistant", "attack-and-audit"])
 def test_long_tutorials_run(name: str, tmp_path: Path) -> None:
     assert follow(name, tmp_path)
 
 
 def test_every_tutorial_checks_its_figures_and_has_a_test() -> None:
-    tested = {"first-private-model", "your-own-table", "team-budget", "language-model", "attack-and-audit"}
+    tested = {
+        "first-private-model",
+        "your-own-table",
+        "team-budget",
+        "language-model",
+        "private-assistant",
+        "attack-and-audit",
+    }
     of_packages = {"public-text", "public-pictures"}  # whose figures test_public_model_pages.py checks
     assert set(TUTORIALS) == tested | of_packages
     for name in tested:
