@@ -1,4 +1,4 @@
-"""Which optimizer tunes a language model best under privacy: ``python -m experiments.text_optimizers``.
+"""A comparison of optimizers for private language models: ``python -m experiments.text_optimizers``.
 
 A small Llama learns plays without privacy (bytes as tokens; the plays are public), then first names with it,
 by LoRA or with all weights.  MiniLM with LoRA in its upper three layers classifies reviews; its head comes
