@@ -50,7 +50,7 @@ _IN_FILE_OF = {  # verbs in the file of another verb
 _WITHOUT_ARGUMENTS = ("demo", "playground")
 _VERBS = {
     "account": "Compute the privacy cost of a mechanism: epsilon with a bracket, and what it means.",
-    "init": "Write a run file for your own table or pictures.",
+    "init": "Write a run file for your own table, pictures or texts.",
     "train": "Train a model with differential privacy, from a configuration file.",
     "batches": "Write the batches of a run on a large corpus in advance, with Spark.",
     "predict": "Predict for new records with the model of a run.",
