@@ -72,10 +72,10 @@ class DataSection(Section):
     line: ``prompt`` and ``completion``; ``messages``, a chat, of which the assistant's turns are learned; or
     ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.
 
-    ``lengths``, in place of ``sequence_length``, are several lengths in
-    ascending order, such as [64, 128, 256, 512]: each record is computed at the smallest that holds it.
-    ``shares`` are the expected shares of records of each, from public knowledge; by default they are equal.
-    Wrong shares change only time and memory.
+    ``lengths``, in place of ``sequence_length``, are several lengths in ascending order, such as [64, 128,
+    256, 512]: each record is computed at the smallest that holds it.  ``shares`` are the expected shares of
+    records of each, from public knowledge; by default they are equal.  Wrong shares change only time and
+    memory.
 
     Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
     are relative to the current folder.
