@@ -56,6 +56,14 @@ def test_gaussian_has_closed_forms() -> None:
         assert exact <= chance.at_most <= exact + 2e-3
 
 
+def test_one_number_for_the_curve() -> None:
+    assert gaussian_sheet(0.5).in_one_number().startswith("In one number: 2.001-GDP, with a regret of 0.00")
+    assert "overstates" in risk_sheet(dp_sgd(0.82), delta=1e-5, unit="person").in_one_number()
+    weak = risk_sheet(account(Gaussian(0.05), adjacency="add-remove"), delta=1e-5, unit="person")
+    assert "no mu" in weak.in_one_number()
+    assert weak.to_data()["gaussian_dp"]["mu"] is None
+
+
 def test_pair_alone_is_the_region_of_epsilon_and_delta() -> None:
     told = risk_sheet(
         account(ApproximateDP(1.0, 1e-3), adjacency="add-remove"), delta=1e-3, unit="x", epsilon=1.0

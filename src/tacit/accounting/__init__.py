@@ -6,9 +6,11 @@
 
 from tacit.accounting.account import METHODS, PrivacyCurve, account
 from tacit.accounting.calibrate import calibrate, epsilon_schedule, largest_steps
+from tacit.accounting.gaussian_dp import GaussianDP
 
 __all__ = [
     "METHODS",
+    "GaussianDP",
     "PrivacyCurve",
     "account",
     "calibrate",

@@ -15,6 +15,7 @@ import numpy as np
 from tacit.accounting import pld
 from tacit.accounting.closed_form import gaussian_price, pure_claim
 from tacit.accounting.flatten import Steps, check_noise, flatten
+from tacit.accounting.gaussian_dp import GaussianDP, gaussian_bound
 from tacit.accounting.price import Array, BoundedPrice, ErrorBudget, GroupPrice, LeastPrice, Price, SumPrice
 from tacit.accounting.renyi import moments_price, rdp_price, zcdp_price
 from tacit.accounting.theorems import BasicPrice, OptimalPrice, StrongPrice, theorem_price
@@ -253,6 +254,21 @@ class PrivacyCurve:
             partial(check_probability, "false_positive_rate"),
             false_positive_rate,
         )
+
+    def gaussian_dp(self) -> GaussianDP:
+        """Return the least mu of Gaussian DP that bounds the curve, with its regret.
+
+        One number that describes the whole curve, which epsilon and delta do not (Gomez et al. 2025,
+        2503.10945). It holds for all membership tests whose error rates are 1e-10 or more.
+
+        >>> from tacit.accounting import account
+        >>> from tacit.events import Gaussian, PoissonSampled, Repeat
+        >>> event = Repeat(PoissonSampled(0.328, Gaussian(9.4)), 2000)
+        >>> bound = account(event, adjacency="add-remove").gaussian_dp()
+        >>> round(bound.mu, 3), round(bound.regret, 3)
+        (1.568, 0.001)
+        """
+        return gaussian_bound(self.delta, self.false_negative_rate)
 
     def advantage(self) -> float:
         """Return the largest excess of true over false positives of any membership test: delta at epsilon 0.

@@ -247,7 +247,7 @@ def _show_risk(sheet: RiskSheet) -> None:
     console.print(table)
     show_line(
         f"From the trade-off curve ({sheet.curve.method}), adjacency {sheet.curve.adjacency}, "
-        f"delta {sheet.delta:g}."
+        f"delta {sheet.delta:g}. {sheet.in_one_number()}"
     )
 
 

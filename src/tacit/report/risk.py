@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from tacit.accounting import PrivacyCurve
+from tacit.accounting import GaussianDP, PrivacyCurve
 from tacit.errors import InvalidInput, check_real
 from tacit.rounding import finite, round_up
 
@@ -31,6 +31,7 @@ Detection: TypeAlias = Callable[[Array], Array]
 _RATES = (0.01, 0.001)
 _SECRETS = (1e-3, 1e-6)
 _GROUPS = (2, 5)
+_WELL = 0.01  # the regret up to which mu alone describes a mechanism (Gomez et al. 2025, 2503.10945)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RiskSheet:
         secrets: for each k, the probability of guessing a secret, a picture or an attribute that an attacker
             could guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
         groups: for each number of units, the chance of a right guess whether all of them took part.
+        gaussian: the Gaussian mechanism that bounds the curve.
 
     **Guarantee**
 
@@ -73,6 +75,7 @@ class RiskSheet:
     detections: tuple[Chance, ...]
     secrets: tuple[Chance, ...]
     groups: tuple[Chance, ...]
+    gaussian: GaussianDP
 
     @property
     def chances(self) -> tuple[Chance, ...]:
@@ -107,6 +110,14 @@ class RiskSheet:
             + ". The model may still learn what is true of many people alike, and is meant to.",
         ]
 
+    def in_one_number(self) -> str:
+        """Write mu and its regret, both rounded up."""
+        if math.isinf(self.gaussian.mu):
+            return "In one number: no mu of Gaussian DP up to 12 bounds the run."
+        mu, regret = round_up(self.gaussian.mu, 4), round_up(self.gaussian.regret, 2)
+        fit = "describes the run well" if self.gaussian.regret < _WELL else "overstates what attacks can do"
+        return f"In one number: {mu}-GDP, with a regret of {regret}, so that it {fit}."
+
     def to_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""
         return {
@@ -115,6 +126,8 @@ class RiskSheet:
             "method": self.curve.method,
             "epsilon": finite(self.epsilon),
             "delta": self.delta,
+            "gaussian_dp": {"mu": finite(self.gaussian.mu), "regret": self.gaussian.regret},
+            "in_one_number": self.in_one_number(),
             "chances": [
                 {
                     "question": c.question,
@@ -174,6 +187,7 @@ def risk_sheet(
             Chance(f"right 50/50 guess on {size} together", 0.5, _guess(real, size), _guess(pair, size))
             for size in _GROUPS
         ),
+        gaussian=curve.gaussian_dp(),
     )
 
 
