@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl bench bench-gpu bench-gpu-models bench-common bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,11 @@ test-spark: install  ## queries and batches on a local Spark; needs Java 17, and
 test-trl: install  ## what TRL prepares, its collators and its settings
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[trl]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/integrations/test_transformers_trl.py
+
+test-flower:  ## a federation in one process, by Flower, which excludes packages of .venv: in one of its own
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --editable '.[flower,ledger]' pytest hypothesis
+	OMP_NUM_THREADS=1 .venv-flower/bin/pytest tests/integrations/test_flower.py
 
 bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'

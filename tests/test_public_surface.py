@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import subprocess
@@ -21,7 +22,7 @@ from tacit.errors import TacitError
 ROOT = Path(tacit.__file__).parent
 PACKAGES = {"tacit", *(f"tacit.{part.name}" for part in ROOT.iterdir() if (part / "__init__.py").exists())}
 # Faces, from which users or other parts import: the folders, the modules beside them, those for a library.
-LIBRARIES = {"sklearn", "transformers", "lightning", "dp_accounting"}
+LIBRARIES = {"sklearn", "transformers", "lightning", "dp_accounting", "flower"}
 # Beside the faces, for the house:
 OURS = ("files", "notebook", "rounding", "serial", "__main__")
 INTERNAL = {f"tacit.{name}" for name in OURS}
@@ -53,9 +54,13 @@ FREE_NAMES = {
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+# Flower excludes versions of other packages that we use: `make test-flower` has an environment of its own.
+ABSENT = {"tacit.integrations.flower"} if importlib.util.find_spec("flwr") is None else set()
+
+
 def all_modules() -> list[str]:
     files = (path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py"))
-    return sorted(".".join(path.parts).removesuffix(".__init__") for path in files)
+    return sorted({".".join(path.parts).removesuffix(".__init__") for path in files} - ABSENT)
 
 
 MODULES = all_modules()

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tacit import __version__
 from tacit.accounting import PrivacyCurve, account
@@ -24,7 +24,7 @@ from tacit.plan import Plan
 from tacit.rounding import round_up
 
 if TYPE_CHECKING:
-    from tacit.training import PrivateSession
+    from tacit.training import PrivateAggregation, PrivateSession
 
 
 FORMAT = 2
@@ -52,6 +52,11 @@ _REFERENCE = (
     "what the loss or the model keeps of a record in Python: the run used the reference engine, in which "
     "Python may read records, and which assumes that the code keeps nothing of them"
 )
+_SERVER = (
+    "the server, which sees the update of each client before it is clipped: the clients trust it, and "
+    "everyone who can read what they send"
+)
+_WHO_TAKES_PART = "who takes part in a round: epsilon assumes that only the server and the client itself know"
 _NOT_COVERED = (
     _TEST,
     "settings that were chosen by looking at results on these same records, in this run or an earlier one",
@@ -133,7 +138,7 @@ def group_epsilon(curve: PrivacyCurve, delta: float, size: int) -> float:
 
 
 def make_statement(
-    session: PrivateSession,
+    session: PrivateSession | PrivateAggregation[Any],
     *,
     data_source: str = "NOT STATED",
     model: str = "NOT STATED",
@@ -148,8 +153,8 @@ def make_statement(
     would claim too little epsilon, and nothing in it would show this.
 
     Args:
-        session: the session that trained the model. After a run has ended, make the session again and
-            ``load`` its resume state.
+        session: the session that trained the model, or the aggregation of its clients' updates. After a run
+            has ended, make the session again and ``load`` its resume state.
         data_source: the source of the training data.
         model: a description of the model.
         public_data: the unprotected data that were used. Empty means none.
@@ -181,6 +186,10 @@ def make_statement(
     plan, steps_done = session.plan, session.steps_done
     ledger = None if session.charges is None else session.charges.so_far()
     curve = account(plan.event_after(steps_done), adjacency=plan.adjacency, method="best")
+    limits = {"reference": [_REFERENCE], "clients": [_SERVER]}.get(session.route, [])
+    if session.route == "clients" and plan.sampling_rate < 1.0:
+        limits = [*limits, _WHO_TAKES_PART]
+    remark = "" if session.route == "clients" else cast("PrivateSession", session).falling.said()
     facts = {
         "private": session.private,
         "data": data_source,
@@ -188,8 +197,8 @@ def make_statement(
         "public_data": list(public_data) or ["none"],
         "model": model,
         "randomness": session.randomness,
-        "not_covered": [*not_covered, *([_REFERENCE] if session.route == "reference" else [])],
-        "notes": [*notes, *filter(None, [session.falling.said()])],
+        "not_covered": [*not_covered, *limits],
+        "notes": [*notes, *filter(None, [remark])],
         "versions": _versions(),
     }
     return Statement(statement_data(plan, steps_done, curve, facts, owner=owned_by and repr(owned_by)))
@@ -231,7 +240,7 @@ def statement_data(
             "lower_bound_of_the_same_analysis": lower,
             "groups": {size: None if math.isinf(most) else most for size, most in groups.items()},
         },
-        "mechanism": mechanism_of(plan, steps_done),
+        "mechanism": mechanism_of(plan, steps_done, of_clients=_SERVER in facts["not_covered"]),
         "plan": json.loads(replace(plan, epsilon_budget=None).to_json()),
         "accountant": {"name": "tacit", "method": curve.best_method(plan.delta), "version": __version__},
         "event": json.loads(event_to_json(event)),
@@ -256,13 +265,15 @@ def limits_of(not_covered: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 _NAME = "DP-SGD: clipped per-example gradients, Gaussian noise"
+_OF_CLIENTS = "DP-FedAvg: clipped updates of clients, Gaussian noise"
 _CORRELATED = "DP-FTRL: clipped per-example gradients, Gaussian noise that is correlated in time"
 
 
-def mechanism_of(plan: Plan, steps_done: int) -> dict[str, Any]:
+def mechanism_of(plan: Plan, steps_done: int, *, of_clients: bool) -> dict[str, Any]:
     """Describe the mechanism of a plan after ``steps_done`` steps, with values that people can read."""
+    independent = _OF_CLIENTS if of_clients else _NAME
     return {
-        "name": _NAME if plan.correlation is None else _CORRELATED,
+        "name": independent if plan.correlation is None else _CORRELATED,
         "steps": steps_done,
         "sampler": plan.sampling.describe(),
         "expected_batch_size": plan.expected_batch_size,

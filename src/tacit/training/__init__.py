@@ -3,13 +3,14 @@
 Use :class:`PrivateSession` in a loop of your own, or the ready loop :func:`train`.  Records may be people
 with several rows each (:class:`UserRecords`), or arrive over time (:class:`DatedRecords`).  A run may be
 charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and shared by several processes
-(:class:`ProcessRanks`).  :func:`evaluate` scores a model exactly, and :func:`score_held_out` adds noise to
-the score.
+(:class:`ProcessRanks`).  :class:`PrivateAggregation` averages the updates of federated clients.
+:func:`evaluate` scores a model exactly, and :func:`score_held_out` adds noise to the score.
 
 Inside the package, ``session`` has the public interface, ``run`` the order of the parts and ``step`` one
 private step.
 """
 
+from tacit.training.aggregation import PrivateAggregation
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.by_record import Augmentation, FlipAndCrop
 from tacit.training.charges import StepCharges
@@ -29,6 +30,7 @@ __all__ = [
     "DatedRecords",
     "Evaluation",
     "FlipAndCrop",
+    "PrivateAggregation",
     "PrivateSession",
     "ProcessRanks",
     "StepCharges",

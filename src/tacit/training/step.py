@@ -332,7 +332,7 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
         return None
     return NoisyStep(
         gradients=buffers.released(),
-        thresholds=_next_thresholds(plan, thresholds, raw_below, generator, step),
+        thresholds=next_thresholds(plan, thresholds, raw_below, generator, step),
         loss=_noisy_loss(plan, raw_loss, generator, step),
     )
 
@@ -513,7 +513,7 @@ def _scalar_noise(generator: Generator, std: float, step: int, index: int) -> fl
     return float(gaussian(generator, (1,), std=std, step=step, index=index, purpose=Purpose.COUNT_NOISE))
 
 
-def _next_thresholds(
+def next_thresholds(
     plan: Plan, thresholds: list[float], raw_below: float, generator: Generator, step: int
 ) -> list[float]:
     rule = plan.clipping
