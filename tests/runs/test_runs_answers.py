@@ -419,6 +419,17 @@ def test_a_record_without_learned_tokens_adds_nothing(form: str, tmp_path: Path)
     assert all(not value.any() for value in sums.values())
 
 
+@pytest.mark.parametrize(
+    ("form", "empty"), [("completions", {"prompt": [], "completion": []}), ("chats", {"messages": []})]
+)
+def test_an_example_without_any_token_adds_nothing(form: str, empty: Any, tmp_path: Path) -> None:
+    usual = FORMS[form][1]
+    data = load_data(read_config(configured(tmp_path, form, examples=[*usual, empty])))
+    rows = [*data.train.targets, *data.test.targets]
+    assert sum(bool((row == -100).all()) for row in rows) == 1
+    assert len(rows) == len(usual) + 1
+
+
 def test_an_equal_pair_has_no_gradient(tmp_path: Path) -> None:
     equal = [{"prompt": "a", "chosen": "same", "rejected": "same"}, *PAIRS]
     config = read_config(configured(tmp_path, "pairs", examples=equal))
@@ -515,7 +526,7 @@ def test_people_have_several_examples_or_one(tmp_path: Path) -> None:
         make_session(read_config(configured(tmp_path, "completions", one)), generator=seeded_generator(1))
     make_session(read_config(configured(tmp_path, "chats", one)), generator=seeded_generator(1))
     alone = [{**example, "who": 7} for example in COMPLETIONS]
-    with pytest.raises(InvalidInput, match=r"no example for (training|testing) has a token"):
+    with pytest.raises(InvalidInput, match=r"there is no example for (training|testing)"):
         load_data(read_config(configured(tmp_path, "completions", of_people, examples=alone)))
 
 
@@ -523,7 +534,9 @@ def test_people_have_several_examples_or_one(tmp_path: Path) -> None:
 
 SECRET = "secret7311"
 BAD: dict[str, tuple[str, Any, str, str]] = {
-    "a missing field": ("completions", {"prompt": SECRET}, PLAIN, 'line 41 .*"completion" is missing'),
+    "a missing field": (
+        "completions", {"prompt": SECRET}, PLAIN, 'line 41 .*"completion" is missing. Correct',
+    ),
     "a number": (
         "completions", {"prompt": SECRET, "completion": 7311}, PLAIN, '"completion" is no text and no list',
     ),
@@ -543,6 +556,9 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "a role that is left out": (
         "chats", {"messages": [{"role": "bot", "content": SECRET}, *turns("a", "b")]}, DEAF,
         "line 41 .* leaves out turn 1",
+    ),
+    "a template that is none": (
+        "chats", {"messages": turns(SECRET, "b")}, "\n{% for %}", "not valid Jinja in line 2",
     ),
     "a template that rewrites": (
         "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "another way",

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from tacit.errors import InvalidInput
 from tacit.ledger import Ledger, Policy, RenyiBudget
-from tacit.report.evaluation import evaluation_text
+from tacit.report.evaluation import evaluation_text, warn_if_public_is_better
 from tacit.runs import prepare
 from tacit.testing import seeded_generator
 
@@ -76,6 +76,16 @@ def test_the_public_model_is_scored_on_the_same_texts_and_answers_the_same_promp
     assert shown in page
     assert "q&lt;b&gt;c" in page
     assert "q<b>c" not in page
+
+
+@pytest.mark.parametrize(("own", "useless"), [(0.9, False), (1.1, True), (None, True)])
+def test_a_model_that_training_made_worse_is_called_useless(own: float | None, useless: bool) -> None:
+    data = {"verdict": "As the rest.", "useless": False, "advice": [], "loss": own}
+    warn_if_public_is_better(data)
+    assert not data["useless"], "there is no public model"
+    warn_if_public_is_better(of_public := data | {"public_model": {"score": 0.5, "loss": 1.0}})
+    assert of_public["useless"] is useless
+    assert str(of_public["verdict"]).startswith("USELESS: the public model") is useless
 
 
 def test_without_a_public_model_only_the_runs_own_texts_are_shown(tmp_path: Path) -> None:

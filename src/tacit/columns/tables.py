@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.columns.column import FALSE, TRUE, Column, Dialect, nearest, number_of_moment, reader_of_moments
-from tacit.errors import InvalidInput, needed
+from tacit.errors import InvalidInput, needed, without_values
 
 # The spaces around a cell are stripped. A cell is *missing* if it is empty, one of a few words (``NA``,
 # ``null``, ``?``, ...), or one of the ``missing_values`` of the column or the table. A word that the column
@@ -445,7 +445,9 @@ def lines_of_json(path: Path) -> Iterator[dict[str, Any]]:
                     if not isinstance(row, dict):
                         raise ValueError("no object")
                     yield row
-    except (OSError, EOFError, ValueError, RecursionError):  # their messages may hold a cell
+    except (OSError, EOFError) as problem:
+        raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
+    except (ValueError, RecursionError):  # their messages may hold a cell
         raise InvalidInput(
             f"line {max(1, number):,} of {path} is no JSON object in UTF-8. Correct or remove it: each line "
             'must be an object, such as {"text": "..."}.'

@@ -350,7 +350,9 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
         if (isinstance(value, str) and "text" in expected) or (is_chat(value) and not of_document):
             continue
         problem = f"no {' and no '.join(expected)}" if name in example else "missing"
-        raise InvalidInput(f'{where}: the field "{name}" is {problem}. {_proposal(example)}')
+        of_this_form = any(other in example for other in fields.of_content)
+        advice = "Correct the line, or remove it." if of_this_form else _proposal(example)
+        raise InvalidInput(f'{where}: the field "{name}" is {problem}. {advice}')
 
     parts = () if of_document else tuple(example[name] for name in fields.of_content)
     text: str = json.dumps(parts, ensure_ascii=False) if parts else example[fields.of_content[0]]
@@ -555,8 +557,9 @@ def answered_pair(examples: Sequence[Sequence[Answered]], cutting: Cutting) -> T
             start = max(0, one.prompt - room)
             kept = slice(start, start + cutting.length)
             tokens = np.array(one.tokens[kept], dtype=np.int64)
+            following = np.where(one.learned[kept], tokens, PADDING)[1:]  # empty if there are no tokens
             inputs[row, place, : len(tokens)] = tokens
-            targets[row, place, : len(tokens) - 1] = np.where(one.learned[kept], tokens, PADDING)[1:]
+            targets[row, place, : len(following)] = following
     whole = TensorPair(torch.from_numpy(inputs), torch.from_numpy(targets))
     return whole if shape[1] > 1 else TensorPair(*(part[:, 0] for part in whole))
 
@@ -725,12 +728,17 @@ def answered_of(
     """Return one record for each example, in the form of :func:`pair_of`."""
     if not several:
         check_users((document.user for document in documents if document.user is not None), name)
-    pair = answered_pair([encode(document) for document in documents], cutting) if documents else None
-    if pair is None or not bool((pair.targets != PADDING).any()):
+    if not documents:
         raise InvalidInput(
-            f"no example for {name} has a token to learn. In chats, the roles must be user and assistant. A "
-            "hash of an example, or of its person, chooses those for testing. Take another test_fraction, a "
-            "larger sequence_length, or other files."
+            f"there is no example for {name}. A hash of an example, or of its person, chooses those for "
+            "testing, so equal ones go together. Take another test_fraction, more examples, or a file of "
+            "test examples."
+        )
+    pair = answered_pair([encode(document) for document in documents], cutting)
+    if not bool((pair.targets != PADDING).any()):
+        raise InvalidInput(
+            f"no example for {name} has a token to learn. In chats, the roles must be user and assistant. "
+            "Take a larger sequence_length, or other files."
         )
     owners = [document.owner for document in documents] if several else None
     return pair, owners, [document.date for document in documents]

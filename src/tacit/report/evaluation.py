@@ -228,6 +228,18 @@ def _panels(panels: Panels) -> dict[str, Any]:
 # --- text ---------------------------------------------------------------------------------------------------
 
 
+def warn_if_public_is_better(data: dict[str, Any]) -> None:
+    """Put it first in the verdict if the public model has a lower loss than the model trained from it."""
+    own, public = data["loss"], data.get("public_model", {}).get("loss")
+    if public is not None and (own is None or own > public):
+        data["useless"] = True
+        data["advice"] = ["a smaller learning rate", *data["advice"]]
+        data["verdict"] = (
+            f"USELESS: the public model has a test loss of {figure(public)}, and after training it is "
+            f"{figure(own)}. Try a smaller learning rate, or more records. {data['verdict']}"
+        )
+
+
 def score_line(data: Data, cost: str = "") -> str:
     """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer."""
     digits = 4
@@ -237,8 +249,10 @@ def score_line(data: Data, cost: str = "") -> str:
         low, high = data["interval"]
         score = f"{figure(data['score'], '.3f')} ({low:.3f} to {high:.3f})"
     constant = constant_score(data["baseline"], digits)
-    other = "the public model" if "pairs" in data else "a constant answer"
-    return f"test {data['measure']} {score}{cost} ({other}: {constant})"
+    others = f"{'the public model' if 'pairs' in data else 'a constant answer'}: {constant}"
+    if "public_model" in data:
+        others = f"the public model: {figure(data['public_model']['score'])}; {others}"
+    return f"test {data['measure']} {score}{cost} ({others})"
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:

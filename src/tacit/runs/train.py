@@ -22,6 +22,7 @@ from tacit.files import remove_leftovers, write_atomically
 from tacit.models.additive import released
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
+from tacit.report.evaluation import warn_if_public_is_better
 from tacit.report.model_card import model_card
 from tacit.report.statement import make_statement
 from tacit.runs.build import (
@@ -329,6 +330,7 @@ class Run:
             loss_remark=session.falling.said(),
         )
         figures |= self.result.compared(model, exact=evaluation.interval is None)
+        warn_if_public_is_better(figures)
         facts = replace(self.result.card_facts(statement), statements=self.config.card)
         card = model_card(statement.data, facts, figures)
         _write(self.folder / "README.md", card)

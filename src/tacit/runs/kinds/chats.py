@@ -91,8 +91,15 @@ class ChatTemplate:
         return tokens
 
     def _applied(self, turns: Messages, where: str, **settings: Any) -> Any:
+        from jinja2 import TemplateSyntaxError  # the extra cli; a run file is checked without it
+
         try:
             return self._tokenizer.apply_chat_template([*turns], chat_template=self._template, **settings)
+        except TemplateSyntaxError as problem:
+            raise InvalidInput(
+                f"the tokenizer's chat template is not valid Jinja in line {problem.lineno}. Correct "
+                "chat_template.jinja in the folder of the model."
+            ) from None
         except Exception as problem:  # noqa: BLE001  # its message may show the record
             raise InvalidInput(
                 f"{where}: the chat template refuses the messages ({without_values(problem)}). It may not "

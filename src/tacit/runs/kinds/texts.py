@@ -403,7 +403,9 @@ def _known(*values: object) -> int | None:
 
 def language_text(path: Path, facts: Facts) -> str:
     """Write a run file for a language model; only the names of fields in the first line are read."""
-    example = next(lines_of_json(path), {})
+    example = next(lines_of_json(path), None)
+    if example is None:
+        raise InvalidInput(f"{path} holds no line; it should hold one example a line.")
     for option, name in (("--text", facts.text), ("--user", facts.user)):
         if name is not None:
             check_column(option, name, example)
@@ -448,7 +450,7 @@ _HEAD = """\
 _LENGTH = 512
 _ABOUT = {
     "jsonl": "relative to the folder where you run tacit",
-    "text": "the field of a document's text",
+    "text": "the field of a document's text; or prompt and completion; or messages; or chosen and rejected",
     "prompt": "the field of what the model gets",
     "completion": "the field of the answer, which alone is learned",
     "messages": "the field of a chat; the assistant's turns are learned",
