@@ -26,6 +26,7 @@ from tacit.recipes import (
     Recipe,
     additive_pays,
     full_recipe,
+    hazard_recipe,
     linear_recipe,
     lora_recipe,
     lora_targets,
@@ -112,10 +113,10 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         epsilon = _USUAL
     public = model.get("huggingface") or model.get("encoder")
-    documents = "target" not in data and ("jsonl" in data or "parquet" in data)
+    documents = not {"target", "time"} & data.keys() and ("jsonl" in data or "parquet" in data)
     if isinstance(public, str) and not documents:
         return _of_public_model(run_file, tune, records, float(epsilon))
-    if model.get("name") in ("auto", *LINEAR) and "table" in data:
+    if model.get("name") in ("auto", *LINEAR) and {"table", "time"} & data.keys():
         return _of_table(run_file, records, float(epsilon))
     return dict(run_file)
 
@@ -156,7 +157,8 @@ def reasons(text: str) -> list[str]:
 
 
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
-    name, target = run_file["model"]["name"], run_file["data"].get("target")
+    name, data = run_file["model"]["name"], run_file["data"]
+    target = [data["time"], data.get("event")] if "time" in data else data.get("target")
     columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
     with suppress(InvalidInput, PrivacyRefusal):  # a later check reports it
         declared = parse_columns(columns)
@@ -171,6 +173,8 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
             encoder = Encoder(declared, target)
         classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
         recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
+        if encoder.time_edges:
+            recipe = hazard_recipe(records, epsilon, longest=encoder.longest)
         columns = {key: column.to_data() for key, column in declared.items()}
     if name == "auto":  # the columns are wrong
         name = "linear"

@@ -309,7 +309,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
     """
     baseline = figures["baseline"]
-    share = figures["measure"].startswith(("accuracy", "mean AUC", "preference"))
+    share = figures["measure"].startswith(("accuracy", "mean AUC", "preference", "concordance"))
     drawing = {
         "score": f"test {figures['measure']}",
         "baseline": baseline["score"],
