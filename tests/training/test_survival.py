@@ -97,7 +97,7 @@ def test_bins_at_risk_are_those_of_the_definition() -> None:
 
 def test_loss_is_the_negative_log_likelihood() -> None:
     logits = torch.tensor([[0.3, -1.0, 0.5, -2.0]], dtype=torch.float64)
-    hazards = torch.sigmoid(logits)[0]
+    hazards = torch.sigmoid(logits - math.log(7))[0]  # relative to a hazard of 1 / 8
     loss = survival_loss(EDGES)
     died = loss(lambda _: logits, torch.zeros(1, 1), torch.tensor([[4.0, 1.0]]).double())  # type: ignore[arg-type]
     assert died.item() == pytest.approx(-math.log((1 - hazards[0]) * (1 - hazards[1]) * hazards[2]))
@@ -106,7 +106,7 @@ def test_loss_is_the_negative_log_likelihood() -> None:
 
 
 def test_mean_time_is_the_area_under_the_curve() -> None:
-    curve = survival_of(torch.tensor([[0.0, 0.0, -50.0, 50.0]]))
+    curve = survival_of(math.log(7) + torch.tensor([[0.0, 0.0, -50.0, 50.0]]))
     assert curve[0].tolist() == pytest.approx([0.5, 0.25, 0.25, 0.0])
     area = 2 * 0.75 + 1 * 0.375 + 4 * 0.25 + 3 * 0.125
     assert mean_time(curve, EDGES).item() == pytest.approx(area)
@@ -120,7 +120,8 @@ class _Losses(torch.nn.Module):
         self.model = model
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
-        return self.model.losses(*arguments)
+        losses: torch.Tensor = self.model.losses(*arguments)
+        return losses
 
 
 def gradients(model: LinearHazard, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -128,7 +129,9 @@ def gradients(model: LinearHazard, inputs: torch.Tensor, targets: torch.Tensor) 
     losses = _Losses(model)
 
     def of_one(weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return functional_call(losses, weights, (x[None], *watched_and_ended(y[None], EDGES)))[0]
+        bins = watched_and_ended(y[None], EDGES)
+        found: torch.Tensor = functional_call(losses, weights, (x[None], *bins))[0]
+        return found
 
     weights = {name: value.detach() for name, value in losses.named_parameters()}
     each = vmap(grad(of_one), in_dims=(None, 0, 0))(weights, inputs, targets)

@@ -141,7 +141,7 @@ class _CellsOfColumn:
 
     def times(self) -> NDArray[np.float64]:
         """Read the cells as times from the lower bound on; those beyond the upper bound are kept."""
-        values, low = self._numbers(), self.column.low
+        values, (low, _) = self._numbers(), bounds_of(self.column)
         self._refuse_missing(np.isnan(values), target=True)
         if len(early := np.flatnonzero(values < low)):
             raise InvalidInput(

@@ -1,5 +1,8 @@
 """Discrete-time survival models: a logistic hazard for each declared time bin.
 
+The outputs of a model are log odds of hazards, relative to a hazard of 1 / (2 K) in each bin: a network that
+starts near zero would else begin with hazards of one half, and learn little but the constants.
+
 Letters: n records; f inputs; K bins, which contain their lower edges.
 """
 
@@ -14,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tacit.models.additive import InPhases, Planned
+from tacit.models.networks import Logistic
 
 _SHARE = 0.05  # of the steps, which release the ends of records by bin
 _LEAST_HAZARD, _LARGEST_HAZARD = 1e-3, 0.9
@@ -42,7 +46,7 @@ def watched_and_ended(targets: Tensor, edges: Sequence[float]) -> tuple[Tensor, 
 def survival_loss(edges: Sequence[float]) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     """Return the negative log-likelihood of a record, the sum of the logistic losses of its bins at risk.
 
-    The loss maps a model of (n, K) logits of hazards, (n, ...) inputs, and (n, 2) times and events to (n,).
+    The loss maps a model of (n, K) outputs, (n, ...) inputs, and (n, 2) times and events to (n,).
     """
 
     def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -55,18 +59,24 @@ def survival_loss(edges: Sequence[float]) -> Callable[[nn.Module, Tensor, Tensor
     return loss
 
 
-def _sum_at_risk(logits: Tensor, watched: Tensor, ended: Tensor) -> Tensor:
+def _sum_at_risk(outputs: Tensor, watched: Tensor, ended: Tensor) -> Tensor:
+    logits = outputs + _start(outputs.shape[-1])
     each = F.binary_cross_entropy_with_logits(logits, ended, reduction="none")
     return (each * watched).sum(-1)
 
 
-def survival_of(logits: Tensor) -> Tensor:
-    """Return the probability to survive beyond each bin, (n, K), from logits of hazards (n, K).
+def _start(bins: int) -> float:
+    return -math.log(2 * bins - 1)
+
+
+def survival_of(outputs: Tensor) -> Tensor:
+    """Return the probability to survive beyond each bin, (n, K), from a model's outputs (n, K).
 
     >>> survival_of(torch.zeros(1, 2)).tolist()
-    [[0.5, 0.25]]
+    [[0.75, 0.5625]]
     """
-    return F.logsigmoid(-logits.double()).cumsum(-1).exp()
+    logits = outputs.double() + _start(outputs.shape[-1])
+    return F.logsigmoid(-logits).cumsum(-1).exp()
 
 
 def mean_time(survival: Tensor, edges: Sequence[float]) -> Tensor:
@@ -86,7 +96,7 @@ class LinearHazard(InPhases):
 
     The first steps release how many records ended in each bin, by an event or not.  These are K baseline
     hazards.  The other steps learn the slopes, and one constant.  A separate slope for each bin would
-    need K times as many weights; their noise cost more than they explained on four tables.
+    need K times as many weights; their noise cost more than they explained on two tables.
 
     **Guarantee**
 
@@ -94,7 +104,7 @@ class LinearHazard(InPhases):
       norm at most C.  In the other steps it is that of the likelihood.  All these gradients are clipped,
       released and accounted for as usual.  The baseline is read from released weights.
 
-    Shapes: :meth:`forward` maps (n, ...) inputs to (n, K) logits.
+    Shapes: :meth:`forward` maps (n, ...) inputs to (n, K) outputs.
 
     >>> model = LinearHazard(3, 20)
     >>> model(torch.ones(2, 3)).shape, sum(p.numel() for p in model.parameters())
@@ -105,9 +115,9 @@ class LinearHazard(InPhases):
     norm: Tensor
     least: Tensor
 
-    def __init__(self, inputs: int, bins: int) -> None:
+    def __init__(self, inputs: int, bins: int, *, normalise: bool = False) -> None:
         super().__init__()
-        self.layer = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 1))
+        self.layer = Logistic(inputs, 1, normalise=normalise)
         self.about_ends = nn.Linear(2 * bins, 1, bias=False)  # C times the shares of events, then of others
         for weights in self.parameters():
             nn.init.zeros_(weights)
@@ -131,8 +141,9 @@ class LinearHazard(InPhases):
         return hazards.clamp(_LEAST_HAZARD, _LARGEST_HAZARD)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.layer(inputs) + torch.logit(self.baseline())
-        return logits
+        baseline = torch.logit(self.baseline())
+        outputs: Tensor = self.layer(inputs) + baseline - _start(len(baseline))
+        return outputs
 
     def losses(self, inputs: Tensor, watched: Tensor, ended: Tensor) -> Tensor:
         """Return the losses (n,) of the step's phase, from (n, K) bins at risk and bins with the event."""

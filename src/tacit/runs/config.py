@@ -131,6 +131,8 @@ def reasons(text: str) -> list[str]:
     bins = "fewer than 230 + 300 / epsilon records for each number: bins could cost more than they explain"
     if model["name"] == "additive":
         bins = "at least 230 + 300 / epsilon records for each number, so bins for numbers pay off"
+    elif "time" in filled["data"]:
+        bins = "bins of numbers gained nothing in survival models of three tables"
     values = {
         "model name": (model["name"], f"{bins}{usual}"),
         "training steps": (filled["training"].get("steps"), "more steps did not help on twenty tables"),
@@ -167,7 +169,8 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
         wide = {key: column for key, column in wide.items() if key not in encoder.target_names}
         if name == "auto":
             numbers = sum(column != declared[key] for key, column in wide.items())
-            name = "additive" if additive_pays(records, epsilon, numbers) else "linear"
+            pays = additive_pays(records, epsilon, numbers) and not encoder.time_edges
+            name = "additive" if pays else "linear"
         if name == "additive":
             declared |= wide
             encoder = Encoder(declared, target)

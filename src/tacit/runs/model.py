@@ -74,10 +74,10 @@ class Task(ABC):
         """Return whether outputs have the expected shape; here, in any form of the same size."""
         return math.prod(shape) == math.prod(self.expected_shape(records))
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
-        """Evaluate a model exactly on the test records."""
-        test = self.evaluated(self.data.test)
-        return self.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
+    def evaluate(self, model: nn.Module, records: TensorPair) -> Evaluation:
+        """Evaluate a model exactly."""
+        bounds = self.data.target_bounds
+        return self.in_words(evaluate(model, *self.evaluated(records), target_bounds=bounds))
 
     def evaluated(self, pair: TensorPair) -> TensorPair:
         """Convert records and targets to the form that :func:`tacit.evaluate` needs."""
@@ -119,8 +119,8 @@ class Survival(Task):
     def baseline(self) -> tuple[float, str, str]:
         return 0.5, "a constant answer", ""
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
-        return evaluate_survival(model, *self.data.test, time_edges=self.data.time_edges)
+    def evaluate(self, model: nn.Module, records: TensorPair) -> Evaluation:
+        return evaluate_survival(model, *records, time_edges=self.data.time_edges)
 
 
 @final
@@ -475,7 +475,7 @@ class Learner(ABC):
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly on the test records."""
-        return task_of(self.data).evaluate(model)
+        return task_of(self.data).evaluate(model, self.data.test)
 
     def compared(self, model: nn.Module, *, exact: bool) -> dict[str, Any]:
         """Return figures of the public model that the run began with, for the evaluation.

@@ -45,7 +45,7 @@ def concordance(times: Floats, events: Bools, risks: NDArray[np.floating]) -> fl
         not_above = np.searchsorted(others, (block + ranks)[own], side="right") - begin
         right += (below.sum() + not_above.sum()) / 2
         pairs += int((np.searchsorted(others, block[own] + width) - begin).sum())
-    return right / pairs if pairs else float("nan")
+    return float(right / pairs) if pairs else float("nan")
 
 
 def kaplan_meier(times: Floats, events: Bools, *, censoring: bool = False) -> tuple[Floats, Floats]:
@@ -97,7 +97,7 @@ def _integrated(scores: Floats, at: Floats) -> float:
 def evaluate_survival(
     model: nn.Module, inputs: Tensor, targets: Tensor, *, time_edges: Sequence[float]
 ) -> Evaluation:
-    """Evaluate a model of (n, K) logits of hazards on ``inputs`` and ``targets`` (n, 2), times and events.
+    """Evaluate a survival model on ``inputs`` and ``targets`` (n, 2), times and events.
 
     The score is the concordance of the mean times until the event, and the loss the mean negative
     log-likelihood.  The Brier score is integrated over the inner edges of the bins, and compared with the
