@@ -61,6 +61,31 @@ def test_scores_are_those_of_scikit_survival() -> None:
     assert brier_scores(times, events, curves, at) == pytest.approx(expected, abs=1e-9)
 
 
+def observed_by_loop(times: np.ndarray, events: np.ndarray, until: float) -> float:
+    """The probability to be observed at ``until``; a person is censored after the events of the same time."""
+    value = 1.0
+    for time in sorted({*times[times < until]}):
+        left = ((times == time) & ~events).sum()
+        value *= 1 - left / (left + (times > time).sum())
+    return value
+
+
+def test_brier_scores_with_ties_weigh_by_the_share_that_is_observed() -> None:
+    times, events, _ = some_people(60, 4)
+    curves = np.random.default_rng(5).random((60, 2))
+    at = np.array([3.0, 6.0])
+    expected = []
+    for place, moment in enumerate(at):
+        errors = []
+        for time, event, alive in zip(times, events, curves[:, place], strict=True):
+            if time > moment:
+                errors.append((1 - alive) ** 2 / observed_by_loop(times, events, moment + 1e-9))
+            else:
+                errors.append(alive**2 / observed_by_loop(times, events, time) if event else 0.0)
+        expected.append(np.mean(errors))
+    assert brier_scores(times, events, curves, at) == pytest.approx(expected)
+
+
 def test_brier_scores_without_censoring_are_squared_errors() -> None:
     times, events = np.array([1.0, 2.0, 5.0, 6.0]), np.ones(4, dtype=bool)
     curves = np.array([[0.9, 0.5], [0.4, 0.3], [0.8, 0.2], [1.0, 0.6]])
