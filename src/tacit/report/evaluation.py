@@ -369,7 +369,7 @@ def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
         linear = linear.log_odds()
         outputs, scale = (outputs[1:], scale) if len(outputs) == 2 else (outputs, "logits")
     elif encoder.time_edges:
-        outputs, scale = ("log odds of the event, against the baseline",), "log odds"
+        outputs = outputs[1:]  # the event
     elif not encoder.labels:
         linear, scale = linear.in_units(encoder.target_bounds), "numbers"
     curves: AdditiveModel = linear.curves(encoder)
