@@ -130,7 +130,8 @@ class Part:
 
     def ends(self) -> Any:
         fields: Any = [self.events, self.times]
-        return np.rec.fromarrays(fields, names="event, time")
+        make: Any = np.rec.fromarrays  # its types demand a dtype
+        return make(fields, names="event, time")
 
 
 @cache

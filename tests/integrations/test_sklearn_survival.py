@@ -24,7 +24,8 @@ BASE: dict[str, Any] = {
 
 def ends(times: Any, events: Any) -> Any:
     fields: Any = [np.asarray(events), np.asarray(times)]
-    return np.rec.fromarrays(fields, names="event, time")
+    make: Any = np.rec.fromarrays  # its types demand a dtype
+    return make(fields, names="event, time")
 
 
 def people(count: int = 1500) -> tuple[np.ndarray, Any]:
