@@ -134,6 +134,15 @@ def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     assert 2.0 < ledger.status("patients").spent_epsilon <= 4.0
 
 
+def test_a_survival_study_leads_to_a_certificate(tmp_path: Path) -> None:
+    printed = follow("survival-study", tmp_path)
+    assert "test concordance" in printed
+    assert "PRIVACY CERTIFICATE" in printed
+    ledger = Ledger.open(tmp_path / "budget.db")
+    assert ledger.verify("study").ok
+    assert 2.5 < ledger.status("study").spent_epsilon <= 4.0
+
+
 @pytest.mark.thorough(instead="test_the_first_tutorial_runs")
 @pytest.mark.parametrize("name", ["language-model", "private-assistant", "attack-and-audit"])
 def test_long_tutorials_run(name: str, tmp_path: Path) -> None:
@@ -144,6 +153,7 @@ def test_every_tutorial_checks_its_figures_and_has_a_test() -> None:
     tested = {
         "first-private-model",
         "your-own-table",
+        "survival-study",
         "team-budget",
         "language-model",
         "private-assistant",

@@ -29,7 +29,7 @@ from tacit import (
     train,
 )
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, UnsupportedModel
-from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor
+from tacit.integrations.sklearn import PrivateClassifier, PrivateRegressor, PrivateSurvival
 
 N, D, CLASSES = 40, 4, 3
 CELL, LABEL, NAME = 7654.25, 98765, "Mallory"
@@ -399,6 +399,18 @@ SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
             epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1), target_bounds=(0, 1)
         ).fit(X, [NAME] * N),
         "y must hold numbers",
+    ),
+    "a survival model of times": (
+        lambda: PrivateSurvival(
+            epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1), time_bounds=(0, 9)
+        ).fit(X, [NAME] * N),
+        "y must be a structured array",
+    ),
+    "a survival model without bounds of times": (
+        lambda: PrivateSurvival(epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1)).fit(
+            X, X[:, 0]
+        ),
+        "time_bounds must be declared",
     ),
     "targets without bounds": (
         lambda: PrivateRegressor(

@@ -50,7 +50,7 @@ _ByColumn = list[str] | None
 _OF_TABLES = (
     "policy", "target", "bounds", "values", "kind", "format", "leave_out", "text", "test_table",
     "unit_column", "note", "largest_table", "user", "rows_per_user", "missing",
-    "usual_bounds",
+    "usual_bounds", "time", "event",
 )  # fmt: skip
 
 
@@ -65,6 +65,12 @@ def command(
     ] = False,
     target: Annotated[
         list[str] | None, option("The column to predict; repeat it for several labels, each true or false.")
+    ] = None,
+    time: Annotated[
+        str | None, option("For a survival model: the column of how long a person was observed.")
+    ] = None,
+    event: Annotated[
+        str | None, option("And the column of whether the event happened then, true or false.")
     ] = None,
     unit: Annotated[str | None, option("What one row is, such as patient or visit.")] = None,
     adjacency: Adjacency = None,
@@ -151,6 +157,8 @@ def command(
     own, public = _model(model)
     facts = Facts(
         target=target[0] if target is not None and len(target) == 1 else target,
+        time=time,
+        event=event,
         test_fraction=check_probability("test_fraction", test_fraction),
         test_table=test_table,
         user=user,
@@ -170,7 +178,7 @@ def command(
         model=own,
         public_model=public,
     )
-    if target is None and not policy and is_json(table):
+    if target is None and time is None and not policy and is_json(table):
         return _init_language(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():

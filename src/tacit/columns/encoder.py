@@ -139,6 +139,17 @@ class _CellsOfColumn:
             )
         return codes
 
+    def times(self) -> NDArray[np.float64]:
+        """Read the cells as times from the lower bound on; those beyond the upper bound are kept."""
+        values, (low, _) = self._numbers(), bounds_of(self.column)
+        self._refuse_missing(np.isnan(values), target=True)
+        if len(early := np.flatnonzero(values < low)):
+            raise InvalidInput(
+                f"{len(early):,} times in {self} are before {low:g}, its declared lower bound "
+                f"({self.rows(early)}): nobody is observed for less. Correct these rows, or the bound."
+            )
+        return values
+
     def _one_hot(self) -> tuple[Floats, NDArray[np.bool_]]:
         codes, lacking = self._codes()
         values, missing = self.column.listed, self.column.missing
@@ -267,7 +278,8 @@ class Encoder:
     Args:
         columns: the columns by name, in the order of the features.
         target: the column to predict, or a list of them, or None. A list must contain only booleans, which
-            are labels, or only numbers.
+            are labels, or only numbers; or a time, a number with declared bins, and then its event, a
+            boolean.
         dialect: the format of CSV files.
         text: an additional column of texts. Its tokens come first.
 
@@ -369,15 +381,26 @@ class Encoder:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the targets if they are a list of booleans, else empty."""
-        targets = () if isinstance(self.target, str) else self.target_names
+        targets = () if isinstance(self.target, str) or self.time_edges else self.target_names
         return tuple(name for name in targets if self.columns[name].kind == "boolean")
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
         """The bounds of each target that is a number, which :meth:`targets` scales to -1 and 1."""
-        if self.classes or self.labels:
+        if self.classes or self.labels or self.time_edges:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
+
+    @property
+    def time_edges(self) -> tuple[float, ...]:
+        """The edges of the time bins, with both bounds, if the target is a time and its event; else empty."""
+        if isinstance(self.target, str) or len(self.target_names) != 2:
+            return ()
+        time, event = (self.columns[name] for name in self.target_names)
+        if not time.edges or event.kind != "boolean":
+            return ()
+        low, high = bounds_of(time)
+        return (low, *time.edges, high)
 
     def inputs(self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0) -> Floats:
         """Return the features of some rows as float32 (n, d).
@@ -403,7 +426,9 @@ class Encoder:
     ) -> NDArray[np.int64] | Floats:
         """Return the targets of some rows: class numbers as int64 (n,), or float32 (n, 1) in [-1, 1].
 
-        A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1].
+        A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1]. A time and its
+        event give float32 (n, 2), in the time's own unit: an event beyond the last edge counts as none, at
+        the last edge.
 
         Raises:
             InvalidInput: if there is no target, or cells are missing, unreadable or not a declared class.
@@ -411,6 +436,11 @@ class Encoder:
         if self.target is None:
             raise InvalidInput("these columns have no target. Name it with target.")
         table = _table_of(cells, self.target_names, source)
+        if self.time_edges:
+            time, event = (self._cells(name, table, source, before) for name in self.target_names)
+            times, last = time.times(), self.time_edges[-1]
+            ends = [np.minimum(times, last), event.targets() * (times <= last)]
+            return np.column_stack(ends).astype(np.float32)
         blocks = [self._cells(name, table, source, before).targets() for name in self.target_names]
         return blocks[0] if isinstance(self.target, str) else np.column_stack(blocks).astype(np.float32)
 
@@ -502,7 +532,9 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
 
 def _check_several(encoder: Encoder) -> None:
     target, columns = encoder.target, encoder.columns
-    if target is None or isinstance(target, str) or len(encoder.labels) == len(target):
+    if target is None or isinstance(target, str) or encoder.time_edges:
+        return
+    if len(encoder.labels) == len(target):
         return
     if any(classes_of(columns[name]) for name in target):
         got = ", ".join(f"{name!r} of kind {columns[name].kind}" for name in target)

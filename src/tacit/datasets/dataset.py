@@ -74,6 +74,8 @@ class Dataset:
     * ``pictures``: the shape of an image, if ``inputs`` are features of images; else None.
     * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which is scaled to
       [-1, 1].
+    * ``time_edges``: for survival, the edges of the declared time bins; the targets (n, 2) are the time and
+      the event, 0 or 1, of each record.  Else ``()``.
 
     Raises:
         InvalidInput: if the tensors do not fit together.
@@ -100,6 +102,7 @@ class Dataset:
     dates: Sequence[Any] | None = None
     pictures: tuple[int, ...] | None = None
     labels: tuple[str, ...] = ()
+    time_edges: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for part, pair in (("train", self.train), ("test", self.test)):

@@ -103,7 +103,8 @@ def load_table(
         schema: the target and every column to use; other columns are not read.
         target: the target column. The declared values of a category, or false and true, are the classes. A
             number becomes a target (n, 1) in [-1, 1]. A list of k boolean columns gives labels (n, k), and a
-            list of k number columns gives targets (n, k).
+            list of k number columns gives targets (n, k). A time, a number with bins, and its event, a
+            boolean, give targets (n, 2) for a survival model.
         dialect: the format of CSV files.
         user: the column of a row's owner, or several columns, such as sender and receiver, who all own the
             row. With ``test_fraction``, a hash of each person's name decides who is a test person. Rows that
@@ -180,6 +181,7 @@ def load_table(
         unit=unit,
         features=encoder.features,
         target_bounds=encoder.target_bounds,
+        time_edges=encoder.time_edges,
         encoder=encoder,
         owners=owners,
         test_owners=test_owners,

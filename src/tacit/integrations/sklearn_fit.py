@@ -40,6 +40,7 @@ from tacit.models.additive import (
     released,
     standard_loss,
 )
+from tacit.models.survival import LinearHazard
 from tacit.noise.generator import Generator, Purpose
 from tacit.plan import Plan
 from tacit.recipes import Recipe, linear_recipe
@@ -159,6 +160,8 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
     encoder = _by_bounds(estimator, bins) if estimator.encoder_ is None else estimator.encoder_
     if hasattr(estimator, "classes_"):
         return linear.log_odds().curves(encoder)
+    if hasattr(estimator, "time_edges_"):
+        return linear.curves(encoder)
     return linear.in_units([estimator.target_bounds]).curves(encoder)
 
 
@@ -223,10 +226,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     dataset: str | None = None
 
     _of_networks: ClassVar[Recipe]
+    _linear: ClassVar[type[LinearHazard | StandardLinear]] = StandardLinear  # for other targets than classes
 
     def _recipe(self, records: int, longest: float) -> Recipe:
         if self.hidden or (self.features is not None and not takes_given(self)):
             return self._of_networks
+        return self._of_linear(records, longest)
+
+    def _of_linear(self, records: int, longest: float) -> Recipe:
         return linear_recipe(records, self.epsilon, classes=self._classes, longest=longest)
 
     @property
@@ -452,7 +459,7 @@ def _model(settings: PrivateEstimator, columns: int, outputs: int, generator: Ge
             f"hidden must be a sequence of widths, such as (64,); got {settings.hidden!r}."
         ) from None
     if not hidden and settings._classes == 1:
-        return StandardLinear(columns, outputs, normalise=settings.normalise)
+        return settings._linear(columns, outputs, normalise=settings.normalise)
     if not hidden:
         return Calibrated(Logistic(columns, outputs, normalise=settings.normalise), outputs)
     seed = int(generator.words(1, purpose=Purpose.INITIALISATION, step=0)[0]) >> 1

@@ -133,6 +133,27 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
     return numbers
 
 
+def times_and_events(y: Any, low: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return times and events, (n,) each, of a structured array with an event and then a time."""
+    fields = getattr(getattr(y, "dtype", None), "names", None) or ()
+    kinds = [y[name].dtype.kind for name in fields]
+    if len(kinds) != 2 or y.ndim != 1 or kinds[0] not in "biu" or kinds[1] not in "biuf":
+        raise WrongType(
+            "y must be a structured array (n,) of two fields: the event, true or false, and the time, a "
+            "number. Make it by numpy.rec.fromarrays([events, times], names='event, time'), or by "
+            "sksurv.util.Surv."
+        )
+    events, times = (y[name] for name in fields)
+    if wrong := int(((events != 0) & (events != 1)).sum()):
+        raise InvalidInput(f"y holds {wrong:,} events that are neither 0 nor 1. Correct these records.")
+    if wrong := int((~np.isfinite(times) | (times < low)).sum()):
+        raise InvalidInput(
+            f"y holds {wrong:,} times that are missing, infinite, or before the lower bound {low:g} of "
+            "time_bounds. Remove or correct these records, or state a lower bound that fits."
+        )
+    return times.astype(np.float64), events.astype(np.bool_)
+
+
 def class_weights(
     weights: Mapping[Any, float] | str | None, classes: NDArray[Any]
 ) -> NDArray[np.float64] | None:

@@ -512,6 +512,10 @@ class LinearModel:
                 mean, spread = map(_array, model.mean_and_spread())
                 layer = cls.of(model.layer)
                 return layer and cls(layer.weight * spread[:, None], mean + spread * layer.bias)
+            case InPhases(
+                about_ends=nn.Linear(), layer=nn.Module() as layer
+            ):  # hazards, whose bins share these slopes
+                return cls.of(layer)
             case LeastSquaresHead(normalise=False):
                 return cls(*map(_array, model.affine()))
             case nn.Sequential():

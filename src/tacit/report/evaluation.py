@@ -99,6 +99,8 @@ def evaluation_data(
         data |= _label_data(evaluation, names)
     elif evaluation.pairs is not None:
         data["pairs"] = _pair_data(evaluation.pairs, evaluation.loss)
+    elif evaluation.survival is not None:
+        data["survival"] = {name: _finite(value) for name, value in vars(evaluation.survival).items()}
     elif evaluation.errors:
         data |= _number_data(evaluation, targets)
     elif evaluation.answers is not None:
@@ -153,6 +155,10 @@ def _pair_data(pairs: PairFigures, loss: float | None) -> list[dict[str, Any]]:
     ]
 
 
+def _finite(value: Any) -> Any:
+    return finite(value) if isinstance(value, float) else [*value] if isinstance(value, tuple) else value
+
+
 def _label_data(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     """Return the metrics of each label, and the mean of the labels' accuracies."""
     labels = evaluation.labels
@@ -194,6 +200,8 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
         return "always answering the mean of the test records"
     if evaluation.pairs is not None:
         return "the public model, in comparison with itself"
+    if evaluation.survival is not None:
+        return "the Kaplan-Meier curve of the test records for everybody"
     if evaluation.constant is None:
         return "a constant answer"
     if evaluation.records:
@@ -295,6 +303,8 @@ def _figures(data: Data) -> list[str]:
             name = words.format(cut(data.get("positive_class", "")))
             rows.append((name, data[key], data.get(f"{key}_of_a_constant", 0.5)))
     rows += [(one["figure"], one["model"], one["public_model"]) for one in data.get("pairs", [])]
+    if survival := data.get("survival"):
+        rows.append(("integrated Brier score (0 is best)", survival["brier"], survival["constant_brier"]))
     if "loss_of_a_constant" in data:
         losses, per = (data["loss"], data["loss_of_a_constant"]), data["measure"].removeprefix("accuracy ")
         rows.append((f"test loss {per}, nats", *losses))
@@ -372,6 +382,8 @@ def by_column(model: nn.Module, encoder: Encoder) -> dict[str, Any] | None:
     if encoder.classes:
         linear = linear.log_odds()
         outputs, scale = (outputs[1:], scale) if len(outputs) == 2 else (outputs, "logits")
+    elif encoder.time_edges:
+        outputs = outputs[1:]  # the event
     elif not encoder.labels:
         linear, scale = linear.in_units(encoder.target_bounds), "numbers"
     curves: AdditiveModel = linear.curves(encoder)

@@ -43,7 +43,18 @@ def charts_of(data: Data) -> dict[str, Axes]:
     for number, error in enumerate(data.get("errors", ())):
         if cells := error.get("cells"):
             charts[f"cells-{number}"] = _cells(cells, error["target"])
+    if survival := data.get("survival"):
+        charts["survival"] = _survival(survival)
     return charts
+
+
+def _survival(survival: Data) -> Axes:
+    axes = new_chart("time", "share without the event", title="Survival")
+    axes.plot(survival["edges"], survival["observed"], color=ORANGE, label="test records (Kaplan-Meier)")
+    axes.plot(survival["edges"], survival["predicted"], color=BLUE, label="mean of the predictions")
+    axes.set_ylim(0.0, 1.02)
+    axes.legend(loc="best")
+    return axes
 
 
 def _roc(curves: Sequence[Data]) -> Axes:

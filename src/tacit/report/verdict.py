@@ -56,6 +56,12 @@ def verdict(
 
 
 def _diverged(evaluation: Evaluation, settings: Mapping[str, str]) -> Verdict:
+    if not evaluation.not_finite and evaluation.survival is not None:
+        return Verdict(
+            False,
+            "No two test records can be compared: no event is followed by a longer time. Everybody may be "
+            "censored, or the declared bounds of the time may end before the events.",
+        )
     if not evaluation.not_finite:
         return Verdict(False, f"The test {evaluation.measure} is no number: all test targets are the same.")
     advice = (_now("a smaller learning rate", settings, "learning_rate"),)
@@ -258,6 +264,13 @@ def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
         gain, least = evaluation.score - baseline, 0.05 if evaluation.errors else _least(baseline)
         if evaluation.pairs is not None:
             least = max(least, _CHANCE * 0.5 / math.sqrt(evaluation.pairs.count))
+        if evaluation.survival is not None:
+            # a useless model deviates by at most 1 / (3 sqrt(events))
+            least = max(least, _CHANCE / (3 * math.sqrt(max(1, evaluation.survival.events))))
+            figures += (
+                f"; integrated Brier score {evaluation.survival.brier:.4f}, against "
+                f"{evaluation.survival.constant_brier:.4f}"
+            )
         good = f"Test {figures}."
     if gain >= least:
         return Verdict(False, good)

@@ -88,7 +88,7 @@ from tacit.runs.sections import AuditSection
 from tacit.sampling import FullBatch, ShuffledBatches
 from tacit.training import AuditSlots, PrivateSession
 from tacit.training.audit_slots import SlotEvidence
-from tacit.training.evaluation import evaluate, evaluation_mode
+from tacit.training.evaluation import evaluation_mode
 from tacit.training.records import as_records
 from tacit.training.resume import is_trained_on
 
@@ -426,8 +426,9 @@ def attack_findings(
     for name, model in targets.items():
         trained = _shadow_models(run, name, shadows, rng, progress) if shadows else None
         scores, without = _scores(run, outputs_of(run, model), trained)
-        train_score = evaluate(model, *task_of(run.data).evaluated(run.data.train)).score
-        test_score = evaluate(model, *task_of(run.data).evaluated(run.data.test)).score
+        task = task_of(run.data)
+        train_score = task.evaluate(model, run.data.train).score
+        test_score = task.evaluate(model, run.data.test).score
         models.append(AttackedModel(name, name == WITH_DP, scores, train_score, test_score, without))
 
     curve = account(read_event(run.statement["event"]), adjacency=run.plan.adjacency)

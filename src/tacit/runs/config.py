@@ -26,6 +26,7 @@ from tacit.recipes import (
     Recipe,
     additive_pays,
     full_recipe,
+    hazard_recipe,
     linear_recipe,
     lora_recipe,
     lora_targets,
@@ -112,10 +113,10 @@ def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[st
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not epsilon > 0:
         epsilon = _USUAL
     public = model.get("huggingface") or model.get("encoder")
-    documents = "target" not in data and ("jsonl" in data or "parquet" in data)
+    documents = not {"target", "time"} & data.keys() and ("jsonl" in data or "parquet" in data)
     if isinstance(public, str) and not documents:
         return _of_public_model(run_file, tune, records, float(epsilon))
-    if model.get("name") in ("auto", *LINEAR) and "table" in data:
+    if model.get("name") in ("auto", *LINEAR) and {"table", "time"} & data.keys():
         return _of_table(run_file, records, float(epsilon))
     return dict(run_file)
 
@@ -130,6 +131,8 @@ def reasons(text: str) -> list[str]:
     bins = "fewer than 230 + 300 / epsilon records for each number: bins could cost more than they explain"
     if model["name"] == "additive":
         bins = "at least 230 + 300 / epsilon records for each number, so bins for numbers pay off"
+    elif "time" in filled["data"]:
+        bins = "bins of numbers gained nothing in survival models of three tables"
     values = {
         "model name": (model["name"], f"{bins}{usual}"),
         "training steps": (filled["training"].get("steps"), "more steps did not help on twenty tables"),
@@ -156,7 +159,8 @@ def reasons(text: str) -> list[str]:
 
 
 def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict[str, Any]:
-    name, target = run_file["model"]["name"], run_file["data"].get("target")
+    name, data = run_file["model"]["name"], run_file["data"]
+    target = [data["time"], data.get("event")] if "time" in data else data.get("target")
     columns, recipe = run_file.get("columns", {}), linear_recipe(records, epsilon)
     with suppress(InvalidInput, PrivacyRefusal):  # a later check reports it
         declared = parse_columns(columns)
@@ -165,12 +169,15 @@ def _of_table(run_file: Mapping[str, Any], records: int, epsilon: float) -> dict
         wide = {key: column for key, column in wide.items() if key not in encoder.target_names}
         if name == "auto":
             numbers = sum(column != declared[key] for key, column in wide.items())
-            name = "additive" if additive_pays(records, epsilon, numbers) else "linear"
+            pays = additive_pays(records, epsilon, numbers) and not encoder.time_edges
+            name = "additive" if pays else "linear"
         if name == "additive":
             declared |= wide
             encoder = Encoder(declared, target)
         classes = 1 if encoder.target_bounds else max(2, len(encoder.classes))
         recipe = linear_recipe(records, epsilon, classes=classes, longest=encoder.longest)
+        if encoder.time_edges:
+            recipe = hazard_recipe(records, epsilon, longest=encoder.longest)
         columns = {key: column.to_data() for key, column in declared.items()}
     if name == "auto":  # the columns are wrong
         name = "linear"

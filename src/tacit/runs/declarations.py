@@ -54,7 +54,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     assert config.data.table is not None, "the run reads a table"
     path, dialect = Path(config.data.table), config.read_dialect()
     text = None if config.data.text is None else TextColumn(config.data.text, 1)
-    encoder = Encoder(config.read_columns(), config.data.target, dialect, text)
+    encoder = Encoder(config.read_columns(), config.data.predicted, dialect, text)
     declared = [name for name in (*encoder.inputs_of, *encoder.target_names) if name in encoder.columns]
     identifiers = [name for name in names_of_file(path, dialect) if is_identifier(name)]
     owners = [config.data.user] if isinstance(config.data.user, str) else [*(config.data.user or ())]

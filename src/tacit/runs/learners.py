@@ -40,7 +40,6 @@ from tacit.runs.metrics import DATA
 from tacit.runs.model import (
     Factory,
     Learner,
-    Numbers,
     begin_from,
     build_model,
     device_of,
@@ -57,7 +56,7 @@ MODEL, ENCODER = "model.safetensors", "encoder"
 """The file of the trained weights, and the folder of the public model's body, in the folder of a run."""
 _FORMAT = 2  # Tacit 0.2.0 wrote format 1
 _NAME = "tacit"
-_TASKS = ("classes", "labels", "numbers", "text")
+_TASKS = ("classes", "labels", "numbers", "survival", "text")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Description:
         model: the [model] section of the run; its factory is a reference, "module:function".
         input_shape: the shape of one record as the model gets it, after features are computed.
         outputs: the number of outputs for a record, or for each character of text.
-        task: "classes", "labels", "numbers" or "text".
+        task: "classes", "labels", "numbers", "survival" or "text".
         classes: the names of the classes, in the order of the outputs; empty for other tasks.
         target_bounds: for numbers, the values of each target that are scaled to -1 and 1.
         preprocessing: the kind of data, which encodes the user's records.
@@ -220,8 +219,8 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         )
     function = import_factory(factory) if isinstance(factory, str) else factory
     with torch.random.fork_rng(devices=[]):
-        numbers = not (description.classes or description.labels)
-        model = build_model(section, description.input_shape, description.outputs, function, numbers=numbers)
+        shape, outputs = description.input_shape, description.outputs
+        model = build_model(section, shape, outputs, function, task=description.task)
     load_weights(model, path)
     return model.eval()
 
@@ -354,8 +353,7 @@ def new_model(config: Config, data: Dataset, generator: Generator) -> nn.Module:
 class Network(Learner):
     def build(self) -> nn.Module:
         task = task_of(self.data)
-        numbers = isinstance(task, Numbers)
-        return build_model(self.config.model, self.data.input_shape, task.outputs, numbers=numbers)
+        return build_model(self.config.model, self.data.input_shape, task.outputs, task=task.name)
 
     def stated(self, model: nn.Module) -> dict[str, Any]:
         section, parameters = self.config.model, sum(p.numel() for p in model.parameters())

@@ -309,7 +309,7 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
     """
     baseline = figures["baseline"]
-    share = figures["measure"].startswith(("accuracy", "mean AUC", "preference"))
+    share = figures["measure"].startswith(("accuracy", "mean AUC", "preference", "concordance"))
     drawing = {
         "score": f"test {figures['measure']}",
         "baseline": baseline["score"],
@@ -319,6 +319,8 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     if figures["interval"] is not None:
         low, high = figures["interval"]
         return drawing | {"error": (high - low) / (2 * _IN_INTERVAL)}
+    if "survival" in figures:
+        return drawing | {"error": 1 / (3 * math.sqrt(max(1, figures["survival"]["events"])))}
     if "labels" in figures:  # the deviation of a mean is at most the mean of the deviations
         ranked = [one for one in figures["labels"] if one["auc"] is not None]
         errors = [auc_deviation(one["records"] - one["positives"], one["positives"]) for one in ranked]

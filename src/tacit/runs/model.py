@@ -27,6 +27,7 @@ from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
 from tacit.files import write_atomically
 from tacit.losses import classification, masked, multilabel, preference
 from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
+from tacit.models.survival import LinearHazard, survival_loss
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.checks import importing_from_here
@@ -34,6 +35,7 @@ from tacit.runs.config import Config
 from tacit.runs.kinds.source import check_class_weights, check_loss
 from tacit.runs.sections import LINEAR, ModelSection
 from tacit.training.evaluation import Evaluation, evaluate, evaluation_mode
+from tacit.training.survival import evaluate_survival
 
 
 class Task(ABC):
@@ -72,6 +74,11 @@ class Task(ABC):
         """Return whether outputs have the expected shape; here, in any form of the same size."""
         return math.prod(shape) == math.prod(self.expected_shape(records))
 
+    def evaluate(self, model: nn.Module, records: TensorPair) -> Evaluation:
+        """Evaluate a model exactly."""
+        bounds = self.data.target_bounds
+        return self.in_words(evaluate(model, *self.evaluated(records), target_bounds=bounds))
+
     def evaluated(self, pair: TensorPair) -> TensorPair:
         """Convert records and targets to the form that :func:`tacit.evaluate` needs."""
         return pair
@@ -94,6 +101,26 @@ class Numbers(Task):
         # The variance of the uniform distribution on [-1, 1].
         words = "a constant answer in the middle of the bounds, if targets are uniform between them"
         return 1.0 / 3.0, words, "assumed"
+
+
+@final
+class Survival(Task):
+    """The time until an event; the loss is the negative log-likelihood of the hazards in the bins at risk."""
+
+    targets = name = "survival"
+
+    @property
+    def outputs(self) -> int:
+        return len(self.data.time_edges) - 1
+
+    def loss(self, name: str | None, class_weights: Mapping[str, float]) -> PerExampleLoss:
+        return survival_loss(self.data.time_edges)
+
+    def baseline(self) -> tuple[float, str, str]:
+        return 0.5, "a constant answer", ""
+
+    def evaluate(self, model: nn.Module, records: TensorPair) -> Evaluation:
+        return evaluate_survival(model, *records, time_edges=self.data.time_edges)
 
 
 @final
@@ -211,6 +238,7 @@ def task_of(data: Dataset) -> Task:
         (data.vocabulary and len(data.input_shape) == 2, Preferences),
         (data.vocabulary, Tokens),
         (data.alphabet, Characters),
+        (data.time_edges, Survival),
         (data.labels, Labels),
         (data.classes, Classes),
     )
@@ -321,11 +349,12 @@ def build_model(
     outputs: int,
     factory: Factory | None = None,
     *,
-    numbers: bool = False,
+    task: str = "",
 ) -> nn.Module:
-    """Build the model of a section, with weights from torch's own generator."""
-    if numbers and section.name in LINEAR:
-        return StandardLinear(math.prod(input_shape), outputs)
+    """Build the model of a section for a task, by name, with weights from torch's own generator."""
+    linear = {"numbers": StandardLinear, "survival": LinearHazard}.get(task)
+    if linear is not None and section.name in LINEAR:
+        return linear(math.prod(input_shape), outputs)
     if section.factory is not None:
         model = _from_factory(section, input_shape, outputs, factory)
     else:
@@ -446,9 +475,7 @@ class Learner(ABC):
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Evaluate the model exactly on the test records."""
-        task = task_of(self.data)
-        test = task.evaluated(self.data.test)
-        return task.in_words(evaluate(model, *test, target_bounds=self.data.target_bounds))
+        return task_of(self.data).evaluate(model, self.data.test)
 
     def compared(self, model: nn.Module, *, exact: bool) -> dict[str, Any]:
         """Return figures of the public model that the run began with, for the evaluation.

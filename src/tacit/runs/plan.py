@@ -17,7 +17,7 @@ from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
 from tacit.plan.signal import Ranked, rank_tuning
 from tacit.pretrained.finding import ModelFolder
 from tacit.runs.config import Config, read_config
-from tacit.runs.sections import PrivacySection, TrainingSection
+from tacit.runs.sections import LINEAR, PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
 _LEAST, _STEPS_PER_PASS = 256, 20  # for batch_size = "auto"
@@ -173,10 +173,13 @@ def trained_weights(config: Config) -> int | None:
     if model.huggingface is not None:
         path = Path(model.huggingface) / "model.safetensors"
         return _of_folder(config, tensor_shapes(path)) if path.exists() else None
-    if config.data.table is None or config.data.target is None or model.name not in _TABLES:
+    if config.data.table is None or config.data.predicted is None or model.name not in _TABLES:
         return None
-    encoder = Encoder(config.read_columns(), config.data.target, config.read_dialect())
-    outputs = len(encoder.classes) or len(encoder.labels) or len(encoder.target_bounds)
+    encoder = Encoder(config.read_columns(), config.data.predicted, config.read_dialect())
+    bins = max(0, len(encoder.time_edges) - 1)
+    if bins and model.name in LINEAR:
+        return len(encoder.features) + 1 + 2 * bins
+    outputs = bins or len(encoder.classes) or len(encoder.labels) or len(encoder.target_bounds)
     hidden = _TABLES[model.name] if model.hidden is None else model.hidden
     widths = (len(encoder.features), *hidden, outputs)
     counts: list[int] = [(before + 1) * after for before, after in pairwise(widths)]

@@ -31,6 +31,7 @@ from tacit.columns.encoder import classes_of
 from tacit.columns.tables import Cells, pieces, words_of
 from tacit.errors import InvalidInput, MissingExtra, check_in, check_real, needed
 from tacit.files import write_atomically
+from tacit.models.survival import mean_time, survival_of
 from tacit.pretrained.model import TunedModel
 from tacit.pretrained.networks import PretrainedText
 from tacit.report.verification import check_fields, read_statement
@@ -339,6 +340,12 @@ class Predictor:
         return self.description.labels
 
     @property
+    def time_edges(self) -> tuple[float, ...]:
+        """The edges of the time bins of a survival model; empty for others."""
+        preprocessing = self.description.preprocessing
+        return preprocessing.encoder.time_edges if isinstance(preprocessing, Table) else ()
+
+    @property
     def columns(self) -> Mapping[str, Column]:
         """The declared columns of a table, including the target; empty for other data."""
         preprocessing = self.description.preprocessing
@@ -353,6 +360,8 @@ class Predictor:
 
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
         """Return each record's most probable class, by name, or its predicted number, in the target's unit.
+
+        For survival, it is the mean time until the event or the last edge, whichever comes first.
 
         Shapes: (n,), or (n, k) for several numbers and for labels, which are true or false.  For text, the
         result is the most probable character after each record, or "" for the end of the text.
@@ -382,6 +391,8 @@ class Predictor:
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
         """Return the probability of each of :attr:`classes`, or of each of :attr:`labels`, (n, k).
+
+        For survival, it is the probability to survive beyond each bin, so until ``time_edges[1:]``.
 
         For text, it is the probability that each character comes next after the record.
 
@@ -434,10 +445,12 @@ class Predictor:
 
     def predictions(self, outputs: Tensor, piece: Piece, *, threshold: float | None = None) -> NDArray[Any]:
         """Return the result of :meth:`predict` for the records of a piece with these outputs."""
-        if self.description.task == "numbers":
+        if self.description.task == "survival":
+            result: NDArray[Any] = mean_time(survival_of(outputs), self.time_edges).numpy()
+        elif self.description.task == "numbers":
             low, high = np.asarray(self.description.target_bounds or [(-1.0, 1.0)], dtype=np.float64).T
             values = low + (outputs.double().clamp(-1.0, 1.0).numpy() + 1.0) / 2.0 * (high - low)
-            result: NDArray[Any] = values[:, 0] if values.shape[1] == 1 else values
+            result = values[:, 0] if values.shape[1] == 1 else values
         elif self.labels:
             result = self.probabilities(outputs, piece) >= (0.5 if threshold is None else threshold)
         elif threshold is not None:
@@ -453,6 +466,8 @@ class Predictor:
             raise InvalidInput("the model predicts numbers, which have no probabilities: call predict.")
         if self._text is not None:
             outputs = outputs[torch.arange(len(outputs)), self._text.lengths(piece.inputs)]
+        if self.time_edges:
+            return survival_of(outputs).numpy()
         if self.labels:
             return torch.sigmoid(outputs.double()).numpy()
         return torch.softmax(outputs.double(), dim=1).numpy()
@@ -554,6 +569,8 @@ def _figures(predictor: Predictor) -> list[str]:
         return ["prediction", *(f"probability_{name}" for name in description.classes)]
     if description.task == "labels":
         return [*description.labels, *(f"probability_{name}" for name in description.labels)]
+    if description.task == "survival":
+        return ["mean_time", *(f"survival_{edge:g}" for edge in predictor.time_edges[1:])]
     if description.outputs == 1:
         return ["prediction"]
     table = description.preprocessing if isinstance(description.preprocessing, Table) else None
@@ -596,6 +613,8 @@ def _table_rows(predictor: Predictor, piece: Piece, threshold: float | None) -> 
     else:
         words = np.empty((len(outputs), 0), dtype=np.str_)
         figures = predictor.predictions(outputs, piece).reshape(len(outputs), -1)
+        if predictor.time_edges:
+            figures = np.concatenate([figures, predictor.probabilities(outputs, piece)], axis=1)
     for name, cells, values in zip(piece.names, words.tolist(), figures.tolist(), strict=True):
         yield [name, *cells, *(f"{value:.9g}" for value in values)]
 

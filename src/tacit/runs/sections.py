@@ -49,6 +49,8 @@ class DataSection(Section):
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema.  If ``target`` is a list of boolean
     columns, they are labels, of which any number may be true; a list of numbers is predicted together.
+    In place of ``target``, ``time`` and ``event`` name the columns of a survival model: how long a person was
+    observed, a number with declared bounds and bins, and whether the event happened then, a boolean.
     ``text`` names a table's column of texts, of which a pretrained model reads the first ``sequence_length``
     tokens.  ``jsonl`` with a ``target`` is such a table, with a line of JSON for each row.  Pictures need
     ``size`` (height, width) and ``classes``.  A text has one record per line, and needs its ``alphabet`` and
@@ -86,6 +88,8 @@ class DataSection(Section):
     table: str | None = None
     test_table: str | None = None
     target: str | list[str] | None = None
+    time: str | None = None
+    event: str | None = None
     images: str | None = None
     size: list[int] = Field(default_factory=list, max_length=2)
     classes: list[str] = Field(default_factory=list)
@@ -131,6 +135,13 @@ class DataSection(Section):
         return [name for name in keys if name != "text"] if self.has_fields else keys
 
     @property
+    def predicted(self) -> str | list[str] | None:
+        """The columns to predict: the target, or the time and the event of a survival model."""
+        if self.time is None or self.event is None:
+            return self.target
+        return [self.time, self.event]
+
+    @property
     def has_fields(self) -> bool:
         """Whether a record has columns or fields."""
         return self.table is not None or self.corpus is not None
@@ -139,7 +150,7 @@ class DataSection(Section):
     @classmethod
     def _convert_json_lines(cls, data: Any) -> Any:
         """Convert JSON lines with a target to a table; without one, they are documents."""
-        if not isinstance(data, dict) or data.get("target") is None:
+        if not isinstance(data, dict) or (data.get("target") is None and data.get("time") is None):
             return data
         names = {"jsonl": "table", "test_jsonl": "test_table"}
         return {names.get(name, name): value for name, value in data.items()}
@@ -180,6 +191,20 @@ class DataSection(Section):
                     f"[data] {key} needs a table or documents: it names the column or field {about}, and "
                     "this run has neither. Leave it out."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_survival(self) -> Self:
+        if (self.time is None) != (self.event is None):
+            raise InvalidInput(
+                "[data] time and event go together: the column of how long a person was observed, and "
+                "that of whether the event happened then. Set both, or neither."
+            )
+        if self.time is not None and (self.target is not None or self.table is None):
+            raise InvalidInput(
+                "[data] time and event are the targets of a survival model, which reads a table. Leave "
+                "target out, and name a table."
+            )
         return self
 
     @model_validator(mode="after")
@@ -319,6 +344,7 @@ class TrainingSection(Section):
     twentieth of ``records`` but at least 256.
     ``largest_batch`` is the size to which ``sampling = "truncated-poisson"`` cuts larger samples.
     ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
+    "survival" (the likelihood of the bins at risk) for a time and an event,
     -log p of a whole record for text, and "preference" (DPO) for pairs of answers.  "causal" is the mean of
     -log p per character, or per token for language models.
     ``physical_batch_size`` is the maximum number of records in memory at once; "auto" finds the largest that
@@ -334,7 +360,9 @@ class TrainingSection(Section):
     steps: int | None = None
     engine: Literal["fast", "reference"] = "fast"
     physical_batch_size: _Count | Literal["auto"] = 512
-    loss: Literal["classification", "multilabel", "regression", "causal", "preference"] | None = None
+    loss: Literal["classification", "multilabel", "regression", "survival", "causal", "preference"] | None = (
+        None
+    )
     class_weights: dict[str, _Finite] = Field(default_factory=dict)
     beta: _Rate = 0.1
     views: _Count = 1

@@ -188,6 +188,23 @@ class PairFigures:
 
 
 @dataclass(frozen=True)
+class SurvivalFigures:
+    """Figures of a survival model, and of the Kaplan-Meier curve of the test records.
+
+    ``brier`` and ``constant_brier`` are integrated Brier scores; the smaller, the better.  ``predicted`` and
+    ``observed`` are the model's mean survival curve and the Kaplan-Meier curve, at the ``edges`` of the bins.
+    """
+
+    records: int
+    events: int
+    brier: float
+    constant_brier: float
+    edges: tuple[float, ...]
+    predicted: tuple[float, ...]
+    observed: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The metrics of a model on test records.
 
@@ -213,6 +230,9 @@ class Evaluation:
 
     For preferences, the score is the share of pairs whose chosen answer has the larger implicit reward, and
     ``pairs`` compares with the public model, whose score is 0.5.
+
+    For survival, the score is the concordance (:func:`tacit.training.survival.concordance`), 0.5 for a
+    constant answer, and ``survival`` has the Brier scores and curves.
 
     ``not_finite`` is the number of records for which an output of the model is NaN or infinite.  ``answers``
     has the outputs, for curves and intervals.
@@ -242,6 +262,7 @@ class Evaluation:
     errors: tuple[TargetErrors, ...] = ()
     labels: tuple[LabelFigures, ...] = ()
     pairs: PairFigures | None = None
+    survival: SurvivalFigures | None = None
     not_finite: int = 0
     answers: Answers | None = field(default=None, compare=False, repr=False)
 
@@ -271,7 +292,7 @@ def evaluate(
     inputs, targets = _pair(model, inputs, targets)
     if targets.ndim == 2 and not targets.is_floating_point() and targets.dtype is not torch.bool:
         return _evaluate_text(model, inputs, targets)
-    outputs = _outputs(model, inputs)
+    outputs = outputs_of(model, inputs)
     if targets.dtype is torch.bool:
         _check_shape(outputs, targets, fits=targets.ndim == 2 and outputs.numel() == targets.numel())
         return _evaluate_labels(outputs.reshape(targets.shape), targets)
@@ -375,7 +396,7 @@ def _errors(differences: Tensor, unit: float) -> tuple[float, float]:
 
 
 def _rows_at_once(model: nn.Module, inputs: Tensor) -> int:
-    return min(_ROWS, max(1, _MOST_NUMBERS // _outputs(model, inputs[:1]).numel()))
+    return min(_ROWS, max(1, _MOST_NUMBERS // outputs_of(model, inputs[:1]).numel()))
 
 
 def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluation:
@@ -383,7 +404,7 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
     sums, not_finite = [], 0
     rows = _rows_at_once(model, inputs)
     for part, following in zip(torch.split(inputs, rows), torch.split(targets, rows), strict=True):
-        outputs = _outputs(model, part)
+        outputs = outputs_of(model, part)
         logits, truth = outputs.flatten(0, 1), following.flatten()
         check_classes(truth, logits.shape[1], padding=_PADDING)
         losses = F.cross_entropy(logits, truth, ignore_index=_PADDING, reduction="none")
@@ -416,7 +437,7 @@ def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> T
     rows = _rows_at_once(model, answers)
     sums = [
         -F.cross_entropy(
-            _outputs(model, part).transpose(1, 2), truth, ignore_index=_PADDING, reduction="none"
+            outputs_of(model, part).transpose(1, 2), truth, ignore_index=_PADDING, reduction="none"
         ).sum(1)
         for part, truth in zip(torch.split(answers, rows), torch.split(following, rows), strict=True)
     ]
@@ -530,7 +551,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     device, floating = _device(model), floating_type(model)
     sample = cast_numbers(inputs[:2], floating)
     with evaluation_mode(model), torch.no_grad(), without_numbers(), as_for_zeros(model, sample):

@@ -142,6 +142,7 @@ def check_loss(name: str | None, targets: str) -> None:
         "classes": "classification",
         "labels": "multilabel",
         "numbers": "regression",
+        "survival": "survival",
         "pairs": "preference",
     }
     fits = own.get(targets, "causal")

@@ -57,23 +57,38 @@ class Table(Kind):
         section = config.data
         check_path("table", section.table, "table")
         check_path("test_table", section.test_table, "table")
-        if section.target is None:
-            raise InvalidInput("[data] target is missing: name the column to predict, or a list of columns.")
+        if section.predicted is None:
+            raise InvalidInput(
+                "[data] target is missing: name the column to predict, or a list of columns; or time and "
+                "event."
+            )
         check_no_pictures(config, "table")
         text = None if section.text is None else TextColumn(section.text, section.sequence_length or 1)
-        encoder = Encoder(config.read_columns(), section.target, config.read_dialect(), text)
-        targets = "labels" if encoder.labels else "classes" if encoder.classes else "numbers"
+        if section.time is not None:
+            _check_survival(config)
+        encoder = Encoder(config.read_columns(), section.predicted, config.read_dialect(), text)
+        targets = (
+            "survival"
+            if encoder.time_edges
+            else "labels"
+            if encoder.labels
+            else "classes"
+            if encoder.classes
+            else "numbers"
+        )
         check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
-        learns_spread = bool(encoder.target_bounds) and config.model.name in LINEAR
+        begins = (
+            "mean and spread" if encoder.target_bounds else "hazard in each bin" * bool(encoder.time_edges)
+        )
         for place, value, needed in (
             ("[privacy] clipping", config.privacy.clipping, "flat"),
             ("[optimizer] name", config.optimizer.name, "sgd"),
         ):
-            if learns_spread and value != needed:
+            if begins and config.model.name in LINEAR and value != needed:
                 raise InvalidInput(
-                    f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". A '
-                    "linear model of a number first learns the target's mean and spread from its gradients, "
+                    f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". '
+                    f"This linear model first learns the target's {begins} from its gradients, "
                     'and another value would change these. Leave the key out, or take name = "mlp".'
                 )
 
@@ -89,7 +104,7 @@ class Table(Kind):
             text = text_column(config, section.text)
         return load_table(
             Path(str(section.table)),
-            target=section.target or "",
+            target=section.predicted or "",
             schema=config.read_columns(),
             dialect=config.read_dialect(),
             test_fraction=section.test_fraction,
@@ -174,6 +189,35 @@ class Table(Kind):
                 yield Piece([str(number) for number in numbers], _tensor(inputs))
         if not any_rows:
             raise InvalidInput(f"{path} holds no rows to predict for.")
+
+
+def _check_survival(config: Config) -> None:
+    """Refuse a time without declared bins, an event that is no boolean, and settings that do not fit."""
+    section, columns = config.data, config.read_columns()
+    time, event = columns.get(str(section.time)), columns.get(str(section.event))
+    if time is not None and (not time.is_number or not time.edges):
+        raise InvalidInput(
+            f'[columns.{section.time}] is the time of a survival model: it needs kind = "number" with lower, '
+            "upper and bins, such as lower = 0, upper = 3650, bins = 20. Declare them without the data: a "
+            "bound or a quantile of the times would tell something about their people."
+        )
+    if event is not None and event.kind != "boolean":
+        raise InvalidInput(
+            f'[columns.{section.event}] is the event of a survival model: it needs kind = "boolean", true if '
+            "the event happened at the time, and false if the person was only observed until then; got "
+            f'"{event.kind}".'
+        )
+    if config.privacy.test_noise is not None:
+        raise InvalidInput(
+            "[privacy] test_noise scores no survival model: concordance compares pairs of records, so one "
+            "record changes it by more than its own score. Leave it out, and test on records that are not in "
+            "the data set of the ledger, from a separate test_table."
+        )
+    if config.pretrained:
+        raise InvalidInput(
+            f"{config.model.public_key} does not fit [data] time: a survival model reads declared columns. "
+            'Take [model] name = "auto", or "mlp".'
+        )
 
 
 def _tensor(inputs: Any) -> Tensor:
