@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
 from torch import Tensor, nn
 
 from tacit.models.survival import mean_time, survival_loss, survival_of
@@ -91,7 +92,7 @@ def _integrated(scores: Floats, at: Floats) -> float:
     known = np.isfinite(scores).cumprod().astype(bool)
     if known.sum() < 2:
         return float(scores[0])
-    return float(np.trapezoid(scores[known], at[known]) / np.ptp(at[known]))
+    return float(trapezoid(scores[known], at[known]) / np.ptp(at[known]))
 
 
 def evaluate_survival(
