@@ -25,6 +25,7 @@ from tacit.rounding import round_up
 
 if TYPE_CHECKING:
     from tacit.training import PrivateSession
+    from tacit.training.ranks import Ranks
 
 
 FORMAT = 2
@@ -189,10 +190,19 @@ def make_statement(
         "model": model,
         "randomness": session.randomness,
         "not_covered": [*not_covered, *([_REFERENCE] if session.route == "reference" else [])],
-        "notes": [*notes, *filter(None, [session.falling.said()])],
+        "notes": [*notes, *_of_processes(session.ranks), *filter(None, [session.falling.said()])],
         "versions": _versions(),
     }
     return Statement(statement_data(plan, steps_done, curve, facts, owner=owned_by and repr(owned_by)))
+
+
+def _of_processes(ranks: Ranks) -> list[str]:
+    if ranks.ranks == 1:
+        return []
+    own = ", each with records of its own that no other process reads," if ranks.own_records else ""
+    return [
+        f"{ranks.ranks} processes that trust each other{own} took each step together and released it once"
+    ]
 
 
 def statement_data(

@@ -338,7 +338,7 @@ def notes_on(
     It is public that canaries were planted, since they belong to no person.  It is secret which of them took
     part.
     """
-    slots, ranks = config.audit.slots, session.ranks.ranks
+    slots = config.audit.slots
     lines = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
     if config.data.lengths:
         lengths = ", ".join(map(str, config.data.lengths))
@@ -351,8 +351,6 @@ def notes_on(
     if canaries:
         planted = f"{len(canaries)} made-up lines with random secrets were planted"
         lines.append(f"{planted}, each by a secret coin")
-    if ranks > 1:
-        lines.append(f"{ranks} processes that trust each other took each step together and released it once")
     return tuple(lines)
 
 

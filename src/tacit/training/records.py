@@ -93,6 +93,12 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
     return list(frame.items())
 
 
+def names_of_columns(data: Any) -> list[str]:
+    """Return the names of all columns of the data frames in ``data``, in order."""
+    parts = data if isinstance(data, tuple) else (data,)
+    return [str(name) for part in parts if is_frame(part) for name, _ in _pairs(part)]
+
+
 def matrix_of(frame: Any) -> NDArray[Any]:
     """Return the d columns of a data frame, in order, as (N, d) floating-point numbers."""
     columns = [(name, values_of(column, f"column {name!r}")) for name, column in _pairs(frame)]
@@ -262,6 +268,8 @@ def uneven(shapes: Sequence[str]) -> InvalidInput:
 
 Data: TypeAlias = Sized | Dataset[Any]
 """Data that :func:`as_records` supports; ``docs/records.md`` lists the types."""
+Content: TypeAlias = Iterable[bytes | memoryview] | None
+"""Bytes by which a ledger recognises records; None if each record would have to be decoded."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
 """A function that turns a list of one record into a batch of leading dimension 1."""
 
@@ -304,6 +312,10 @@ class Records(ABC):
         """Return the tensors (N, ...) that hold all records; none if they are read one by one."""
         return ()
 
+    def positions(self, indices: Indices, seed: int = 0) -> Indices:
+        """Return the positions of the items that :meth:`take` reads for these records."""
+        return indices
+
 
 class Wrapped(Records):
     """Base class of wrappers around other records, ``inner``; a wrapper overrides some of the methods."""
@@ -327,6 +339,9 @@ class Wrapped(Records):
 
     def content(self) -> Iterator[bytes | memoryview] | None:
         return self.inner.content()
+
+    def positions(self, indices: Indices, seed: int = 0) -> Indices:
+        return self.inner.positions(indices, seed)
 
     def held(self) -> tuple[Tensor, ...]:
         return self.inner.held()
