@@ -29,6 +29,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tacit.datasets.on_disk import give_back, with_map
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -361,7 +362,7 @@ class ArrayRecords(Records):
         self._template = tuple(range(len(arrays))) if template is None else template
         names = [name_of(path) for path in paths_of(self._template)]
         arrays = [as_array(array, name) for array, name in zip(arrays, names, strict=True)]
-        self._tensors = tuple(as_tensor(array) for array in arrays)
+        self._tensors = tuple(with_map(as_tensor(array), array) for array in arrays)
         self._floating = floating
         _check_rows(self._tensors, names, floating)
         self._count = len(self._tensors[0])
@@ -385,6 +386,7 @@ class ArrayRecords(Records):
             if rows.device != tensor.device:
                 rows = rows.to(tensor.device, non_blocking=True)
             taken.append(cast_numbers(tensor.index_select(0, rows), self._floating))
+            give_back(tensor)
         return tuple(taken)
 
     def fingerprint(self, key: bytes) -> str:
@@ -400,8 +402,8 @@ class ArrayRecords(Records):
         yield str(len(self)).encode()
         for tensor in self._tensors:
             yield f"{tuple(tensor.shape)} {tensor.dtype}".encode()
-            for part in _pieces(tensor.detach()):
-                yield part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            for part in _pieces(tensor):
+                yield part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 @final
@@ -566,7 +568,9 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     row = max(1, tensor.element_size() * (tensor.numel() // max(1, len(tensor))))
-    yield from torch.split(tensor, max(1, _CHUNK_BYTES // row))
+    for piece in torch.split(tensor, max(1, _CHUNK_BYTES // row)):
+        yield piece
+        give_back(tensor)
 
 
 @contextmanager
