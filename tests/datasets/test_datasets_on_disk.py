@@ -6,10 +6,13 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from pyarrow import parquet
 
 from tacit.columns import Column
+from tacit.columns.tables import pieces
 from tacit.datasets import load_table, tables
 from tacit.datasets.on_disk import OnDisk
 from tacit.errors import InvalidInput
@@ -87,6 +90,20 @@ def test_little_of_a_file_is_in_memory_at_once(
         (taken, *_) = records.take(np.arange(first, min(first + 1000, len(rows))), seed=0)
         assert torch.equal(taken, torch.from_numpy(rows[first : first + 1000]))
     assert of_file() < before + 16 * MB
+
+
+def test_little_of_a_parquet_file_is_in_memory_at_once(tmp_path: Path) -> None:
+    schema = pyarrow.schema([("x", pyarrow.float64())])
+    with parquet.ParquetWriter(tmp_path / "rows.parquet", schema, compression="none") as out:
+        for _ in range(40):  # row groups of 0.5 MiB
+            out.write_table(pyarrow.table([np.random.default_rng(1).random(1 << 16)], schema=schema))
+    most, rows = 0, 0
+    before = pyarrow.total_allocated_bytes()
+    for piece in pieces(tmp_path / "rows.parquet", ["x"]):
+        rows += len(piece["x"])
+        most = max(most, pyarrow.total_allocated_bytes() - before)
+    assert rows == 40 << 16
+    assert most < 4 * MB
 
 
 def test_what_is_written_to_a_private_map_stays(tmp_path: Path) -> None:
