@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -77,7 +78,7 @@ def test_little_of_a_file_is_in_memory_at_once(
         grown = OnDisk()
         for part in np.split(rows, 16):
             grown.append(part)
-        data = (grown.tensor(),)
+        data: tuple[Any, ...] = (grown.tensor(),)
     else:
         np.save("rows.npy", rows)
         numbers = np.load("rows.npy", mmap_mode="r")

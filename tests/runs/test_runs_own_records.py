@@ -100,7 +100,16 @@ def test_two_processes_with_a_table_each_are_one_run(here: Path) -> None:
     assert sum(err.count("those of process 1") for err in errs) == 1
 
 
-FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+def rewrite(here: Path, old: str, new: str) -> None:
+    (here / "run.toml").write_text(CONFIG.replace(old, new))
+
+
+def with_people(here: Path) -> None:
+    rewrite(here, "own_records", 'user = "name"\nown_records')
+    write(here / "people-1.csv", 90, 0)
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a column is missing": (
         lambda here: write(here / "people-1.csv", 90, 1, "name,years,ill"), "people-1.csv has no column 'age'"
     ),
@@ -108,16 +117,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda here: write(here / "people-1.csv", 200, 1), "more records than the plan's public number, 250."
     ),
     "one table for both": (
-        lambda here: (here / "run.toml").write_text(
-            CONFIG.replace("{process}", "0").replace("records = 250", "records = 300")
-        ),
+        lambda here: rewrite(here, "people-{process}.csv", "people-0.csv"),
         "processes 0 and 1 have the same records",
     ),
     "one person in both": (
-        lambda here: (
-            (here / "run.toml").write_text(CONFIG.replace("own_records", 'user = "name"\nown_records')),
-            write(here / "people-1.csv", 90, 0),
-        )[1],
+        with_people,
         "the same person has rows at two processes",
     ),
 }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +46,18 @@ class OnDisk:
         return with_map(torch.from_numpy(rows), rows)
 
 
+def empty_on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a file without a name, which ends with it; its place on the disk is reserved."""
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    kind = torch.empty(0, dtype=dtype).numpy().dtype
+    with _of_disk(), tempfile.TemporaryFile(dir=Path.cwd()) as file:
+        # else a full disk would end the process when the map is written to
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * kind.itemsize)
+        rows = np.memmap(file, kind, "r+", shape=shape)
+    return with_map(torch.from_numpy(rows), rows)
+
+
 @contextmanager
 def _of_disk() -> Iterator[None]:
     try:
@@ -65,6 +79,11 @@ def with_map(tensor: Tensor, array: object) -> Tensor:
             break
         array = array.base
     return tensor
+
+
+def is_map(tensor: Tensor) -> bool:
+    """Return whether a tensor is known to be a map of a file."""
+    return getattr(tensor, "pages", None) is not None
 
 
 def give_back(tensor: Tensor) -> None:

@@ -268,9 +268,11 @@ class BallsInBinsSampling(Sampling):
 
     def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
         epoch, batch = divmod(step, self.bins)
-        place = (self.bins, epoch, own)
-        thrown = generator.kept(place, lambda: self._throw(generator, epoch, own))
-        return np.flatnonzero(thrown == batch) + own.start
+        return np.flatnonzero(self.batches(generator, epoch, own) == batch) + own.start
+
+    def batches(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
+        """Return the batch in ``epoch`` of each record whose position is in ``own``."""
+        return generator.kept((self.bins, epoch, own), lambda: self._throw(generator, epoch, own))
 
     def _throw(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
         """Return the batch of each record of ``own`` in an epoch."""

@@ -6,6 +6,7 @@ its output does not depend on the rest of the batch.  Letters: N records; n reco
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 import signal
@@ -377,6 +378,12 @@ class ArrayRecords(Records):
 
     def held(self) -> tuple[Tensor, ...]:
         return self._tensors
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> ArrayRecords:
+        """Return records of the same structure that hold ``tensors``, which were checked already."""
+        records = copy.copy(self)
+        records._tensors, records._digest = tuple(tensors), None
+        return records
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed

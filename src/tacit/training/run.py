@@ -32,6 +32,7 @@ from tacit.training.audit_slots import AuditSlots, Planted, WithCanaries
 from tacit.training.by_record import Augmentation, check_by_record, check_items
 from tacit.training.charges import Payment, StepCharges
 from tacit.training.correlated import CorrelatedNoise
+from tacit.training.dealt import Dealt, dealt
 from tacit.training.lengths import lengths_of
 from tacit.training.own_records import OwnRecords, contents_of, with_others
 from tacit.training.part import Part
@@ -323,6 +324,10 @@ class Run:
         of_tensors = loss_of(loss, self.of_data, items)
         self._make_engine(arguments, of_tensors)
         self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
+        self.dealt: Dealt | None = None
+        if self.slots is None and self.dates is None and arguments.workers == 0:
+            self.dealt = dealt(self.of_data, self.plan.sampling)
+            self.records = self.dealt or self.records
         run = weakref.proxy(self)  # workers and tries end with the session
         if arguments.workers > 0:
             self.records = Prefetcher(
@@ -425,6 +430,8 @@ class Run:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
             indices = self.participants(step)
+            if self.dealt is not None:
+                self.dealt.begin(step, indices, self.generator)
             for before in self._before:
                 before(step, indices)
 
