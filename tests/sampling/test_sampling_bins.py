@@ -155,7 +155,7 @@ def test_bins_of_extreme_words(bins: int) -> None:
         def fill(self, out: memoryview, **address: Any) -> None:
             out.cast("B")[:] = np.array(words, np.uint64).tobytes()
 
-    thrown = BallsInBinsSampling(bins)._throw(Given(bytes(16), secure=False), 0, len(words))
+    thrown = BallsInBinsSampling(bins)._throw(Given(bytes(16), secure=False), 0, range(len(words)))
     assert thrown.tolist() == [word * bins >> 64 for word in words]
 
 

@@ -11,6 +11,7 @@ from tacit.ledger.ledger import ChargedRun
 from tacit.plan import Plan
 from tacit.report import Statement
 from tacit.report import make_statement as statement_of
+from tacit.training import Alone
 
 
 def plan(**changes: Any) -> Plan:
@@ -37,6 +38,7 @@ def make_statement(
     charges = None if ledger is None else SimpleNamespace(so_far=lambda: ledger)
     session: Any = SimpleNamespace(
         falling=SimpleNamespace(said=lambda: ""),
+        ranks=Alone(),
         plan=plan,
         steps_done=plan.steps if steps_done is None else steps_done,
         randomness=randomness,

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,7 +35,7 @@ from tacit.correlation import BLT, Banded
 from tacit.ledger import Ledger
 from tacit.noise.gaussian import StepNoise
 from tacit.plan import LossReport, Plan
-from tacit.sampling import ByDate, CyclicPoissonSampling
+from tacit.sampling import ByDate, CyclicPoissonSampling, PoissonSampling, ShuffledBatches
 from tacit.testing import seeded_generator
 from tacit.training import (
     Alone,
@@ -112,13 +113,24 @@ KINDS: dict[str, dict[str, Any]] = {
     "workers": {"items": True, "workers": 1},
     "lengths": {"loss": padded_losses, "collate": pad(length={0: (2, D)}), "short": True},
 }
+BY_PERSON = {"owners": np.arange(N) // 3, "plan": {"records": 20, "batch_size": 7, "unit": "user"}}
+OF_OWN: dict[str, dict[str, Any]] = {
+    **{kind: settings for kind, settings in KINDS.items() if kind not in ("users", "stream", "views")},
+    "people": BY_PERSON,
+    "rows of people": {"owners": BY_PERSON["owners"], "plan": {"rows_per_user": 2, "unit": "user"}},
+    "largest batch": {"plan": {"largest_batch": 24}},
+    "shuffled": {"plan": {"sampling": ShuffledBatches(20, N), "adjacency": "zero-out"}},
+    "all": {"plan": {"batch_size": N}},
+}
+"""Runs whose ranks may have records of their own."""
+CUT = 24  # the first record of rank 1
 
 
 def session(
     ranks: Ranks, kind: str = "arrays", *, width: int = 4, dtype: str = "float64", **changes: Any
 ) -> PrivateSession:
     """Model and key differ by rank, and the session makes them those of rank 0."""
-    settings = {**KINDS[kind], **changes}
+    settings = {**(OF_OWN | KINDS)[kind], **changes}
     shape = settings.pop("shape", (D,))
     the_plan = plan(**settings.pop("plan", {}))
     torch.manual_seed(1 + ranks.rank)
@@ -129,16 +141,25 @@ def session(
     if settings.pop("short", False):
         x, y = data()
         settings["records"] = (x * (torch.arange(N) % 3 > 0)[:, None].where(torch.arange(D) > 1, True), y)
-    records: Any = Items() if settings.pop("items", False) else data(shape)
+    records: Any = settings.pop("records", Items() if settings.pop("items", False) else data(shape))
+    mine = np.arange(N)
+    if settings.pop("own", False) and ranks.ranks > 1:
+        ranks = ProcessRanks(own_records=True)
+        mine = settings.pop("mine", [mine[:CUT], mine[CUT:]])[ranks.rank]
+        if isinstance(records, tuple):
+            records = tuple(part[mine] for part in records)
+        else:
+            records = torch.utils.data.Subset(records, mine.tolist())
     if (users := settings.pop("owners", None)) is not None:
-        records = UserRecords(records, np.arange(N) % users, rows_per_user=2)
+        of_row = np.arange(N) % users if isinstance(users, int) else users
+        records = UserRecords(records, of_row[mine], rows_per_user=2)
     if (until := settings.pop("dated", None)) is not None:
         days = np.datetime64("2026-01-01") + np.arange(N) // 2
         records = DatedRecords(records, days, first="2026-01-01", until=until, too_often="skip")
     return PrivateSession(
         net,
         settings.pop("optimizer", lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9))(net.parameters()),
-        settings.pop("records", records),
+        records,
         the_plan,
         loss=settings.pop("loss", losses),
         ranks=settings.pop("given", ranks),
@@ -173,7 +194,7 @@ def _own_key(patch: pytest.MonkeyPatch) -> None:
 
 def _own_key_unnoticed(patch: pytest.MonkeyPatch) -> None:
     _own_key(patch)
-    patch.setattr(Together, "_agree", lambda together: None)
+    patch.setattr(Together, "agree", lambda together: None)
 
 
 def _empty_slice_is_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -228,11 +249,33 @@ def _every_rank_charges(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Payment, "__init__", own)
     patch.setattr(ProcessRanks, "from_first", lambda ranks, function: function())
-    patch.setattr(Together, "_agree", lambda together: None)
+    patch.setattr(Together, "agree", lambda together: None)
     patch.setattr(Ranks, "share_secret", lambda ranks, generator: generator)
 
 
+def _same_addresses(patch: pytest.MonkeyPatch) -> None:
+    within = PoissonSampling.indices_within
+
+    def from_zero(sampling: PoissonSampling, generator: Any, step: int, records: int, own: range) -> Any:
+        return within(sampling, generator, step, records, range(len(own))) + own.start
+
+    patch.setattr(PoissonSampling, "indices_within", from_zero)
+
+
+def _one_forgets_its_noise(patch: pytest.MonkeyPatch) -> None:
+    fill = StepNoise.fill_each
+
+    def forgotten(self: StepNoise, outs: Any) -> None:
+        fill(self, outs)
+        for out in outs.values() if self._rank == 1 else ():
+            out.zero_()
+
+    patch.setattr(StepNoise, "fill_each", forgotten)
+
+
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "same addresses": _same_addresses,
+    "one rank forgets its noise": _one_forgets_its_noise,
     "full noise at each rank": noise_times(math.sqrt(2)),
     "noise divided by R": noise_times(1 / math.sqrt(2)),
     "own key": _own_key,
@@ -307,7 +350,9 @@ def trained(
     return weights(run)
 
 
-def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True) -> dict[str, Any]:
+def charged(
+    ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True, own: bool = False
+) -> dict[str, Any]:
     """Train on a ledger; with ``each``, every rank gives the session its charges, as one script does."""
     with planted(bug), closing(Ledger.open(url)) as ledger:
         the_plan = plan()
@@ -315,7 +360,7 @@ def charged(ranks: Ranks, *, url: str, bug: str | None = None, each: bool = True
         if each or ranks.first:
             generator = seeded_generator(8 + ranks.rank)
             charges = StepCharges(ledger, "people", the_plan, ranks=ranks, generator=generator)
-        run = finish(session(ranks, charges=charges, audit=None))
+        run = finish(session(ranks, charges=charges, audit=None, own=own))
         return {"done": run.steps_done, "stopped": run.stopped, "refusal": repr(run.refusal)}
 
 
@@ -366,6 +411,58 @@ def disagreeing(ranks: Ranks, *, what: str) -> tuple[str, str]:
         run.step(next(run.batches()))
     except Exception as problem:  # noqa: BLE001 (the test looks at it)
         return type(problem).__name__, str(problem)
+    return "nothing", ""
+
+
+def _frame(names: list[str], rows: slice) -> Any:
+    x, y = data()
+    return pd.DataFrame(x[rows, :2].numpy(), columns=names), y[rows]
+
+
+def _more_losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return 2 * losses(model, x, y)
+
+
+def unlike(ranks: Ranks, *, what: str, url: str) -> tuple[str, str]:
+    """Return each rank's error if rank 1 has other records, or another run, with records of its own."""
+    every, first = np.arange(N), ranks.first
+    rows = every[:CUT] if first else every[CUT:]
+    x, y = data()
+    mine = (x[rows], y[rows])
+    changes: dict[str, dict[str, Any]] = {
+        "too many": {"records": (x, y)},
+        "same": {"records": (x[:CUT], y[:CUT])},
+        "columns": {"records": _frame(["age", "dose"] if first else ["dose", "age"], slice(CUT))},
+        "structure": {"records": dict(zip(("x", "y") if first else ("x", "label"), mine, strict=True))},
+        "tensors": {"records": (mine[0] if first else mine[0].float()[:, :4], mine[1])},
+        "people": {
+            "records": UserRecords(mine, rows // 5, rows_per_user=2),
+            "plan": {"records": 20, "batch_size": 7, "unit": "person"},
+        },
+        "not own": {"ranks": ProcessRanks(own_records=first)},
+        "plan": {"plan": {} if first else {"clipping": 0.6}},
+        "loss": {"loss": losses if first else _more_losses},
+        "dated": {
+            "records": DatedRecords(mine, np.datetime64("2026-01-01") + rows, first="2026-01-01"),
+            "plan": {"sampling": ByDate(), "batch_size": 1},
+        },
+    }
+    settings = {"records": mine, "ranks": ProcessRanks(own_records=True), **changes[what]}
+    the_plan, own = plan(**settings.pop("plan", {})), settings.pop("ranks")
+    generator = seeded_generator(8)
+    net = nn.Linear(D, CLASSES, dtype=torch.float64)
+    with closing(Ledger.open(url)) as ledger:
+        try:
+            charges = None
+            if the_plan.unit == "row":
+                charges = StepCharges(ledger, "people", the_plan, ranks=own, generator=generator)
+            run = PrivateSession(
+                net, torch.optim.SGD(net.parameters(), lr=0.5), settings["records"], the_plan,
+                loss=settings.get("loss", losses), ranks=own, charges=charges, generator=generator,
+            )  # fmt: skip
+            run.step(next(run.batches()))
+        except Exception as problem:  # noqa: BLE001 (the test looks at it)
+            return type(problem).__name__, str(problem)
     return "nothing", ""
 
 
@@ -434,7 +531,8 @@ def primitives(ranks: Ranks) -> dict[str, Any]:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (released, trained, charged, short, failing, disagreeing, apart, primitives)
+    job.__name__: job
+    for job in (released, trained, charged, short, failing, disagreeing, unlike, apart, primitives)
 }
 
 

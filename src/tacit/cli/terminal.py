@@ -269,7 +269,7 @@ def refused_data(problem: TacitError | None) -> dict[str, object] | None:
     return {"message": str(problem)} | (problem.to_data() if isinstance(problem, Refused) else {})
 
 
-Join: TypeAlias = "Callable[[str], Ranks | None]"
+Join: TypeAlias = "Callable[[str, bool], Ranks | None]"
 """A function from the name of a device to the processes that train on it; None for a single process."""
 
 
@@ -319,7 +319,7 @@ def torchrun() -> list[str]:
     return ["torchrun", *where, "--nproc-per-node", str(launch.processes_here), "-m", "tacit"]
 
 
-def _alone(device: str) -> None:
+def _alone(device: str, own_records: bool) -> None:
     """Return None: there is no other process."""
 
 

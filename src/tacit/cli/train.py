@@ -102,7 +102,7 @@ def command(
         )
         again = words(context, out=checked.folder, resume=True)
         asks = can_ask(no_input=no_input, as_json=as_json)
-        ranks = join(checked.config.run.device)
+        ranks = join(checked.config.run.device, checked.config.data.own_records)
         return _train(checked, ranks, again, config.stem, asks=asks, as_json=as_json)
 
 

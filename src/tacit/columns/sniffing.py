@@ -492,7 +492,7 @@ def _typed_table(path: Path) -> Sniffed:
     if not path.is_file():
         raise InvalidInput(f"there is no table at {path}. Check the path.")
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             batches = list(islice(file.iter_batches(batch_size=SAMPLE_ROWS), 1))
             first = pyarrow.Table.from_batches(batches, schema=file.schema_arrow)
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors; their messages may contain a cell

@@ -402,7 +402,8 @@ def _joined(parts: list[Cells]) -> Cells:
 def _parquet_pieces(path: Path, columns: Collection[str], rows: int) -> Iterator[dict[str, Cells]]:
     pyarrow = arrow_with_parquet()
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # with pre_buffer, Arrow keeps all that it has read of the file in memory
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             check_names(list(file.schema_arrow.names), columns, f"the table {path}")
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                 yield {column: arrow_cells(batch.column(column)) for column in columns}

@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.encoder import Floats, TextColumn
 from tacit.columns.tables import pieces, whole_table
 from tacit.datasets.dataset import Dataset, Owners, TensorPair, check_one_test, choose_people, choose_test
+from tacit.datasets.on_disk import OnDisk
 from tacit.datasets.text import names_dataset
 from tacit.errors import InvalidInput, check_in, needed
 
@@ -24,31 +26,30 @@ Split: TypeAlias = Callable[[Floats, _Targets, int], Sequence[NDArray[np.bool_]]
 
 
 def encoded_parts(
-    path: Path, encoder: Encoder, split: Split, *, narrow: bool = False
+    path: Path, encoder: Encoder, split: Split, *, narrow: bool = False, on_disk: bool = False
 ) -> tuple[list[TensorPair], list[NDArray[np.bool_]]]:
     """Return the tensors of each part of a table, such as train and test, and a mask (n,) of its rows.
 
-    With ``narrow``, inputs are stored in float16, which rounds a feature by at most 1 part in 2,000.
+    With ``narrow``, inputs are stored in float16, which rounds a feature by at most 1 part in 2,000.  With
+    ``on_disk``, they are stored in a file, so that memory does not grow with the table.
     """
     assert encoder.target_names, "a table is loaded with a target"
-    parts: list[tuple[_Growing, _Growing, _Growing]] = []
+    parts: list[tuple[_Growing | OnDisk, _Growing | OnDisk, _Growing]] = []
+    kind = OnDisk if on_disk else _Growing
     before = 0
     for piece in pieces(path, [*encoder.inputs_of, *encoder.target_names], encoder.dialect):
         inputs = encoder.inputs(piece, source=str(path), before=before)
         targets = encoder.targets(piece, source=str(path), before=before)
         marks = split(inputs, targets, before)
         inputs = inputs.astype(np.float16) if narrow else inputs
-        parts = parts or [(_Growing(), _Growing(), _Growing()) for _ in marks]
+        parts = parts or [(kind(), kind(), _Growing()) for _ in marks]
         for grown, part in zip(parts, marks, strict=True):
             for whole, rows in zip(grown, (inputs[part], targets[part], part), strict=True):
                 whole.append(rows)
         before += len(inputs)
     if not before:
         raise InvalidInput(f"the table {path} holds no rows.")
-    pairs = [
-        TensorPair(*(torch.from_numpy(grown.array()) for grown in (inputs, targets)))
-        for inputs, targets, _ in parts
-    ]
+    pairs = [TensorPair(inputs.tensor(), targets.tensor()) for inputs, targets, _ in parts]
     return pairs, [marks.array() for _, _, marks in parts]
 
 
@@ -74,8 +75,12 @@ class _Growing:
         self._array.resize((self._count, *self._array.shape[1:]), refcheck=False)
         return self._array
 
+    def tensor(self) -> Tensor:
+        return torch.from_numpy(self.array())
 
-_LARGE = 1 << 29  # bytes of features in float32
+
+_LARGE = 1 << 29  # bytes of features in float32, from which on they are stored in float16
+_LARGEST = 1 << 31  # bytes of features in float32, from which on they are stored in a file
 
 
 def load_table(
@@ -111,7 +116,8 @@ def load_table(
             training people and test people share are left out.
         date: the column of a row's arrival date, for training by date.
         records: a public estimate of the number of training rows. If their features would take more than
-            0.5 GiB, they are stored in float16, which rounds each by at most 1 part in 2,000.
+            0.5 GiB, they are stored in float16, which rounds each by at most 1 part in 2,000; if more than
+            2 GiB, in a temporary file in the current folder, so that memory does not grow with the table.
         text: a text column for a pretrained model; its tokens are the first features.
         test_fraction: the share of test rows.
         test_path: a file of test rows, in place of ``test_fraction``.
@@ -153,18 +159,20 @@ def load_table(
             "step a row is used. Give the table a separate column for each role."
         )
     path = Path(path)
-    narrow = records is not None and text is None and 4 * records * len(encoder.features) > _LARGE
+    size = 0 if records is None else 4 * records * len(encoder.features)
+    narrow, on_disk = text is None and size > _LARGE, size > _LARGEST
     owners, test_owners = _owners(path, encoder.dialect, user), None
     dates = None if date is None else [*whole_table(path, [date], encoder.dialect)[date]]
     if test_path is not None:
         ((train,), _), ((test,), _) = (
-            encoded_parts(Path(one), encoder, _all_rows, narrow=narrow) for one in (path, test_path)
+            encoded_parts(Path(one), encoder, _all_rows, narrow=narrow, on_disk=on_disk)
+            for one in (path, test_path)
         )
         test_owners = _owners(Path(test_path), encoder.dialect, user)
     elif test_fraction is not None:
         people = None if owners is None else choose_people(owners, test_fraction)
         split = _by_bytes(test_fraction) if people is None else _by_place(people)
-        (train, test), (trains, tests) = encoded_parts(path, encoder, split, narrow=narrow)
+        (train, test), (trains, tests) = encoded_parts(path, encoder, split, narrow=narrow, on_disk=on_disk)
         subject = "row" if user is None else f"value of {' and '.join(_columns_of(user))}"
         _check_some(trains, subject, "training", test_fraction)
         _check_some(tests, subject, "testing", test_fraction)

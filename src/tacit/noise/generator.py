@@ -40,6 +40,7 @@ from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, check_integ
 
 _KEY_BYTES = 16
 _BLOCK_BYTES = 16
+_WORDS_PER_BLOCK = 2
 _DIGIT_BITS = 8
 _PURPOSE_BITS = 8
 _STEP_BITS = 40
@@ -174,12 +175,15 @@ class Generator:
         )
         key_stream(self._key, counter, out.cast("B"))
 
-    def words(self, count: int, *, purpose: Purpose, step: int, index: int = 0) -> NDArray[np.uint64]:
-        """Return ``count`` uniform 64-bit words of an address."""
+    def words(
+        self, count: int, *, purpose: Purpose, step: int, index: int = 0, first: int = 0
+    ) -> NDArray[np.uint64]:
+        """Return ``count`` uniform 64-bit words of an address, from word ``first`` on."""
         check_integer("count", count, low=0, high=(_BLOCK_BYTES << _BLOCK_BITS) // 8)
-        words = np.empty(count, np.uint64)
-        self.fill(words.data, purpose=purpose, step=step, index=index)
-        return words
+        block, skipped = divmod(check_integer("first", first, low=0), _WORDS_PER_BLOCK)
+        words = np.empty(skipped + count, np.uint64)
+        self.fill(words.data, purpose=purpose, step=step, index=index, first_block=block)
+        return words[skipped:]
 
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
         """Return one uniform 64-bit word for a step: word ``step % 128`` at the address of ``step // 128``.

@@ -25,6 +25,7 @@ from tacit.rounding import round_up
 
 if TYPE_CHECKING:
     from tacit.training import PrivateAggregation, PrivateSession
+    from tacit.training.ranks import Ranks
 
 
 FORMAT = 2
@@ -189,7 +190,10 @@ def make_statement(
     limits = {"reference": [_REFERENCE], "clients": [_SERVER]}.get(session.route, [])
     if session.route == "clients" and plan.sampling_rate < 1.0:
         limits = [*limits, _WHO_TAKES_PART]
-    remark = "" if session.route == "clients" else cast("PrivateSession", session).falling.said()
+    remarks: list[str] = []
+    if session.route != "clients":
+        trained = cast("PrivateSession", session)
+        remarks = [*_of_processes(trained.ranks), *filter(None, [trained.falling.said()])]
     facts = {
         "private": session.private,
         "data": data_source,
@@ -198,10 +202,19 @@ def make_statement(
         "model": model,
         "randomness": session.randomness,
         "not_covered": [*not_covered, *limits],
-        "notes": [*notes, *filter(None, [remark])],
+        "notes": [*notes, *remarks],
         "versions": _versions(),
     }
     return Statement(statement_data(plan, steps_done, curve, facts, owner=owned_by and repr(owned_by)))
+
+
+def _of_processes(ranks: Ranks) -> list[str]:
+    if ranks.ranks == 1:
+        return []
+    own = ", each with records of its own that no other process reads," if ranks.own_records else ""
+    return [
+        f"{ranks.ranks} processes that trust each other{own} took each step together and released it once"
+    ]
 
 
 def statement_data(

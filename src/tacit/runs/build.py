@@ -32,6 +32,7 @@ from tacit.training.audit_slots import AuditSlots
 from tacit.training.by_record import FlipAndCrop
 from tacit.training.charges import StepCharges, register
 from tacit.training.lengths import Lengths
+from tacit.training.own_records import check_apart
 from tacit.training.ranks import Alone, Ranks
 from tacit.training.records import Data, Records, as_records
 from tacit.training.session import PrivateSession
@@ -57,12 +58,14 @@ def make_session(
 ) -> tuple[Dataset, PrivateSession]:
     """Make the data and the session that a configuration describes.
 
-    With several ranks, each rank reads the records.  All ranks draw batches with the key of the first rank,
-    and only the first rank charges the ledger.  ``private`` is the run's folder for cached features.
+    With several ranks, each rank reads the records, or its own.  All ranks draw batches with the key of the
+    first rank, and only the first rank charges the ledger.  ``private`` is the run's folder for cached
+    features.
     """
     plan = make_plan(config) if plan is None else plan
     device_of(config.run.device)
     together = Alone() if ranks is None else ranks
+    check_own_records(config, together)
     generator = together.share_secret(_generator(generator, charges))
     canaries = draw_canaries(config, generator)
     if batches is not None:
@@ -90,6 +93,21 @@ def make_session(
     return data, session
 
 
+def check_own_records(config: Config, ranks: Ranks) -> None:
+    own = config.data.own_records
+    if own and not ranks.own_records:
+        raise InvalidInput(
+            "[data] own_records = true needs several processes, each with a table of its own. Start them by "
+            "torchrun -m tacit train, or give ranks=ProcessRanks(own_records=True). No other command reads "
+            "such records."
+        )
+    if ranks.own_records and not own:
+        raise InvalidInput(
+            "the processes have own_records=True, and the run file does not say so. Set [data] own_records = "
+            "true, so that each reads a table of its own, or leave it out for the processes."
+        )
+
+
 def _generator(generator: Generator | None, charges: StepCharges | None) -> Generator:
     if generator is not None:
         return generator
@@ -115,7 +133,7 @@ def session_on(
     session = PrivateSession(
         model,
         new_optimizer(config, model),
-        in_order_of_dates(config, data, records_of(config, data)) if records is None else records,
+        in_order_of_dates(config, data, records_of(config, data, together)) if records is None else records,
         plan,
         loss=training_loss(config, model, data),
         collate=_of_several_lengths(config),
@@ -225,7 +243,7 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         )
 
 
-def records_of(config: Config, data: Dataset) -> Data | Records | UserRecords:
+def records_of(config: Config, data: Dataset, ranks: Ranks) -> Data | Records | UserRecords:
     # padded already, so that the session's collate function need not read them one by one
     train = as_records(data.train) if config.data.lengths else data.train
     if data.owners is None:
@@ -234,6 +252,8 @@ def records_of(config: Config, data: Dataset) -> Data | Records | UserRecords:
         for owners, name in ((data.owners, "training"), (data.test_owners, "testing")):
             numbered(owners)  # raises if a row names no person
             check_users(owners or (), name, table=config.data.table is not None)
+        if ranks.own_records:
+            check_apart(lambda: numbered(data.owners)[1], config.privacy.unit, ranks)
         return train
     return UserRecords(train, data.owners, rows_per_user=config.data.rows_per_user)
 
@@ -338,7 +358,7 @@ def notes_on(
     It is public that canaries were planted, since they belong to no person.  It is secret which of them took
     part.
     """
-    slots, ranks = config.audit.slots, session.ranks.ranks
+    slots = config.audit.slots
     lines = [*owners_line(config, data), *dates_line(config, session.plan, session.steps_done)]
     if config.data.lengths:
         lengths = ", ".join(map(str, config.data.lengths))
@@ -351,8 +371,6 @@ def notes_on(
     if canaries:
         planted = f"{len(canaries)} made-up lines with random secrets were planted"
         lines.append(f"{planted}, each by a secret coin")
-    if ranks > 1:
-        lines.append(f"{ranks} processes that trust each other took each step together and released it once")
     return tuple(lines)
 
 
@@ -362,6 +380,8 @@ def work_of(plan: Plan) -> float:
 
 
 def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> str:
+    if config.data.own_records:
+        return "No command tests it: attacks read the records of all processes."
     run = shlex.quote(str(folder))
     if config.data.date is not None:
         return "No command tests a run by date: attacks train on random halves of the records."

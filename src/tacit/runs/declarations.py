@@ -84,7 +84,7 @@ def doubts(config: Config, *, rows: int | None = None, trained: int | None = Non
     if trained is None:
         units = count if len(owners) != 1 else _kept(people[owners[0]], config)
         trained = round(units * (1.0 - (config.data.test_fraction or 0.0)))
-    if config.data.date is not None:  # the rows so far are fewer than those of the whole stream
+    if config.data.date is not None or config.data.own_records:  # there are other rows, which are not read
         return findings
     return findings + _records(config.privacy.records, trained)
 

@@ -12,7 +12,7 @@ from tacit.clipping.rules import (
     PerLayerClipping,
 )
 from tacit.columns.examples import FIELDS
-from tacit.errors import InvalidInput, MissingExtra, check_in, check_lengths, check_shares
+from tacit.errors import InvalidInput, MissingExtra, check_in, check_lengths, check_shares, launched
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -79,6 +79,10 @@ class DataSection(Section):
     records of each, from public knowledge; by default they are equal.  Wrong shares change only time and
     memory.
 
+    With ``own_records``, each of several processes reads a table of its own: ``{process}`` in ``table``
+    stands for the number of the process, from 0.  A row, and all rows of a person, must be in one of these
+    tables only.  ``[privacy] records`` is then a public bound for all tables together.
+
     Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
     are relative to the current folder.
     """
@@ -107,6 +111,7 @@ class DataSection(Section):
     test_jsonl: str | None = None
     parquet: str | None = None
     test_parquet: str | None = None
+    own_records: bool = False
     user: str | list[str] | None = None
     rows_per_user: _Count | None = None
     date: str | None = None
@@ -191,6 +196,24 @@ class DataSection(Section):
                     f"[data] {key} needs a table or documents: it names the column or field {about}, and "
                     "this run has neither. Leave it out."
                 )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_own_table(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("own_records") is not True:
+            return data
+        names = {name: data[name] for name in ("table", "jsonl") if isinstance(data.get(name), str)}
+        rank = str(launched().rank)
+        return data | {name: path.replace("{process}", rank) for name, path in names.items()}
+
+    @model_validator(mode="after")
+    def _check_own_table(self) -> Self:
+        if self.own_records and (self.table is None or self.text is not None or self.date is not None):
+            raise InvalidInput(
+                "[data] own_records = true needs a table, without text and date: each process reads a table "
+                "of its own. Leave own_records out, and all processes read the same records."
+            )
         return self
 
     @model_validator(mode="after")

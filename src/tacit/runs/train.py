@@ -27,6 +27,7 @@ from tacit.report.model_card import model_card
 from tacit.report.statement import make_statement
 from tacit.runs.build import (
     check_days,
+    check_own_records,
     days_left,
     how_to_test,
     make_charges,
@@ -89,7 +90,7 @@ class Meeting:
                 "with torchrun, which tells each process where they meet."
             ) from None
 
-    def join(self, device: str) -> ProcessRanks:
+    def join(self, device: str, own_records: bool) -> ProcessRanks:
         """Form the process group for training on ``device``: gloo for a CPU, NCCL for CUDA."""
         kind, _, number = device.partition(":")
         if kind == "cuda":
@@ -116,7 +117,7 @@ class Meeting:
             rank=self._rank,
             world_size=self._processes,
         )
-        self._ranks = ProcessRanks()
+        self._ranks = ProcessRanks(own_records=own_records)
         return self._ranks
 
     def leave(self) -> None:
@@ -430,6 +431,7 @@ def prepare_checked(
             )
 
     together.each(check)
+    check_own_records(config, together)
     batches = together.each(lambda: opened_batches(checked.batches))
     if resume:
         generator = together.each(lambda: saved_generator(resume_state(folder)))
@@ -443,7 +445,10 @@ def prepare_checked(
         together.only_first(lambda: None if charges is None or resume else charges.check_fits())
         # A resumed run by date reads new days.
         if not resume or config.data.date is not None:
-            together.only_first(lambda: check_fit(config, confirm))
+            if config.data.own_records:
+                together.each(lambda: check_fit(config, confirm if together.first else None))
+            else:
+                together.only_first(lambda: check_fit(config, confirm))
         data, session = make_session(
             config,
             plan=plan,

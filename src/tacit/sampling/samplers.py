@@ -9,6 +9,7 @@ takes part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,14 +73,24 @@ class Sampling(ABC):
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         """Draw the records of step ``step`` (counted from 0), as sorted positions in ``[0, records)``."""
 
+    def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
+        """Return those of :meth:`indices` that are in ``own``, a range of positions."""
+        drawn = self.indices(generator, step, records)
+        return drawn[np.searchsorted(drawn, own.start) : np.searchsorted(drawn, own.stop)]
+
     @abstractmethod
     def describe(self) -> str:
         """Describe the sampler in one line, for the privacy statement."""
 
 
 _MOST_BINS = 2**31  # so that the products in a throw fit 64 bits
-_AT_ONCE = 2**16  # records that are thrown at once, an even number; it bounds the memory
+_AT_ONCE = 2**16  # records that are drawn at once; it bounds the memory
 _PARTS = 1  # the index of the draws for the parts of a cycle; the draws for samples have index 0
+
+
+def _at_once(own: range) -> Iterator[range]:
+    for start in range(own.start, own.stop, _AT_ONCE):
+        yield range(start, min(start + _AT_ONCE, own.stop))
 
 
 @dataclass(frozen=True)
@@ -110,12 +121,18 @@ class PoissonSampling(Sampling):
         return self.sampling_rate * records
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
+        return self.indices_within(generator, step, records, range(records))
+
+    def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
         if self.sampling_rate == 1.0:
-            return np.arange(records, dtype=np.int64)
-        words = generator.words(records, purpose=Purpose.SAMPLING, step=step)
+            return np.arange(own.start, own.stop, dtype=np.int64)
         # A float times 2^64 is exact, so this is the largest threshold that does not exceed q.
         threshold = np.uint64(int(self.sampling_rate * 2.0**64))
-        return np.flatnonzero(words < threshold).astype(np.int64)
+        drawn = [np.empty(0, np.int64)]
+        for part in _at_once(own):
+            words = generator.words(len(part), purpose=Purpose.SAMPLING, step=step, first=part.start)
+            drawn.append(np.flatnonzero(words < threshold) + part.start)
+        return np.concatenate(drawn)
 
     def describe(self) -> str:
         return f"Poisson sampling, rate {self.sampling_rate:.6g} per step"
@@ -247,22 +264,25 @@ class BallsInBinsSampling(Sampling):
         return self.bins
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
-        epoch, batch = divmod(step, self.bins)
-        place = (self.bins, epoch, records)
-        thrown = generator.kept(place, lambda: self._throw(generator, epoch, records))
-        return np.flatnonzero(thrown == batch).astype(np.int64)
+        return self.indices_within(generator, step, records, range(records))
 
-    def _throw(self, generator: Generator, epoch: int, records: int) -> NDArray[np.uint32]:
-        """Return the batch of each record in an epoch."""
-        thrown = np.empty(records, np.uint32)
-        for start in range(0, records, _AT_ONCE):
-            words = np.empty(min(_AT_ONCE, records - start), np.uint64)
-            first = start // 2  # a block of the cipher has two words
-            generator.fill(words.data, purpose=Purpose.BINS, step=epoch, first_block=first)
+    def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
+        epoch, batch = divmod(step, self.bins)
+        return np.flatnonzero(self.batches(generator, epoch, own) == batch) + own.start
+
+    def batches(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
+        """Return the batch in ``epoch`` of each record whose position is in ``own``."""
+        return generator.kept((self.bins, epoch, own), lambda: self._throw(generator, epoch, own))
+
+    def _throw(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
+        """Return the batch of each record of ``own`` in an epoch."""
+        thrown = np.empty(len(own), np.uint32)
+        for part in _at_once(own):
+            words = generator.words(len(part), purpose=Purpose.BINS, step=epoch, first=part.start)
             # floor(words * bins / 2^64), by halves of the words
             low = (words & np.uint64(0xFFFFFFFF)) * np.uint64(self.bins) >> np.uint64(32)
             high = (words >> np.uint64(32)) * np.uint64(self.bins)
-            thrown[start : start + len(words)] = (high + low) >> np.uint64(32)
+            thrown[part.start - own.start : part.stop - own.start] = (high + low) >> np.uint64(32)
         return thrown
 
     def describe(self) -> str:

@@ -315,8 +315,8 @@ class WithCanaries(Wrapped):
             )
         super().__init__(records)
         self._planted = planted
-        first = records.take(np.zeros(1, dtype=np.int64), seed=0)
-        self._blank = tuple(torch.zeros_like(part[:1]) for part in first)
+        none = records.take(np.empty(0, dtype=np.int64), seed=0)
+        self._blank = tuple(part.new_zeros((1, *part.shape[1:])) for part in none)
         planted.check_blank(self._blank, records.rows)
 
     def __len__(self) -> int:

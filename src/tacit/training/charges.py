@@ -40,7 +40,7 @@ from tacit.plan import Plan
 from tacit.sampling.samplers import Indices
 from tacit.training.part import Part
 from tacit.training.ranks import Ranks, check_one_process
-from tacit.training.records import DrawnRecords
+from tacit.training.records import Content, DrawnRecords
 
 _CHUNKS = 20  # the number of charges of a run, unless the user sets the steps in a chunk
 
@@ -284,14 +284,15 @@ class StepCharges:
         noise = f"a noise multiplier of {more * 1.001:.4g} instead of {plan.noise_multiplier:.4g}"
         return f"{steps}, or all of them with {noise}"
 
-    def recognise(self, content: Callable[[], Iterable[bytes | memoryview] | None]) -> None:
-        """Let the ledger store the fingerprint of the run's records, before their first step.
+    def recognise(self, *contents: Callable[[], Content]) -> None:
+        """Let the ledger store the fingerprints of the run's records, before their first step.
 
-        It reads arrays and tensors once, and leaves out a map-style data set, whose records it would have to
-        decode.
+        There is one of ``contents`` for each process with records of its own, else one.  It reads arrays and
+        tensors once, and leaves out a map-style data set, whose records it would have to decode.
         """
         if not self._recognised:
-            register(self._ledger, self._dataset, content(), block=self._block)
+            for content in contents:
+                register(self._ledger, self._dataset, content(), block=self._block)
         self._recognised = True
 
     def start(self) -> None:
@@ -490,30 +491,36 @@ class Payment(Part):
         self,
         charges: StepCharges | None,
         batches: DrawnRecords | None,
-        content: Callable[[], Iterable[bytes | memoryview] | None],
+        contents: Callable[[], list[Callable[[], Content]]],
         ranks: Ranks,
     ) -> None:
         self.charges = charges if ranks.first else None
         self.refusal: BudgetExceeded | None = None
         self._charged = ranks.from_first(lambda: charges is not None)
-        self._batches, self._content, self._ranks = batches, content, ranks
+        self._batches, self._ranks = batches, ranks
+        self._read, self._contents = contents, list[Callable[[], Content]]()
         self._name = secrets.token_hex(16)
         self.idle = not self._charged and batches is None
 
     def before(self, step: int, indices: Indices) -> None:
-        self._ranks.from_first(lambda: self._pay(step))
+        self._pay(step)
 
     def _pay(self, step: int) -> None:
+        if self._charged and not self._contents:
+            self._contents = self._read()
+        self._ranks.from_first(lambda: self._pay_here(step))
+
+    def _pay_here(self, step: int) -> None:
         if self._batches is not None:
             self._batches.check_free(self._name)
         if self.charges is not None:
-            self.charges.recognise(self._content)
+            self.charges.recognise(*self._contents)
             self.charges.before(step)
 
     def is_paid(self, step: int) -> bool:
         try:
             if not self.idle:
-                self._ranks.from_first(lambda: self._pay(step))
+                self._pay(step)
         except BudgetExceeded as refusal:
             if step == 0:
                 raise

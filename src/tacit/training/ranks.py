@@ -1,6 +1,7 @@
 """Several processes that take each private step together: ranks, a step's buffers, what must be equal."""
 
-# Every process (a *rank*) has the whole model and can read all records.  Letters: R ranks; r a rank, from 0.
+# Every process (a *rank*) has the whole model, and can read all records or has records of its own
+# (:mod:`tacit.training.own_records`).  Letters: R ranks; r a rank, from 0.
 #
 # **Guarantee**
 #
@@ -58,6 +59,8 @@ class Ranks:
 
     rank = 0
     ranks = 1
+    own_records = False
+    """Whether each rank has records of its own, which no other rank reads."""
 
     @property
     def first(self) -> bool:
@@ -77,6 +80,10 @@ class Ranks:
     def each(self, function: Callable[[], T]) -> T:
         """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues."""
         return function()
+
+    def gathered(self, function: Callable[[], T]) -> list[T]:
+        """Return the results of ``function`` at all ranks, in their order; if it fails at one, at all."""
+        return [function()]
 
     def from_first(self, function: Callable[[], T]) -> T:
         """Call ``function`` at rank 0 alone; return its result, or raise its error, at all ranks."""
@@ -111,6 +118,9 @@ class ProcessRanks(Ranks):
 
     Args:
         group: the process group; by default the one that ``torch.distributed.init_process_group`` made.
+        own_records: whether each process has records of its own, which no other process reads.  By default,
+            all processes read the same records.  With it, a record, and all rows of a person, must be at one
+            process only, and the plan's ``records`` is a public bound for all processes together.
 
     Raises:
         InvalidInput: there is no process group, or this process is not in it.
@@ -125,14 +135,14 @@ class ProcessRanks(Ranks):
     >>> dist.destroy_process_group()
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, *, own_records: bool = False) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise InvalidInput(
                 "there is no process group of torch.distributed. The processes of this run need one to "
                 "find each other. Call torch.distributed.init_process_group() before ProcessRanks(), and "
                 "start the script with torchrun; or leave ranks= out to train in one process."
             )
-        self._group = group
+        self._group, self.own_records = group, own_records
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise InvalidInput(
@@ -190,6 +200,13 @@ class ProcessRanks(Ranks):
 
         self.total(call)
         return results[0]
+
+    def gathered(self, function: Callable[[], T]) -> list[T]:
+        own = self.each(function)
+        results: list[Any] = [None] * self.ranks
+        with self.reached():
+            dist.all_gather_object(results, own, group=self._group)
+        return results
 
     def only_first(self, function: Callable[[], T]) -> T | None:
         results: list[T] = []
@@ -482,15 +499,17 @@ class Together(Part):
         self.agreed, self.idle = False, ranks.ranks == 1
 
     def before(self, step: int, indices: Indices) -> None:
-        if not self.agreed:
-            self._agree()
+        self.agree()
         self.check_model(self._trained)
 
     def after(self, step: int, loss: float | None) -> None:
         if step + 1 == self._steps:
             self.check_model()
 
-    def _agree(self) -> None:
+    def agree(self) -> None:
+        """Refuse a rank whose run differs from that of rank 0; the ranks compare their runs once."""
+        if self.agreed or self.idle:
+            return
         facts = self._run()
         assert facts is not None  # the session is alive, because it takes a step
         mine = self._ranks.each(facts)

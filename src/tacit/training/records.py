@@ -6,6 +6,7 @@ its output does not depend on the rest of the batch.  Letters: N records; n reco
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 import signal
@@ -29,6 +30,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tacit.datasets.on_disk import give_back, with_map
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, without_values
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -91,6 +93,12 @@ def _pairs(frame: Any) -> list[tuple[Any, Any]]:
     if hasattr(frame, "get_columns"):  # Polars
         return list(zip(frame.columns, frame.get_columns(), strict=True))
     return list(frame.items())
+
+
+def names_of_columns(data: Any) -> list[str]:
+    """Return the names of all columns of the data frames in ``data``, in order."""
+    parts = data if isinstance(data, tuple) else (data,)
+    return [str(name) for part in parts if is_frame(part) for name, _ in _pairs(part)]
 
 
 def matrix_of(frame: Any) -> NDArray[Any]:
@@ -262,6 +270,8 @@ def uneven(shapes: Sequence[str]) -> InvalidInput:
 
 Data: TypeAlias = Sized | Dataset[Any]
 """Data that :func:`as_records` supports; ``docs/records.md`` lists the types."""
+Content: TypeAlias = Iterable[bytes | memoryview] | None
+"""Bytes by which a ledger recognises records; None if each record would have to be decoded."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
 """A function that turns a list of one record into a batch of leading dimension 1."""
 
@@ -304,6 +314,10 @@ class Records(ABC):
         """Return the tensors (N, ...) that hold all records; none if they are read one by one."""
         return ()
 
+    def positions(self, indices: Indices, seed: int = 0) -> Indices:
+        """Return the positions of the items that :meth:`take` reads for these records."""
+        return indices
+
 
 class Wrapped(Records):
     """Base class of wrappers around other records, ``inner``; a wrapper overrides some of the methods."""
@@ -328,6 +342,9 @@ class Wrapped(Records):
     def content(self) -> Iterator[bytes | memoryview] | None:
         return self.inner.content()
 
+    def positions(self, indices: Indices, seed: int = 0) -> Indices:
+        return self.inner.positions(indices, seed)
+
     def held(self) -> tuple[Tensor, ...]:
         return self.inner.held()
 
@@ -346,7 +363,7 @@ class ArrayRecords(Records):
         self._template = tuple(range(len(arrays))) if template is None else template
         names = [name_of(path) for path in paths_of(self._template)]
         arrays = [as_array(array, name) for array, name in zip(arrays, names, strict=True)]
-        self._tensors = tuple(as_tensor(array) for array in arrays)
+        self._tensors = tuple(with_map(as_tensor(array), array) for array in arrays)
         self._floating = floating
         _check_rows(self._tensors, names, floating)
         self._count = len(self._tensors[0])
@@ -362,6 +379,12 @@ class ArrayRecords(Records):
     def held(self) -> tuple[Tensor, ...]:
         return self._tensors
 
+    def with_tensors(self, tensors: Sequence[Tensor]) -> ArrayRecords:
+        """Return records of the same structure that hold ``tensors``, which were checked already."""
+        records = copy.copy(self)
+        records._tensors, records._digest = tuple(tensors), None
+        return records
+
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
         del seed
         rows = torch.from_numpy(indices)
@@ -370,6 +393,7 @@ class ArrayRecords(Records):
             if rows.device != tensor.device:
                 rows = rows.to(tensor.device, non_blocking=True)
             taken.append(cast_numbers(tensor.index_select(0, rows), self._floating))
+            give_back(tensor)
         return tuple(taken)
 
     def fingerprint(self, key: bytes) -> str:
@@ -385,8 +409,8 @@ class ArrayRecords(Records):
         yield str(len(self)).encode()
         for tensor in self._tensors:
             yield f"{tuple(tensor.shape)} {tensor.dtype}".encode()
-            for part in _pieces(tensor.detach()):
-                yield part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            for part in _pieces(tensor):
+                yield part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 @final
@@ -551,7 +575,9 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     row = max(1, tensor.element_size() * (tensor.numel() // max(1, len(tensor))))
-    yield from torch.split(tensor, max(1, _CHUNK_BYTES // row))
+    for piece in torch.split(tensor, max(1, _CHUNK_BYTES // row)):
+        yield piece
+        give_back(tensor)
 
 
 @contextmanager

@@ -456,6 +456,10 @@ def _change_of(fact: str, before: Any, now: Any) -> str:
     match fact:
         case "plan":
             return _changes(_arguments(before), _arguments(now))
+        case "records" if len(then := before.split()) > 1 and len(then) == len(today := now.split()):
+            # one digest for each process that has records of its own
+            others = [str(rank) for rank in range(len(then)) if then[rank] != today[rank]]
+            return f"those of process{'es' * (len(others) > 1)} {', '.join(others)}"
         case "ranks":
             return f"was {before or 1}, is {now or 1}"
         case "parameters":

@@ -32,7 +32,9 @@ from tacit.training.audit_slots import AuditSlots, Planted, WithCanaries
 from tacit.training.by_record import Augmentation, check_by_record, check_items
 from tacit.training.charges import Payment, StepCharges
 from tacit.training.correlated import CorrelatedNoise
+from tacit.training.dealt import Dealt, dealt
 from tacit.training.lengths import lengths_of
+from tacit.training.own_records import OwnRecords, contents_of, with_others
 from tacit.training.part import Part
 from tacit.training.progress import Falling, Progress
 from tacit.training.ranks import Alone, Layout, Ranks, Together, check_one_process
@@ -51,6 +53,7 @@ from tacit.training.tensors import (
 from tacit.training.users import (
     DatedRecords,
     UserRecords,
+    are_of_users,
     check_columns,
     check_unit,
     records_for,
@@ -211,14 +214,16 @@ class FirstRecords(Part):
         self._records, self._items, self._loss = records, items, loss
         self._augmentation, self._check_padding = augmentation, check_padding
         self._views, self._ranks = views, ranks
+        drawn = isinstance(records, DrawnRecords)
+        self._waiting = drawn or any(one is not None for one in (items, augmentation, check_padding))
 
     def before(self, step: int, indices: Indices) -> None:
-        drawn = isinstance(self._records, DrawnRecords)
-        waiting = (self._items, self._augmentation, self._check_padding)
-        if drawn or any(one is not None for one in waiting):
-            self._ranks.each(lambda: self._check(step, indices[indices < len(self._records)][:_CHECKED]))
+        if self._waiting:
+            real = indices[indices < len(self._records)][:_CHECKED]
+            self._waiting = any(self._ranks.gathered(lambda: self._check(step, real)))
 
-    def _check(self, step: int, real: Indices) -> None:
+    def _check(self, step: int, real: Indices) -> bool:
+        """Check what this rank's participants allow, and return whether anything waits for others."""
         if isinstance(self._records, DrawnRecords):
             self._records.begin(step)
         if self._items is not None and len(real) > 0:
@@ -233,6 +238,7 @@ class FirstRecords(Part):
         if self._check_padding is not None:
             self._check_padding(self._records.take(real[:0], seed=0))
             self._check_padding = None
+        return isinstance(self._records, DrawnRecords) or self._items is not None
 
 
 @dataclass(frozen=True)
@@ -300,6 +306,8 @@ class Run:
         check_unit(self.plan, self.of_data, charged=charges is not None, owned_by=owned_by)
         if self.dates is not None:
             self.dates.check_length(len(self.of_data))
+        self.of_people = are_of_users(self.of_data)
+        self.of_data = with_others(self.of_data, data, self.plan, self.ranks, dated=self.dates is not None)
         self.records = self.of_data
 
         # The key of the noise: that of batches drawn beforehand or of the charges, else a fresh one.
@@ -309,13 +317,17 @@ class Run:
                 "workers cannot be used with batches drawn beforehand. The session prefetches these "
                 "batches itself. Leave workers out."
             )
-        self.payment = Payment(charges, batches, self.of_data.content, self.ranks)
+        self.payment = Payment(charges, batches, partial(contents_of, self.of_data), self.ranks)
         own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
         self.generator = self.ranks.share_secret(own)
 
         of_tensors = loss_of(loss, self.of_data, items)
         self._make_engine(arguments, of_tensors)
         self.thresholds = self.plan.clipping.initial_thresholds(self.engine.names)
+        self.dealt: Dealt | None = None
+        if self.slots is None and self.dates is None and arguments.workers == 0:
+            self.dealt = dealt(self.of_data, self.plan.sampling)
+            self.records = self.dealt or self.records
         run = weakref.proxy(self)  # workers and tries end with the session
         if arguments.workers > 0:
             self.records = Prefetcher(
@@ -370,16 +382,16 @@ class Run:
         self.correlated = None if correlation is None else CorrelatedNoise(correlation)
         self.progress, self.falling = Progress(plan), Falling(plan)
 
-        # The guarantee depends on this order.  Before a step reads anything, its days must have arrived and
-        # the ledger must have committed its charge.  Before it computes, the ranks must agree on run and
-        # model, and items must not mix records.  Before weights move, a resume state must hold the number of
+        # The guarantee depends on this order.  Before a step reads anything, its days must have arrived, the
+        # ranks must agree on run and model, and the ledger must have committed its charge.  Before it
+        # computes, items must not mix records.  Before weights move, a resume state must hold the number of
         # records that the step had in memory at once; batches that were drawn for one run must be claimed;
         # the noise must not be that of another sum; and the canaries' entries must be removed.
         parts = (
             code,
             self.dates,
-            self.payment,
             self.together,
+            self.payment,
             first,
             self.physical,
             NoiseReuse(self.generator, layout),
@@ -401,10 +413,13 @@ class Run:
         return self.plan.steps if self.dates is None else self.dates.steps
 
     def participants(self, step: int) -> Indices:
-        """Return the participants of a step, as positions among the records."""
+        """Return the participants of a step, of whom this rank may read; positions among all records."""
         if self.dates is not None:
             return self.dates.of_step(step)
-        return self.plan.sampling.indices(self.generator, step, len(self.records))
+        sampling, records = self.plan.sampling, len(self.records)
+        if isinstance(self.of_data, OwnRecords):
+            return sampling.indices_within(self.generator, step, records, self.of_data.own(records))
+        return sampling.indices(self.generator, step, records)
 
     @property
     def noise_on_device(self) -> bool:
@@ -415,6 +430,8 @@ class Run:
             check_one_process()  # before the ledger is charged
         with naming_lost_device(step):
             indices = self.participants(step)
+            if self.dealt is not None:
+                self.dealt.begin(step, indices, self.generator)
             for before in self._before:
                 before(step, indices)
 
@@ -448,16 +465,17 @@ class Run:
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         self.check_whole()
         self.together.check_model()
+        identity = json.dumps(self.identity(self.generator.secret_state()[0]))
         entries = self.layout.saved(path, self.model, self.optimizer.optimizer)
-        self.ranks.from_first(lambda: self._write(path, entries | {"extra": extra}))
+        self.ranks.from_first(lambda: self._write(path, identity, entries | {"extra": extra}))
         self.physical.stored = path, self.generator.secret_state()[0]
         if self.dates is not None:
             self.dates.unsaved = False
 
-    def _write(self, path: Path, entries: dict[str, Any]) -> None:
+    def _write(self, path: Path, identity: str, entries: dict[str, Any]) -> None:
         key, secure = self.generator.secret_state()
         state = {
-            "run": json.dumps(self.identity(key)),
+            "run": identity,
             "key": key,
             "secure": secure,
             "done": self.done,

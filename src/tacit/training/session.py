@@ -44,7 +44,7 @@ from tacit.training.ranks import Ranks
 from tacit.training.records import Collate, Data, Records
 from tacit.training.run import Arguments, Run
 from tacit.training.step import StepReport, StepTicket
-from tacit.training.users import DatedRecords, UserRecords, are_of_users
+from tacit.training.users import DatedRecords, UserRecords
 
 
 @dataclass
@@ -236,7 +236,7 @@ class PrivateSession:
     @property
     def of_people(self) -> bool:
         """True if the records are :class:`~tacit.training.UserRecords`."""
-        return are_of_users(self._run.of_data)
+        return self._run.of_people
 
     @property
     def stopped(self) -> str | None:
@@ -298,6 +298,7 @@ class PrivateSession:
                     )
 
     def _is_paid_for(self) -> bool:
+        self._run.together.agree()  # ranks that differ are refused before anything is charged
         paid = self._run.payment.is_paid(self._run.done)
         if not paid:
             self._run.together.check_model()

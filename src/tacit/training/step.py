@@ -16,8 +16,9 @@ size; C_g thresholds; z_g noise multiplier of the gradient sum
 # * The step draws its noise once, whatever the number of microbatches, and on an empty batch as well.
 # * The divisor is the plan's public B, never the size of the batch that was drawn.  Sum and noise are
 #   computed with the same float s = 1/B, so their ratio does not depend on its rounding.
-# * Rank r of R adds the clipped sum of the participants r, r + R, r + 2R, ... to its share of the noise.
-#   Count and loss are summed over the ranks first, and then get their noise once.
+# * Rank r of R adds the clipped sum of the participants r, r + R, r + 2R, ... to its share of the noise; a
+#   rank with records of its own adds that of the participants among them, of which there may be none.  Count
+#   and loss are summed over the ranks first, and then get their noise once.
 # * A step's randomness is a function of (key, step), so a step repeated after a crash releases the same
 #   values.
 # * A step for which the device of any rank had too little memory is repeated from its start, with half as
@@ -107,7 +108,10 @@ class PhysicalBatch(Part):
         return self._sizes[max(begun)] if begun else _DEFAULT  # no record has taken part so far
 
     def before(self, step: int, indices: Indices) -> None:
-        if not self._sizes and len(indices) > 0:
+        if self._sizes:
+            return
+        (without,) = self._ranks.total(lambda: (float(len(indices) == 0),))
+        if not without:
             self._sizes[step] = largest(lambda size: self._fits(size, step, indices), self._most)
             self._changed = True
             empty_cache()
@@ -274,7 +278,7 @@ class Performed(Protocol):
     optimizer: GuardedOptimizer
 
     def participants(self, step: int) -> Indices:
-        """Return the positions of all participants of a step; several ranks share them."""
+        """Return the positions of a step's participants: of all, or those among this rank's own records."""
 
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
@@ -305,7 +309,9 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
     if augmentation is not None:
         # Drawn for the whole step, so that they do not depend on its physical batches.
         shape = (len(indices), records.rows, plan.views, augmentation.draws)
-        numbers = generator.numpy(purpose=Purpose.AUGMENTATION, step=step).random(shape, dtype=np.float32)
+        own = run.ranks.rank if run.ranks.own_records else 0  # records of its own get draws of their own
+        draws = generator.numpy(purpose=Purpose.AUGMENTATION, step=step, index=own)
+        numbers = draws.random(shape, dtype=np.float32)
         uniforms = torch.from_numpy(numbers)
 
     def own_share() -> tuple[float, ...]:
@@ -406,12 +412,10 @@ def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
     """
     ranks = run.ranks
     batches = math.ceil(_public_share(run) / run.physical.at(step))
-    own = range(ranks.rank, count, ranks.ranks)
+    own = range(count) if ranks.own_records else range(ranks.rank, count, ranks.ranks)
     for position in range(batches):
-        begin = len(own) * position // batches
-        end = len(own) * (position + 1) // batches
-        rows = slice(ranks.rank + begin * ranks.ranks, ranks.rank + end * ranks.ranks, ranks.ranks)
-        yield _Part(rows, position * ranks.ranks + ranks.rank)
+        part = own[len(own) * position // batches : len(own) * (position + 1) // batches]
+        yield _Part(slice(part.start, part.stop, part.step), position * ranks.ranks + ranks.rank)
 
 
 @dataclass(frozen=True)

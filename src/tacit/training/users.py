@@ -243,6 +243,16 @@ class UserRecords:
         return len(self._rows) if self._shared is None else self._shared.rows
 
     @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """A 64-bit hash of each user's name (N,); anyone can compute that of a name.
+
+        Raises:
+            PrivacyRefusal: a row may have several users.
+        """
+        self._check_own_rows()
+        return self._salts
+
+    @property
     def shared(self) -> bool:
         """True if a row may have several users."""
         return self._shared is not None
@@ -406,8 +416,7 @@ def _check_cap(data: Any, plan: Plan) -> None:
 
 def rows_read(records: Records, indices: Indices) -> Indices:
     """Return the positions of the items read for these records; canaries, after the records, have none."""
-    real = indices[indices < len(records)]
-    return records.positions(real) if isinstance(records, RowsOfUsers) else real
+    return records.positions(indices[indices < len(records)])
 
 
 def are_of_users(records: Records) -> bool:
