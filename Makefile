@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-tuning bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -84,6 +84,10 @@ bench-gpu-models: install  ## a private step of BERT, ViT, GPT-2, Llama and othe
 
 bench-common: install  ## steps of recurrent layers, ConvNeXt, LoRA and Opacus's examples beside plain ones
 	$(BIN)/python benchmarks/bench_step.py --suite common
+
+bench-tuning: install  ## a step of a small Llama with LoRA on prompts with completions, beside Opacus and Opake
+	$(BIN)/python benchmarks/bench_tuning.py
+	$(BIN)/python docs/build.py
 
 bench-overhead: install  ## steps of many small operations, and of weight norm, beside plain ones
 	$(BIN)/python benchmarks/bench_step.py --suite overhead

@@ -616,6 +616,19 @@ def test_a_part_of_an_example_is_no_document(
         load_data(read_config(path))
 
 
+def test_a_chat_beside_a_prompt_shows_that_the_prompt_is_no_document(tmp_path: Path) -> None:
+    examples = [{"prompt": "Hi", **one} for one in CHATS]
+    path = configured(
+        tmp_path, "chats", {FORMS["chats"][0]: 'text = "prompt"\ndocuments = "first"'}, examples=examples
+    )
+    with pytest.raises(InvalidInput, match=r'Set \[data\] messages = "messages"'):
+        load_data(read_config(path))
+    pq.write_table(pa.Table.from_pylist(examples), tmp_path / "examples.parquet")
+    path.write_text(changed(path.read_text(), {"jsonl =": "parquet =", "examples.jsonl": "examples.parquet"}))
+    with pytest.raises(InvalidInput, match=r'Set \[data\] messages = "messages"'):
+        load_data(read_config(path))
+
+
 CANARIES = "[canaries]\ncount = [8]\ncopies = [2]\nlength = 1\n[training]"
 REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "half a form": ("completions", {'prompt = "prompt"': ""}, "messages for chats.* It names completion = "),

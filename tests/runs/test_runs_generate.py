@@ -353,7 +353,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "an answered chat": (["--prompts", "{files}/answered.jsonl"], "last is not the assistant's"),
     "messages without roles": (["--prompts", "{files}/strings.jsonl"], '"messages" must be a list'),
-    "content in parts": (["--prompts", "{files}/parts.jsonl"], "something else than a text"),
+    "content in parts": (["--prompts", "{files}/parts.jsonl"], '"messages" must be a list .* with texts'),
     "an unknown device": (["--device", "abacus"], 'device = "abacus" cannot be used'),
 }
 

@@ -418,7 +418,7 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
             continue  # a text or a chat, which the rows show
         _check_type(part.path, name, types[name], of_people=name in users)
     check_names(file.schema_arrow.names, columns_needed, part.path)
-    _check_form(dict.fromkeys(types, ""), part.path, fields)
+    _check_form({name: _like_cells(kind) for name, kind in types.items()}, part.path, fields)
     row = part.first_row
     try:
         for batch in file.iter_batches(row_groups=[part.group], columns=columns_needed):
@@ -455,6 +455,13 @@ def _check_type(path: str, name: str, kind: Any, *, of_people: bool) -> None:
         return
     required = "strings or whole numbers" if of_people else "strings"
     raise InvalidInput(f'{path}: the column "{name}" is of type {kind}; it must hold {required}.')
+
+
+def _like_cells(kind: Any) -> object:
+    """Return an empty chat for a column of lists of records, and an empty text for any other."""
+    types = arrow_with_parquet().types
+    listed = types.is_list(kind) or types.is_large_list(kind)
+    return [{"role": "", "content": ""}] if listed and types.is_struct(kind.value_type) else ""
 
 
 def _opened(path: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, final
 
 from filelock import FileLock, Timeout
 
+from tacit.columns.examples import is_chat
 from tacit.columns.tables import is_json, lines_of_json
 from tacit.errors import InvalidInput, check_integer, check_real, reason_of
 from tacit.files import write_atomically
@@ -190,22 +191,17 @@ def _check_prompt(row: Prompt, where: str) -> None:
             f'{where} has a "completion" already, so it may be a record. Prompts must be public. Leave the '
             "field out."
         )
-    texts = [prompt]
-    if messages is not None:
-        of_form = isinstance(messages, list) and all(
-            isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages
+
+    if messages is not None and not (is_chat(messages) and messages and messages[-1]["role"] != "assistant"):
+        raise InvalidInput(
+            f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}} with texts, of which '
+            "the last is not the assistant's."
         )
-        if not of_form or not messages or messages[-1]["role"] == "assistant":
-            raise InvalidInput(
-                f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}}, of which the '
-                "last is not the assistant's."
-            )
-        texts = [one.get("content") for one in messages]
-    for text in texts:
-        if not isinstance(text, str):
-            raise InvalidInput(f"{where} holds something else than a text. Write it as a text in quotes.")
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise InvalidInput(f"{where} holds half of a surrogate pair, which is no character. Correct it.")
+    texts = [prompt] if messages is None else [one["content"] for one in messages]
+    if not isinstance(texts[0], str):
+        raise InvalidInput(f"{where} holds something else than a text. Write it as a text in quotes.")
+    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        raise InvalidInput(f"{where} holds half of a surrogate pair, which is no character. Correct it.")
 
 
 def write_texts(wanted: Generation, progress: Callable[[int], None] = lambda _done: None) -> int:

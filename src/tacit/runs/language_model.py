@@ -98,16 +98,13 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
             f"{name} must give {vocabulary} numbers for each of {length} tokens; it gave shape "
             f"{tuple(logits.shape[1:])} for a record. Take a causal language model."
         )
-    if not _alike(logits[0, :-1], logits[1, :-1]):
+    first, second = logits[:, :-1]
+    # With random weights, later tokens may change the logits by only 1e-4 of them.
+    if not bool((first - second).norm() <= 1e-5 * first.norm()):
         raise InvalidInput(
             f"{name} uses later tokens to predict a token. Take a causal language model; for BERT and "
             "similar models, one with is_decoder = true."
         )
-
-
-def _alike(first: Tensor, second: Tensor) -> bool:
-    """Return whether logits agree to 1e-5; with random weights, later tokens may change them by only 1e-4."""
-    return bool((first - second).norm() <= 1e-5 * first.norm())
 
 
 def _load(folder: ModelFolder) -> Any:
@@ -178,12 +175,11 @@ def facts_of(config: Config, folder: ModelFolder) -> dict[str, Any]:
     return facts
 
 
-_NOT_WRITTEN = ("README.md",)  # peft's model card, since the run writes another one
-
-
 @final
 class LanguageModel(Learner):
     used_by = "tacit generate samples texts; README.md shows how to load the model in transformers"
+    _reference: Tensor | None = None
+    """The log-probabilities of the test answers by the public model, (n, 2)."""
 
     @cached_property
     def _folder(self) -> ModelFolder:
@@ -210,14 +206,13 @@ class LanguageModel(Learner):
 
     def compared(self, model: nn.Module, *, exact: bool) -> dict[str, Any]:
         prompts, found = self.config.run.prompts, dict[str, Any]()
-        scored = (
-            exact and self._folder.has_weights and self.config.data.chosen is None
-        )  # pairs are compared already
+        # Pairs are compared already.
+        scored = exact and self._folder.has_weights and self.config.data.chosen is None
         if not prompts and not scored:
             return found
         own = self._completions(model)
         with self._public(model) as public:
-            if public is not None and scored:
+            if scored:
                 evaluation = self.evaluate(public)
                 found["public_model"] = {"score": finite(evaluation.score), "loss": finite(evaluation.loss)}
             others = [None] * len(prompts) if public is None else self._completions(public)
@@ -229,7 +224,7 @@ class LanguageModel(Learner):
         return found
 
     @contextmanager
-    def _public(self, model: Any) -> Iterator[nn.Module | None]:
+    def _public(self, model: Any) -> Iterator[Any]:
         """Yield the public model that the run began with; None if it began with random weights."""
         if self.adapter:
             with model.disable_adapter():
@@ -276,17 +271,14 @@ class LanguageModel(Learner):
             prompts.append(row)
         return prompts
 
-    @cached_property
-    def _public_probabilities(self) -> Tensor:
-        """The log-probabilities of the test answers by the public model, (n, 2)."""
-        public = build_language_model(self.config.model, LoraSection(), self._length)
-        return answer_probabilities(public.to(device_of(self.config.run.device)), *self.data.test)
-
     def evaluate(self, model: nn.Module) -> Evaluation:
         if self.config.data.chosen is None:
             return super().evaluate(model)
         own = answer_probabilities(model, *self.data.test)
-        return evaluate_pairs(own, self._public_probabilities, self.config.training.beta)
+        if self._reference is None:  # the public model stays the same
+            with self._public(model) as public:
+                self._reference = answer_probabilities(public, *self.data.test)
+        return evaluate_pairs(own, self._reference, self.config.training.beta)
 
     def begin(self, folder: Path, *, resumed: bool) -> None:
         for leftover in folder.glob(".saving.*.tmp"):  # left by a killed process
@@ -347,7 +339,7 @@ class LanguageModel(Learner):
                     if (self._folder.path / name).is_file():
                         shutil.copyfile(self._folder.path / name, Path(temporary) / name)
                 for file in sorted(Path(temporary).iterdir()):
-                    if file.name not in _NOT_WRITTEN:
+                    if file.name != "README.md":  # peft's model card, since the run writes another one
                         os.chmod(file, 0o644)
                         os.replace(file, folder / file.name)
                         names.append(file.name)
