@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from tacit.columns import Column
 from tacit.errors import InvalidInput, MissingExtra, check_real
 
 try:
@@ -40,6 +41,7 @@ from tacit.integrations.sklearn_records import (
     sample_weights,
     scaled,
 )
+from tacit.integrations.sklearn_tables import column_of_classes, fit_table, is_table
 from tacit.recipes import Recipe
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
@@ -199,6 +201,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 (:class:`tacit.training.UserRecords`).
         """
         classes = declared_classes(self.classes)
+        if is_table(X):
+            used = {"sample_weight": sample_weight, "class_weight": self.class_weight}
+            fit_table(self, X, y, owners, column_of_classes(classes), _given(used))
+            self.classes_ = classes
+            return self
         by_class = class_weights(self.class_weight, classes)
         check_unit(self, X, owners)
         inputs, labels = records_of(self, X, y, _labels)
@@ -287,6 +294,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         ``owners`` see :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
+        if is_table(X):
+            target = Column(kind="number", lower=float(low[0]), upper=float(high[0]))
+            fit_table(self, X, y, owners, target, _given({"sample_weight": sample_weight}))
+            return self
         check_unit(self, X, owners)
         inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
@@ -305,6 +316,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the exact R^2 on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
+
+
+def _given(arguments: Mapping[str, object]) -> list[str]:
+    return [name for name, value in arguments.items() if value is not None]
 
 
 def _labels(labels: NDArray[Any]) -> NDArray[Any]:

@@ -88,6 +88,8 @@ class Engine(ABC):
     * To answer a question, it returns only the result of :meth:`rows`, and Tacit adds noise to that.
     """
 
+    name: ClassVar[str]
+
     @abstractmethod
     def check(self, policy: Policy) -> None:
         """Refuse a table that lacks a column of the policy, or has a column whose type does not fit its kind.
@@ -258,6 +260,7 @@ class PostgresEngine(_Database):
         MissingExtra: if psycopg is not installed.
     """
 
+    name = "PostgreSQL"
     _dialect = "postgres"
     _digest = "md5(t::text)"
     _half = "('x' || substr(digest, {}, 15))::bit(60)::bigint"
@@ -331,6 +334,7 @@ class SparkEngine(_Database):
         MissingExtra: if pyspark is not installed.
     """
 
+    name = "Spark"
     _dialect = "spark"
     _digest = "md5(to_json(struct(*)))"
     _half = "CAST(conv(substr(digest, {}, 15), 16, 10) AS DECIMAL(20, 0))"
@@ -596,6 +600,8 @@ class DuckDBEngine(Engine):
         InvalidInput: if the table cannot be read, or lacks a column.
         MissingExtra: if duckdb, or pyarrow for a data frame, is not installed.
     """
+
+    name = "DuckDB"
 
     def __init__(self, data: object, policy: Policy) -> None:
         duckdb = needed("duckdb", "query", "Asking a private table")
