@@ -44,7 +44,7 @@ CELLS: dict[str, list[Any]] = {
     "age": [
         None, float("nan"), 0.0, -0.0, 17.999, 18.0, 65.0, 120.0, 1e300, -5.0, float("inf"), float("-inf"),
     ],
-    "dose": [None, -1e-3, 0.1, 2.5, 1e-320, 7.0],
+    "dose": [None, -1e-3, 0.1, 2.5, 1e-30, 7.0],
     "stays": [None, -9, -3, 0, 1, 10, 11, 2**40],
     "code": [None, 1, 2, 7, 8],
     "ward": [None, "", "n/a", "\u2003a\n", "B", *WORDS],

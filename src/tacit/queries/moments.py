@@ -18,7 +18,7 @@ from tacit.columns.encoder import bounds_of, is_one_hot
 from tacit.columns.tables import MISSING_WORDS, declared_missing
 from tacit.errors import InvalidInput
 from tacit.ledger.policy import Policy
-from tacit.queries.engines import Engine, PostgresEngine
+from tacit.queries.engines import Engine, PostgresEngine, SparkEngine
 from tacit.queries.statements import (
     SOURCE,
     Statement,
@@ -47,7 +47,7 @@ RADIUS = 1 << 15
 _MOST = 1600  # PostgreSQL returns at most 1664 numbers in a row
 
 _PARTS = {
-    "weekday": "DAYOFWEEK_ISO(:x) - 1",
+    "weekday": "EXTRACT(ISODOW FROM :x) - 1",
     "month": "EXTRACT(MONTH FROM :x) - 1",
     "hour": "EXTRACT(HOUR FROM :x)",
 }
@@ -80,8 +80,14 @@ class TableMoments:
     constant: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in (*self.encoder.inputs_of, *self.encoder.target_names):
-            if self.encoder.columns[name].buckets is not None:
+        for name in self._names:
+            column = self.encoder.columns[name]
+            if column.is_moment and isinstance(self.engine, SparkEngine):
+                raise InvalidInput(
+                    f"column {name!r} is a {column.kind}, and Spark has no number for it that other engines "
+                    "share. Make a view with a number, such as the days since a public day."
+                )
+            if column.buckets is not None:
                 raise InvalidInput(
                     f"column {name!r} has buckets, whose hash a database does not know. Declare its values, "
                     "or make a view with a column of the buckets."
@@ -177,11 +183,17 @@ class TableMoments:
             totals = [
                 or_else(exp.Sum(this=field(a) * field(b)), "0") for a, b in products[start : start + most]
             ]
-            tree = exp.select(*totals, copy=False).from_(_named(self._integers, "bounded"), copy=False)
+            tree = exp.select(*totals, copy=False).from_(self._stage(self._integers, "bounded"), copy=False)
             (row,) = self.engine.rows(Statement((), tree.where(self._bounded, copy=False), 0))
             numbers += map(int, row)
         self.engine.check(self.policy)
         return numbers[: len(pairs)], numbers[len(pairs) :]
+
+    def _stage(self, select: Any, name: str) -> Any:
+        """Return rows to select from."""
+        if isinstance(self.engine, PostgresEngine):  # it would compute all stages again for every sum
+            select = select.offset(0)
+        return select.subquery(exp.to_identifier(name, quoted=True))
 
     # --- one row ------------------------------------------------------------------------------------------
 
@@ -203,7 +215,7 @@ class TableMoments:
             nearest = f'CAST(FLOOR(:x * "{letter}_scale" + :half) AS INTEGER)'
             names = [f"{letter}{at}" for at in range(count)]
             columns += [alias(sql(nearest, x=name, half=0.5), name) for name in names]
-        return exp.select(*columns).from_(_named(self._scaled, "scaled"), copy=False)
+        return exp.select(*columns).from_(self._stage(self._scaled, "scaled"), copy=False)
 
     @cached_property
     def _scaled(self) -> Any:
@@ -219,7 +231,7 @@ class TableMoments:
                 whole=float(RADIUS), allowance=RADIUS - radius, zero=0.0, norm=norm,
             )  # fmt: skip
             scales.append(alias(scale, f"{letter}_scale"))
-        return exp.select("*", *scales).from_(_named(self._features, "features"), copy=False)
+        return exp.select("*", *scales).from_(self._stage(self._features, "features"), copy=False)
 
     @cached_property
     def _features(self) -> Any:
@@ -233,7 +245,7 @@ class TableMoments:
         inputs.append(_literal(self.constant))
         columns = [alias(tree, f"x{at}") for at, tree in enumerate(inputs)]
         columns += [alias(tree, f"y{at}") for at, tree in enumerate(self._targets(f"c{len(names) - 1}"))]
-        rows = _named(self._cells, "cells")
+        rows = self._stage(self._cells, "cells")
         unit = self.policy.unit_column
         if unit is None:
             columns.append(alias(sql("CAST(1 AS BIGINT)"), "number"))
@@ -242,7 +254,7 @@ class TableMoments:
         sizes = sizes.from_(SOURCE, copy=False).where(*unit_tests(unit)).group_by(field(unit), copy=False)
         own = sql('"cells"."unit" = "sizes"."unit"')
         tree = exp.select(*columns, field("number")).from_(rows, copy=False)
-        return tree.join(_named(sizes, "sizes"), on=own, copy=False)
+        return tree.join(self._stage(sizes, "sizes"), on=own, copy=False)
 
     def _targets(self, cell: str) -> list[Any]:
         (name,) = self.encoder.target_names
@@ -298,10 +310,6 @@ class TableMoments:
 
 def _radius(count: int) -> float:
     return RADIUS - math.sqrt(count) / 2 - 1
-
-
-def _named(select: Any, name: str) -> Any:
-    return select.subquery(exp.to_identifier(name, quoted=True))
 
 
 # --- the features of a column ----------------------------------------------------------------------------
