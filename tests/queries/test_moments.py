@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tacit.columns import Column, Encoder
 from tacit.ledger import Policy, PureBudget
-from tacit.queries import moments
+from tacit.queries import moments, statements
 from tacit.queries.engines import DuckDBEngine
 from tacit.queries.moments import RADIUS, TableMoments
 
@@ -138,7 +138,7 @@ def test_the_sums_are_those_of_the_encoder_in_memory(
     of_x, of_y = table.radii
     of_memory = expected(data, target=target, person=person, inputs=inputs)
     # each integer is rounded by half a step
-    near = {"rtol": 0, "atol": 2 * len(rows) / RADIUS}
+    near: dict[str, Any] = {"rtol": 0, "atol": 2 * len(rows) / RADIUS}
     np.testing.assert_allclose((gram / of_x**2).astype(float), of_memory[0], **near)
     np.testing.assert_allclose((cross / (of_x * of_y)).astype(float), of_memory[1], **near)
 
@@ -185,7 +185,7 @@ def test_a_person_whose_rows_all_count_in_full_is_found(monkeypatch: pytest.Monk
 
     def each_row(self: TableMoments) -> Any:
         tree = columns(self)
-        tree.expressions[-1].replace(moments.sql('CAST(1 AS BIGINT) AS "number"'))
+        tree.expressions[-1].replace(statements.sql('CAST(1 AS BIGINT) AS "number"'))
         return tree
 
     monkeypatch.setattr(TableMoments, "_features", property(each_row))

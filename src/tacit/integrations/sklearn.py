@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -43,6 +44,9 @@ from tacit.integrations.sklearn_records import (
 )
 from tacit.integrations.sklearn_tables import column_of_classes, fit_table, is_table
 from tacit.recipes import Recipe
+
+if TYPE_CHECKING:
+    from tacit.queries.engines import Engine
 
 __all__ = ["PrivateClassifier", "PrivateRegressor"]
 
@@ -182,7 +186,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     def fit(
         self,
-        X: Records,
+        X: Records | PathLike[str] | Engine,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         owners: ArrayLike | None = None,
@@ -287,7 +291,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: Records,
+        X: Records | PathLike[str] | Engine,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         owners: ArrayLike | None = None,

@@ -69,7 +69,7 @@ def fit_table(
             model = session.solve()
             statement = make_statement(
                 session,
-                data_source=f"a table in {engine.name}, as {table.inputs} features by declared columns",
+                data_source=f"a table in {engine.product}, as {table.inputs} features by declared columns",
                 model=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
                 notes=(_SUMMED, note_of_fit(settings.ledger, plan)),
                 owned_by=owner,

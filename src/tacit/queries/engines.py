@@ -88,7 +88,7 @@ class Engine(ABC):
     * To answer a question, it returns only the result of :meth:`rows`, and Tacit adds noise to that.
     """
 
-    name: ClassVar[str]
+    product: ClassVar[str]
 
     @abstractmethod
     def check(self, policy: Policy) -> None:
@@ -260,7 +260,7 @@ class PostgresEngine(_Database):
         MissingExtra: if psycopg is not installed.
     """
 
-    name = "PostgreSQL"
+    product = "PostgreSQL"
     _dialect = "postgres"
     _digest = "md5(t::text)"
     _half = "('x' || substr(digest, {}, 15))::bit(60)::bigint"
@@ -334,7 +334,7 @@ class SparkEngine(_Database):
         MissingExtra: if pyspark is not installed.
     """
 
-    name = "Spark"
+    product = "Spark"
     _dialect = "spark"
     _digest = "md5(to_json(struct(*)))"
     _half = "CAST(conv(substr(digest, {}, 15), 16, 10) AS DECIMAL(20, 0))"
@@ -601,7 +601,7 @@ class DuckDBEngine(Engine):
         MissingExtra: if duckdb, or pyarrow for a data frame, is not installed.
     """
 
-    name = "DuckDB"
+    product = "DuckDB"
 
     def __init__(self, data: object, policy: Policy) -> None:
         duckdb = needed("duckdb", "query", "Asking a private table")
@@ -764,7 +764,7 @@ class DuckDBDatabase(_Database):
         MissingExtra: if duckdb is not installed.
     """
 
-    name = "DuckDB"
+    product = "DuckDB"
     _dialect = "duckdb"
     _digest = "md5(t::VARCHAR)"
     _half = "('0x' || substr(digest, {}, 15))::BIGINT"
@@ -799,12 +799,17 @@ class DuckDBDatabase(_Database):
         self._connection.close()
 
 
-def database_at(source: str, table: str) -> Engine | None:
+def database_at(source: str, table: str | None) -> Engine | None:
     """Return ``table`` (or ``schema.table``) of a database; None if ``source`` is a file or folder."""
+    of_postgres = source.startswith(("postgresql:", "postgresql+psycopg:", "postgres:"))
+    if not of_postgres and not source.endswith(".duckdb"):
+        return None
+    if table is None:
+        raise InvalidInput("a database has many tables. Name one with --table.")
     schema, _, name = table.rpartition(".")
-    if source.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
+    if of_postgres:
         return PostgresEngine(source, name, schema=schema or "public")
-    return DuckDBDatabase(source, name, schema=schema or "main") if source.endswith(".duckdb") else None
+    return DuckDBDatabase(source, name, schema=schema or "main")
 
 
 def _text(value: str) -> str:
