@@ -19,7 +19,7 @@ from scipy import stats
 
 from tacit.errors import InvalidInput
 from tacit.noise import discrete
-from tacit.noise.discrete import Bits, discrete_gaussian, discrete_laplace
+from tacit.noise.discrete import Bits, discrete_gaussian, discrete_laplace, rounded_gaussian
 
 Sampler = Callable[..., list[int]]
 LEVEL = 1e-5
@@ -369,3 +369,62 @@ def test_acceptance_about_the_wrong_centre_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(discrete, "_gaussian", about_zero)
     with pytest.raises(AssertionError):
         test_gaussian_summed_over_all_choices_is_the_formula(Fraction(4), monkeypatch)
+
+
+# --- rounded normal numbers ---------------------------------------------------------------------------------
+
+
+def rounded_law(sigma: Fraction, k: int) -> mpmath.mpf:
+    ends = (
+        mpmath.mpf(2 * k + sign) / (2 * mpmath.mpf(sigma.numerator) / sigma.denominator) for sign in (-1, 1)
+    )
+    low, high = map(mpmath.ncdf, ends)
+    return high - low
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("sigma", [Fraction(1, 3), Fraction(7, 5), Fraction(40)], ids=str)
+def test_rounded_normal_numbers_follow_the_law_and_the_test_sees_five_percent(sigma: Fraction) -> None:
+    count = 60_000
+    assert chi_square(rounded_gaussian(sigma, count), lambda k: rounded_law(sigma, k)) > LEVEL
+    larger = sigma * Fraction(21, 20)
+    assert chi_square(rounded_gaussian(larger, count), lambda k: rounded_law(sigma, k)) < LEVEL
+
+
+def test_a_large_rounded_normal_number_has_the_continuous_law_and_uniform_low_bits() -> None:
+    sigma = Fraction(10) ** 30 / 7
+    draws = rounded_gaussian(sigma, 4000)
+    assert stats.kstest([float(k / sigma) for k in draws], "norm").pvalue > LEVEL
+    assert stats.chisquare(np.bincount([k % 16 for k in draws], minlength=16)).pvalue > LEVEL
+
+
+@given(st.integers(0, 2**32), st.fractions(Fraction(1, 1000), Fraction(10**9)))
+@settings(max_examples=50)
+def test_a_rounded_normal_number_is_a_function_of_its_bits(seed: int, sigma: Fraction) -> None:
+    """With the same bits, a number of twice the spread is twice the number, but for the rounding."""
+
+    def drawn(spread: Fraction) -> int:
+        return rounded_gaussian(spread, 1, bits=stream(seed))[0]
+
+    def stream(seed: int) -> Bits:
+        source = random.Random(seed)
+        spare = random.Random(seed + 1)
+        # the sign is drawn last, after as many bits as the rounding needs
+        left = 2000
+        ones = source.getrandbits(left)
+
+        def bits(width: int) -> int:
+            nonlocal left
+            left -= width
+            return (ones >> left) & ((1 << width) - 1) if left >= 0 else spare.getrandbits(width)
+
+        return bits
+
+    assert drawn(sigma) == drawn(sigma)
+    assert abs(2 * abs(drawn(sigma)) - abs(drawn(2 * sigma))) <= 2
+
+
+def test_a_normal_number_without_the_last_coin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discrete._Uniform, "exp_minus_half_square", lambda self: True)
+    sigma = Fraction(7, 5)
+    assert chi_square(rounded_gaussian(sigma, 60_000), lambda k: rounded_law(sigma, k)) < LEVEL

@@ -130,13 +130,11 @@ def _check_run(path: Path, as_json: bool) -> int:
 @contextmanager
 def table_at(data: str, table: str | None, *, default: str | None = None) -> Iterator[Path | Engine]:
     """Yield the file, or the table in a database, that ``data`` names, and close the connection after it."""
-    if data.startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
-        from tacit.queries.engines import PostgresEngine
+    from tacit.queries.engines import database_at
 
-        if (table_name := table or default) is None:
-            raise InvalidInput("a database has many tables. Name one with --table.")
-        schema, _, name = table_name.rpartition(".")
-        with closing(PostgresEngine(data, name, schema=schema or "public")) as engine:
+    engine = database_at(data, table or default)
+    if engine is not None:
+        with closing(engine):
             yield engine
         return
     if table is not None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -42,9 +43,13 @@ from tacit.integrations.sklearn_records import (
     scaled,
     times_and_events,
 )
+from tacit.integrations.sklearn_tables import column_of_classes, fit_table, is_table
 from tacit.models.survival import LinearHazard, mean_time, survival_loss, survival_of
 from tacit.recipes import Recipe, hazard_recipe
 from tacit.training.survival import concordance
+
+if TYPE_CHECKING:
+    from tacit.queries.engines import Engine
 
 __all__ = ["PrivateClassifier", "PrivateRegressor", "PrivateSurvival"]
 
@@ -102,7 +107,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             ``bounds`` or ``columns`` it is a module that maps (n, d) values, scaled to [0, 1], to (n, f).
             For :class:`tacit.models.PictureFeatures` take clipping_norm=1.0 and learning_rate=0.3.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
-            (:func:`tacit.training.least_squares_session`), which has no hidden layers and needs no steps.
+            (:func:`tacit.training.least_squares_session`), which has no hidden layers and needs no steps.  It
+            also learns from a table in a database or in files; see :meth:`fit`.
         model: the kind of model if there are no hidden layers.  "additive" gives each number ten bins in
             addition to its value, so that the model is a sum of one curve for each column.  "linear" has no
             bins.  "auto" uses bins if there are at least 230 + 300 / epsilon records for each numeric column,
@@ -183,7 +189,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     def fit(
         self,
-        X: Records,
+        X: Records | PathLike[str] | Engine,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         owners: ArrayLike | None = None,
@@ -193,16 +199,24 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         The new model replaces that of an earlier call of fit, whose cost remains.
 
         Args:
-            X: a data frame with the declared columns, an array, or the input of ``features``.
-            y: labels, all of them declared in ``classes``.
+            X: a data frame with the declared columns, an array, or the input of ``features``.  For
+                head="least-squares", also an engine of :mod:`tacit.queries.engines`, or the path of a file or
+                of a folder of Parquet files: the table is encoded and summed where it is.
+            y: labels, all of them declared in ``classes``; of such a table, the name of their column.
             sample_weight: a factor for each record's loss, (n,), clamped to ``max_sample_weight``.  A weight
                 is part of its record.  The statement does not cover weights that were computed from other
                 records, such as those that balance classes.
             owners: the person of each row, (n,) numbers or texts, if the estimator has ``rows_per_user``.
                 The unit of privacy is then a person with all their rows
-                (:class:`tacit.training.UserRecords`).
+                (:class:`tacit.training.UserRecords`).  Of a table in a database or in files, the name of the
+                column of people, without ``rows_per_user``: the mean of all rows of a person counts.
         """
         classes = declared_classes(self.classes)
+        if is_table(X):
+            used = {"sample_weight": sample_weight, "class_weight": self.class_weight}
+            fit_table(self, X, y, owners, column_of_classes(classes), _given(used))
+            self.classes_ = classes
+            return self
         by_class = class_weights(self.class_weight, classes)
         check_unit(self, X, owners)
         inputs, labels = records_of(self, X, y, _labels)
@@ -280,17 +294,21 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: Records,
+        X: Records | PathLike[str] | Engine,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         owners: ArrayLike | None = None,
     ) -> PrivateRegressor:
         """Train on records ``X`` (n, d) and numbers ``y`` (n,); this spends epsilon on these records again.
 
-        The new model replaces that of an earlier call of fit, whose cost remains.  For ``sample_weight`` and
-        ``owners`` see :meth:`PrivateClassifier.fit`.
+        The new model replaces that of an earlier call of fit, whose cost remains.  For ``sample_weight``,
+        ``owners`` and a table in a database or in files, see :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
+        if is_table(X):
+            target = Column(kind="number", lower=float(low[0]), upper=float(high[0]))
+            fit_table(self, X, y, owners, target, _given({"sample_weight": sample_weight}))
+            return self
         check_unit(self, X, owners)
         inputs, targets = records_of(self, X, y, _numbers)
         between = torch.from_numpy(scaled(targets[:, None], low, high))
@@ -404,6 +422,10 @@ class PrivateSurvival(PrivateEstimator):
         times, events = times_and_events(y, -np.inf)
         last = self.time_edges_[-1]
         return concordance(times.clip(max=last), events & (times <= last), self.predict(X).round(9))
+
+
+def _given(arguments: Mapping[str, object]) -> list[str]:
+    return [name for name, value in arguments.items() if value is not None]
 
 
 def _labels(labels: NDArray[Any]) -> NDArray[Any]:

@@ -289,7 +289,7 @@ def train_model(
     """
     least_squares = check_in("head", settings.head, _HEADS) == "least-squares"
     if least_squares:
-        _check_one_release(settings)
+        check_one_release(settings)
     inputs = rows.inputs
     if isinstance(inputs, Given):
         # Refuse wrong settings before the features are computed, which may take long.
@@ -310,7 +310,7 @@ def train_model(
     records, count = rows.records(inputs, settings.rows_per_user)
     longest = _longest(settings, columns, front)
     plan, generator = make_plan(settings, count, longest), Generator.from_os()
-    with _charged(settings, plan, generator) as charges:
+    with charged(settings, plan, generator) as charges:
         common: dict[str, Any] = {
             "engine": settings.engine,
             "physical_batch_size": settings.physical_batch_size,
@@ -375,7 +375,7 @@ def _rates(settings: PrivateEstimator, records: int, longest: float) -> tuple[fl
     )
 
 
-def _check_one_release(settings: PrivateEstimator) -> None:
+def check_one_release(settings: PrivateEstimator) -> None:
     """Refuse settings of steps and hidden layers, as least squares has neither."""
     values = {
         "hidden": tuple(settings.hidden),
@@ -432,7 +432,9 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
 
 
 @contextmanager
-def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> Iterator[StepCharges | None]:
+def charged(
+    settings: PrivateEstimator, plan: Plan, generator: Generator, *, owned_by: str | None = None
+) -> Iterator[StepCharges | None]:
     """Charge the ledger for the whole plan at once, as an interrupted fit cannot be resumed."""
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
@@ -444,7 +446,7 @@ def _charged(settings: PrivateEstimator, plan: Plan, generator: Generator) -> It
         return
     with closing(Ledger.open(settings.ledger)) as ledger:
         column = ledger.policy(settings.dataset).unit_column  # nothing checks that ``owners`` is this column
-        owned_by = None if settings.rows_per_user is None else column
+        owned_by = owned_by if settings.rows_per_user is None else column
         yield StepCharges(
             ledger, settings.dataset, plan, chunk=plan.steps, owned_by=owned_by, generator=generator
         )

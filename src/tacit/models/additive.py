@@ -129,7 +129,7 @@ class LeastSquaresHead(nn.Module):
     def affine(self) -> tuple[Tensor, Tensor]:
         """Return weights (k, f) and constants (k,) for inputs in [-1, 1], if ``normalise`` is off."""
         weight = self.linear.weight
-        weight = weight / (_SAFE * math.sqrt(weight.shape[1] - 1 + self.constant**2))
+        weight = weight / (MARGIN * math.sqrt(weight.shape[1] - 1 + self.constant**2))
         return weight[:, :-1], weight[:, -1] * self.constant
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -144,11 +144,11 @@ def _with_constant(inputs: Tensor, constant: float, *, normalise: bool) -> Tenso
     clean = torch.where(inputs.isfinite().all(1, keepdim=True), inputs, 0.0)
     x = torch.cat([clean, torch.full_like(clean[:, :1], constant)], dim=1)
     if normalise:
-        return F.normalize(x / x.abs().amax(1, keepdim=True), dim=1) / _SAFE  # squares do not overflow
-    return _within_1(x / (_SAFE * math.sqrt(inputs.shape[1] + constant**2)))
+        return F.normalize(x / x.abs().amax(1, keepdim=True), dim=1) / MARGIN  # squares do not overflow
+    return _within_1(x / (MARGIN * math.sqrt(inputs.shape[1] + constant**2)))
 
 
-_SAFE = 1 + 1e-6  # covers what float32 rounding may add to a norm of 1
+MARGIN = 1 + 1e-6  # covers what float32 rounding may add to a norm of 1
 
 
 def _within_1(rows: Tensor) -> Tensor:

@@ -64,6 +64,21 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
     return [_gaussian(n, d, t, source) for _ in range(check_integer("size", size, low=0))]
 
 
+def rounded_gaussian(sigma: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
+    """Draw ``size`` independent normal numbers of standard deviation ``sigma``, each rounded to an integer.
+
+    An integer plus such a draw is the integer plus a normal number, rounded.  So noise on integers costs what
+    the same normal noise costs, in any number of dimensions: rounding is post-processing.
+
+    >>> noise = rounded_gaussian(Fraction(5, 2), 1000)
+    >>> len(noise), max(map(abs, noise)) < 30
+    (1000, True)
+    """
+    a, b = _positive("sigma", sigma).as_integer_ratio()
+    source = bits or _bits_of_the_system()
+    return [_rounded(a, b, source) for _ in range(check_integer("size", size, low=0))]
+
+
 def exponential_choice(losses: Sequence[int], rate: Fraction | int, *, bits: Bits | None = None) -> int:
     """Draw a position i with probability proportional to exp(-rate losses[i]): the exponential mechanism.
 
@@ -113,6 +128,63 @@ def _gaussian(n: int, d: int, t: int, bits: Bits) -> int:
         k = _laplace(t, 1, bits)
         if _exp_minus((abs(k) * d * t - n) ** 2, 2 * n * d * t * t, bits):
             return k
+
+
+def _rounded(a: int, b: int, bits: Bits) -> int:
+    """Draw |y| = k + x of a normal number y by Karney's algorithm N (1303.6257), and round y a / b."""
+    while True:
+        k = 0
+        while _exp_minus(1, 2, bits):
+            k += 1
+        x = _Uniform(bits)
+        if (
+            _exp_minus(k * (k - 1), 2, bits)
+            and all(x.exp_minus() for _ in range(k))
+            and x.exp_minus_half_square()
+        ):
+            break
+
+    # Of x only some bits are known: draw more until all numbers with these bits round to one integer.
+    while True:
+        low, one = 2 * a * ((k << x.known) + x.value) + (b << x.known), 2 * b << x.known
+        n = low // one
+        if low + 2 * a <= (n + 1) * one:
+            return -n if bits(1) else n
+        x.bit(x.known)
+
+
+class _Uniform:
+    """A uniform real number in [0, 1], of which bits are drawn when they are needed."""
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+        self.value, self.known = 0, 0
+
+    def bit(self, place: int) -> int:
+        if place == self.known:
+            self.value, self.known = 2 * self.value + self._bits(1), self.known + 1
+        return self.value >> (self.known - 1 - place) & 1
+
+    def heads(self) -> bool:
+        """Return True with probability x: whether another uniform number is below x."""
+        place = 0
+        while (other := self._bits(1)) == self.bit(place):
+            place += 1
+        return not other
+
+    def exp_minus(self) -> bool:
+        """Return True with probability exp(-x), as :func:`_exp_minus_fraction` does."""
+        k = 1
+        while self.heads() and not _below(k, self._bits):
+            k += 1
+        return k % 2 == 1
+
+    def exp_minus_half_square(self) -> bool:
+        """Return True with probability exp(-x^2 / 2)."""
+        k = 1
+        while self._bits(1) and self.heads() and self.heads() and not _below(k, self._bits):
+            k += 1
+        return k % 2 == 1
 
 
 def _exp_minus(n: int, d: int, bits: Bits) -> bool:

@@ -88,6 +88,8 @@ class Engine(ABC):
     * To answer a question, it returns only the result of :meth:`rows`, and Tacit adds noise to that.
     """
 
+    product: ClassVar[str]
+
     @abstractmethod
     def check(self, policy: Policy) -> None:
         """Refuse a table that lacks a column of the policy, or has a column whose type does not fit its kind.
@@ -258,6 +260,7 @@ class PostgresEngine(_Database):
         MissingExtra: if psycopg is not installed.
     """
 
+    product = "PostgreSQL"
     _dialect = "postgres"
     _digest = "md5(t::text)"
     _half = "('x' || substr(digest, {}, 15))::bit(60)::bigint"
@@ -331,6 +334,7 @@ class SparkEngine(_Database):
         MissingExtra: if pyspark is not installed.
     """
 
+    product = "Spark"
     _dialect = "spark"
     _digest = "md5(to_json(struct(*)))"
     _half = "CAST(conv(substr(digest, {}, 15), 16, 10) AS DECIMAL(20, 0))"
@@ -581,7 +585,7 @@ _PIECE = 1 << 20
 
 @final
 class DuckDBEngine(Engine):
-    """A data frame, an Arrow table, or the path of a Parquet or CSV file.
+    """A data frame, an Arrow table, or the path of a Parquet or CSV file, or of a folder of Parquet files.
 
     A CSV file is read once, as the kinds that the policy declares. Cells that do not fit become missing. A
     Parquet file is read again for every statement, unless it contains numbers or dates as texts. Neither file
@@ -596,6 +600,8 @@ class DuckDBEngine(Engine):
         InvalidInput: if the table cannot be read, or lacks a column.
         MissingExtra: if duckdb, or pyarrow for a data frame, is not installed.
     """
+
+    product = "DuckDB"
 
     def __init__(self, data: object, policy: Policy) -> None:
         duckdb = needed("duckdb", "query", "Asking a private table")
@@ -625,42 +631,56 @@ class DuckDBEngine(Engine):
             ) from None
 
     def _attach(self, path: Path, policy: Policy) -> None:
-        if not path.is_file():
-            if path.is_dir():
-                raise InvalidInput(f"{str(path)!r} is a folder. Name a file in it.")
+        files = _files_of(path)
+        if not files and path.is_dir():
+            raise InvalidInput(
+                f"{str(path)!r} is a folder. Name a file in it, or a folder of .parquet files."
+            )
+        if not files:
             raise InvalidInput(f"there is no file {str(path)!r}. Check the path.")
         if is_csv(path):
             CsvFile(path, policy.needed_columns, policy.dialect)
             self._unread = policy
             return
-        if path.suffix.lower() != ".parquet":
+        if path.is_file() and path.suffix.lower() != ".parquet":
             raise InvalidInput(
                 f"{str(path)!r} is not a table that can be queried. Give a .parquet, .csv or .tsv file; the "
                 "last two may end in .gz."
             )
-        if any(letter in str(path) for letter in "*?[]{}"):
+        if strange := [file for file in files if any(letter in str(file) for letter in "*?[]{}")]:
             raise InvalidInput(
-                f"the path {str(path)!r} contains one of *?[]{{}}, which mark a pattern. Rename the file."
+                f"the path {str(strange[0])!r} contains one of *?[]{{}}, which mark a pattern. Rename the "
+                "file."
             )
-        if must_be_read(path, policy):
+        if any(must_be_read(file, policy) for file in files):
+            if path.is_dir():
+                raise InvalidInput(
+                    f"the folder {str(path)!r} has numbers or dates as texts, or words for missing values. "
+                    "Convert these columns: the files of a folder are not read cell by cell."
+                )
             self._unread = policy
             return
-        quoted = _text(str(path))
+        quoted = f"[{', '.join(_text(str(file)) for file in files)}]"
         reading = f"read_parquet({quoted}, hive_partitioning = false)"
         try:
             described = self._connection.execute(f"DESCRIBE SELECT * FROM {reading}").fetchall()
-            elements = self._connection.execute(
-                f"SELECT name, num_children FROM parquet_schema({quoted})"
-            ).fetchall()
+            schemas = [
+                self._connection.execute(
+                    f"SELECT name, num_children FROM parquet_schema({_text(str(file))})"
+                ).fetchall()
+                for file in files
+            ]
             columns = ", ".join(_column_sql(str(row[0]), str(row[1]), policy) for row in described)
             self._connection.execute(f"CREATE VIEW {SOURCE} AS SELECT {columns} FROM {reading}")
-            self._connection.execute(f"SET allowed_paths = [{quoted}]")
+            self._connection.execute(f"SET allowed_paths = {quoted}")
         except self._error:
             raise InvalidInput(
                 f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may hold rows "
                 "and is not shown.)"
             ) from None
-        own = _top_names(elements)
+        own, *others = map(_top_names, schemas)
+        if any(names != own for names in others):
+            raise InvalidInput(f"the files of {str(path)!r} have different columns. Write them alike.")
         if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
             check_names(own, own, repr(str(path)))
             raise InvalidInput(
@@ -701,17 +721,13 @@ class DuckDBEngine(Engine):
         return Places.at(np.array([row[0] for row in self._fetch(text)], dtype=np.int64))
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        try:
-            return list(self._connection.execute(text).fetchall())
-        except self._error:
-            raise EngineFailure from None
-        except RuntimeError as problem:  # DuckDB's form of a Ctrl-C
-            raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
+        return _fetched(self._connection, text)
 
     def content(self) -> Iterator[bytes]:
         """Yield the bytes of the file, or the columns in Arrow's format."""
         if self._path is not None:
-            yield from _pieces(self._path)
+            for file in _files_of(self._path):
+                yield from _pieces(file)
             return
         assert self._read is not None, "a table is in a file or in memory"
         table = self._read.table
@@ -721,6 +737,79 @@ class DuckDBEngine(Engine):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _fetched(connection: Any, text: str) -> list[tuple[Any, ...]]:
+    import duckdb
+
+    try:
+        return list(connection.execute(text).fetchall())
+    except duckdb.Error:
+        raise EngineFailure from None
+    except RuntimeError as problem:  # DuckDB's form of a Ctrl-C
+        raise (KeyboardInterrupt if "interrupt" in str(problem) else EngineFailure) from None
+
+
+@final
+class DuckDBDatabase(_Database):
+    """A table or view in the file of a DuckDB database, read in one read-only transaction.
+
+    Args:
+        path: the file of the database.
+        table: the name of the table.
+        schema: the schema that contains the table.
+
+    Raises:
+        InvalidInput: if there is no such database or table, or another process writes to it.
+        MissingExtra: if duckdb is not installed.
+    """
+
+    product = "DuckDB"
+    _dialect = "duckdb"
+    _digest = "md5(t::VARCHAR)"
+    _half = "('0x' || substr(digest, {}, 15))::BIGINT"
+
+    def __init__(self, path: Path | str, table: str, *, schema: str = "main") -> None:
+        duckdb = needed("duckdb", "query", "Asking a table in DuckDB")
+        super().__init__([schema, table])
+        try:
+            self._connection = duckdb.connect(os.fspath(path), read_only=True)
+        except duckdb.Error:
+            raise InvalidInput(
+                f"{str(path)!r} cannot be opened as a DuckDB database to read. Check the path, and close "
+                "programs that write to it."
+            ) from None
+        try:
+            for setting in _LOCK:
+                self._connection.execute(setting)
+            self._connection.execute("BEGIN")
+            self._columns = self._connection.execute(f"DESCRIBE {self._table_name}").fetchall()
+        except duckdb.Error:
+            self.close()
+            raise InvalidInput(f"{str(path)!r} has no table {table!r} in schema {schema!r}.") from None
+
+    def check(self, policy: Policy) -> None:
+        refuse_missing_values(policy)
+        check_types({str(row[0]): str(row[1]) for row in self._columns}, policy)
+
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
+        return _fetched(self._connection, text)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def database_at(source: str, table: str | None) -> Engine | None:
+    """Return ``table`` (or ``schema.table``) of a database; None if ``source`` is a file or folder."""
+    of_postgres = source.startswith(("postgresql:", "postgresql+psycopg:", "postgres:"))
+    if not of_postgres and not source.endswith(".duckdb"):
+        return None
+    if table is None:
+        raise InvalidInput("a database has many tables. Name one with --table.")
+    schema, _, name = table.rpartition(".")
+    if of_postgres:
+        return PostgresEngine(source, name, schema=schema or "public")
+    return DuckDBDatabase(source, name, schema=schema or "main")
 
 
 def _text(value: str) -> str:
@@ -747,12 +836,17 @@ def _column_sql(column: str, kind: str, policy: Policy) -> str:
     return name
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _files_of(path: Path) -> list[Path]:
+    """Return the file, or the Parquet files of a folder in the order of their names."""
+    return [path] if path.is_file() else sorted(path.glob("*.parquet"))
+
+
+def _stamp(path: Path) -> tuple[tuple[int, int, int], ...]:
     try:
-        status = path.stat()
+        states = [file.stat() for file in _files_of(path) or [path]]
     except OSError:
         raise InvalidInput(f"{str(path)!r} cannot be read now. Check the path.") from None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return tuple((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

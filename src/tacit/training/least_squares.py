@@ -5,18 +5,24 @@ All promises of a session hold: the step is accounted for, charged, clipped and 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any, Literal, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from tacit.clipping.rules import FlatClipping
 from tacit.errors import InvalidInput
-from tacit.models.additive import LeastSquaresHead, Moments
+from tacit.events import Gaussian, Repeat
+from tacit.models.additive import MARGIN, LeastSquaresHead, Moments
+from tacit.noise.discrete import Bits, rounded_gaussian
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.charges import StepCharges
+from tacit.training.progress import Falling
 from tacit.training.records import Data
 from tacit.training.session import PrivateSession
 from tacit.training.users import UserRecords
@@ -67,12 +73,7 @@ def least_squares_session(
     >>> bool((model(x).argmax(1) == y).float().mean() > 0.7), session.epsilon <= 3.0
     (True, True)
     """
-    if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
-        raise InvalidInput(
-            f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
-            f"{plan.clipping!r}. The step releases sums to which a record adds a vector of norm at most 1. "
-            "Make the plan with steps=1 and clipping=1.0, and without batch_size, for all records."
-        )
+    _check_one_release(plan)
     moments = Moments(
         inputs, outputs, normalise=normalise, constant=constant, cross_share=cross_share, classes=classes
     )
@@ -88,6 +89,153 @@ def least_squares_session(
         charges=charges,
         generator=generator,
     )
+
+
+def _check_one_release(plan: Plan) -> None:
+    if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
+        raise InvalidInput(
+            f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
+            f"{plan.clipping!r}. The step releases sums to which a record adds a vector of norm at most 1. "
+            "Make the plan with steps=1 and clipping=1.0, and without batch_size, for all records."
+        )
+
+
+class SummedTable(Protocol):
+    """A table whose sums another program computes, such as :class:`tacit.queries.moments.TableMoments`.
+
+    A record is a row, or a person with the mean of all rows.  Its integers are about R x and R y, and it adds
+    to the sums of X X^T and of X Y^T at most R^2 each in norm.
+    """
+
+    @property
+    def bound(self) -> int:
+        """R^2."""
+
+    @property
+    def radii(self) -> tuple[float, float]:
+        """The lengths to which x and y of norm 1 are scaled."""
+
+    def check(self) -> None:
+        """Refuse a table that cannot be encoded; nothing is charged yet."""
+
+    def content(self) -> Iterable[bytes]:
+        """Return the content, for its fingerprint in the ledger."""
+
+    def sums(self) -> tuple[list[int], list[int]]:
+        """Return the sums of X_i X_j for j <= i, row by row, and of Y_c X_i, target by target."""
+
+
+@final
+class TableSession:
+    """A session that releases the moments of a table that stays where it is.
+
+    It has what :func:`tacit.report.make_statement` reads of a session, and may take its step once.
+
+    Args:
+        table: the table, which sums integers.
+        plan, charges: as in :func:`least_squares_session`.
+        moments: the weights for the sums, which :meth:`solve` fills.
+        bits: the source of randomness, for tests; None for the operating system.
+
+    **Guarantee**
+
+    * The ledger commits the charge before the table is summed.  If the table fails, nothing is released, and
+      the charge stays.
+    * The noise is that of the plan, exactly: a normal number for each sum, of which the rounding to an
+      integer is post-processing.
+    """
+
+    private, stopped, route = True, None, "exact integers"
+
+    def __init__(
+        self,
+        table: SummedTable,
+        plan: Plan,
+        moments: Moments,
+        *,
+        charges: StepCharges | None = None,
+        bits: Bits | None = None,
+    ) -> None:
+        _check_one_release(plan)
+        if plan.event != Repeat(Gaussian(plan.noise_multiplier), 1):
+            raise InvalidInput(
+                f"a table is summed once, with all its rows; the plan is {plan.event!r}. Make it with "
+                "steps=1 and clipping=1.0, and leave out batch_size, sampling, preparation and reports."
+            )
+        if charges is not None:
+            charges.generator_of(plan, None)
+        self.plan, self.model, self.charges, self.steps_done = plan, moments, charges, 0
+        self.falling = Falling(plan)
+        self._table, self._bits = table, bits
+
+    @property
+    def randomness(self) -> str:
+        """The source of the noise, for the statement."""
+        return "random bits of the operating system; normal numbers, rounded to integers exactly"
+
+    def solve(self, *, ridge: float = 1.0) -> LeastSquaresHead:
+        """Take the step: charge the ledger, sum the table, add the noise.  Then solve for the model."""
+        self._table.check()
+        if self.charges is not None:
+            self.charges.recognise(self._table.content)
+            self.charges.before(0)
+        raw_gram, raw_cross = self._table.sums()
+        stds = noise_of_sums(self.plan.gradient_noise_multiplier, self._table.bound, self.model.cross_share)
+        gram, cross = self._noisy(raw_gram, raw_cross, *stds)
+        self._fill(gram, cross)
+        self.steps_done = 1
+        if self.charges is not None:
+            self.charges.after(0)
+        records, noise = self.plan.expected_batch_size, self.plan.gradient_noise_multiplier
+        return self.model.solve(records=records, noise_multiplier=noise, ridge=ridge)
+
+    def _noisy(
+        self, raw_gram: Sequence[int], raw_cross: Sequence[int], square: int, product: int, cross: int
+    ) -> tuple[list[int], list[int]]:
+        # the sums of X_i X_i, each after those of X_i X_j
+        d = len(self.model.gram.weight)
+        squares = [i * (i + 3) // 2 for i in range(d)]
+        noise = rounded_gaussian(product, len(raw_gram), bits=self._bits)
+        for at, drawn in zip(squares, rounded_gaussian(square, d, bits=self._bits), strict=True):
+            noise[at] = drawn
+        of_cross = rounded_gaussian(cross, len(raw_cross), bits=self._bits)
+        return (
+            [x + k for x, k in zip(raw_gram, noise, strict=True)],
+            [x + k for x, k in zip(raw_cross, of_cross, strict=True)],
+        )
+
+    def _fill(self, gram: Sequence[int], cross: Sequence[int]) -> None:
+        """Set the weights to the mean contribution, as the step of SGD from zero does."""
+        model, records = self.model, self.plan.expected_batch_size
+        of_x, of_y = self._table.radii
+        d, share = len(model.gram.weight), model.cross_share
+        lower = torch.zeros(d, d, dtype=torch.float64)
+        lower[torch.tril_indices(d, d).unbind()] = torch.tensor(list(map(float, gram)), dtype=torch.float64)
+        whole = (lower + lower.tril(-1).T) * math.sqrt(1 - share) / (of_x * MARGIN) ** 2 / records
+        product = torch.tensor(list(map(float, cross)), dtype=torch.float64).reshape(-1, d)
+        with torch.no_grad():
+            model.gram.weight.copy_(whole)
+            model.cross.weight.copy_(product * math.sqrt(share) / (of_x * MARGIN * of_y) / records)
+
+
+def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tuple[int, int, int]:
+    """Return the standard deviations for the sums of X_i X_i, of X_i X_j with j < i, and of Y_c X_i.
+
+    They are whole numbers s, t and v.  One record changes the two matrices of sums by at most ``bound`` N in
+    norm each, and adds X_i X_j twice.  So, in units of the noise, it changes all sums by at most
+
+        sqrt(N^2 / s^2 + N^2 / v^2) <= 1 / noise_multiplier,  with  2 t^2 >= s^2.
+
+    >>> noise_of_sums(2.0, 1 << 30, 0.5)
+    (3037000500, 2147483649, 3037000500)
+    """
+    noise = Fraction(noise_multiplier)
+    s = math.ceil(noise * bound / Fraction(math.sqrt(1 - cross_share))) + 1
+    t = math.isqrt(s * s // 2) + 1
+    # the share that s leaves to v, exactly: v^2 >= N^2 / (1 / noise^2 - N^2 / s^2)
+    left = 1 / noise**2 - Fraction(bound * bound, s * s)
+    v = math.isqrt(math.ceil(bound * bound / left)) + 1
+    return s, t, v
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:

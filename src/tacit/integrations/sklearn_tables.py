@@ -1,0 +1,140 @@
+"""A fit on a table that stays in its database or its files, which sum the moments of a linear model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacit.columns import Column, Encoder
+from tacit.columns.column import parse_columns
+from tacit.errors import InvalidInput
+from tacit.integrations.sklearn_fit import (
+    PrivateEstimator,
+    charged,
+    check_one_release,
+    make_plan,
+    note_of_fit,
+)
+from tacit.integrations.sklearn_records import is_additive
+from tacit.ledger import Policy, PureBudget
+from tacit.models.additive import Moments, simplex_codes
+from tacit.noise.generator import Generator
+from tacit.report.statement import make_statement
+from tacit.training.least_squares import TableSession
+
+
+def is_table(X: object) -> bool:
+    """Return whether X is the path of a file or folder, or an engine of :mod:`tacit.queries.engines`."""
+    engines = sys.modules.get("tacit.queries.engines")  # whoever has an engine has imported it
+    return isinstance(X, str | os.PathLike) or (engines is not None and isinstance(X, engines.Engine))
+
+
+def fit_table(
+    settings: PrivateEstimator, X: Any, y: object, owners: object, target: Column, given: Sequence[str]
+) -> None:
+    """Train on the table ``X``, whose column ``y`` is the target; set the estimator's attributes.
+
+    ``given`` are further arguments, which no database applies.
+    """
+    from tacit.queries.engines import engine_of  # imports sqlglot
+    from tacit.queries.moments import TableMoments
+
+    _check(settings, y, owners, given)
+    columns = parse_columns(settings.columns)
+    everything = {**columns, str(y): target}
+    owner = None if owners is None else str(owners)
+    # an engine takes from a policy what the columns are; it answers no question under this one
+    policy = Policy(
+        unit=settings.unit,
+        adjacency="add-remove",
+        budget=PureBudget(1.0),
+        columns=everything,
+        unit_column=owner,
+    )
+    encoder = Encoder(everything, str(y))
+    classes = len(encoder.classes)
+    codes = simplex_codes(classes).tolist() if classes else None
+    plan, generator = make_plan(settings, 0, 1.0), Generator.from_os()
+    engine = engine_of(X, policy)
+    try:
+        table = TableMoments(engine, policy, encoder, normalise=bool(classes), codes=codes)
+        moments = Moments(table.inputs, table.outputs, normalise=table.normalise, classes=bool(classes))
+        with charged(settings, plan, generator, owned_by=owner) as charges:
+            session: Any = TableSession(table, plan, moments, charges=charges)
+            model = session.solve()
+            statement = make_statement(
+                session,
+                data_source=f"a table in {engine.product}, as {table.inputs} features by declared columns",
+                model=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
+                notes=(_SUMMED, note_of_fit(settings.ledger, plan)),
+                owned_by=owner,
+            )
+    finally:
+        if engine is not X:
+            engine.close()
+    settings.additive_, settings.encoder_ = False, Encoder(columns)
+    names = settings.encoder_.inputs_of
+    settings.feature_names_in_ = np.array(names, dtype=object)
+    settings.n_features_in_ = len(names)
+    settings.model_, settings.plan_ = model, plan
+    settings.statement_, settings.epsilon_ = statement, statement.epsilon
+
+
+_SUMMED = (
+    "the rows were encoded, and their products of integers summed, by the program that holds the table; the "
+    "sums and their noise are exact"
+)
+
+
+def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequence[str]) -> None:
+    if settings.head != "least-squares":
+        raise InvalidInput(
+            f'a table is summed where it is, so head must be "least-squares"; got {settings.head!r}. Set it, '
+            "or read the table into a data frame."
+        )
+    check_one_release(settings)
+    is_additive(settings, 0, 0)  # refuses model="additive"
+    unused = {
+        "bounds": settings.bounds is not None,
+        "features": settings.features is not None,
+        "normalise": settings.normalise,
+        "rows_per_user": settings.rows_per_user is not None,
+        **dict.fromkeys(given, True),
+    }
+    if wrong := [name for name, is_set in unused.items() if is_set]:
+        raise InvalidInput(
+            f"{wrong[0]} is not for a table: its rows are encoded by columns, and all rows of an owner count "
+            f"by their mean. Leave {wrong[0]} out."
+        )
+    if settings.columns is None:
+        raise InvalidInput(
+            "columns must be declared for a table: the public facts about each column that the model reads."
+        )
+    if settings.records is None:
+        raise InvalidInput(
+            "records must be declared for a table: a public figure for the number of its rows, or of its "
+            "owners if there are owners."
+        )
+    for name, value in (("y", y), ("owners", owners)):
+        if not isinstance(value, str) and not (name == "owners" and value is None):
+            raise InvalidInput(
+                f"{name} must be the name of a column of the table; got {type(value).__name__}. For example, "
+                f'{name}="cost".'
+            )
+        if value in settings.columns:
+            raise InvalidInput(f"{name}={value!r} is also in columns, which are inputs. Leave it out there.")
+
+
+def column_of_classes(classes: NDArray[Any]) -> Column:
+    """Return the column of a target with these classes: texts, whole numbers or booleans."""
+    kinds = {bool: "boolean", int: "integer", str: "category"}
+    labels = classes.tolist()
+    kind = kinds.get(type(labels[0]))
+    if kind is None:
+        raise InvalidInput(f"classes of a table must be texts, whole numbers or booleans; got {labels!r}.")
+    return Column(kind=kind) if kind == "boolean" else Column(kind=kind, values=labels)
