@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def scores_of(model: Any, rule: str, *, quick: bool) -> tuple[float, float, floa
         asked = [question(dice) for _ in range(len(found) // 2)]
         for (_, thing), words in zip(asked, written(model, [text for text, _ in asked]), strict=True):
             answers = {
-                str(Answer(thing, desk, thanks)): (desk, thanks) for desk in DESKS for thanks in (0, 1)
+                str(Answer(thing, desk, thanks)): (desk, thanks) for desk in DESKS for thanks in (False, True)
             }
             if words in answers:
                 desk, thanks = answers[words]
@@ -204,7 +204,7 @@ def run(trial: Trial, *, quick: bool) -> list[float]:
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = trial.learning_rate * min(1.0, 2 * (1 - step / steps))
             some = torch.randint(PAIRS, (BATCH,))
-            loss(model, **{name: part[some] for name, part in data.items()}).mean().backward()
+            loss(model, **{name: part[some] for name, part in data.items()}).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
     else:
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = itertools.product(given.seeds, given.rules, given.betas, (8.0, None), given.rates)
     for seed, rule, beta, epsilon, rate in settings:
         trial = Trial(rule, beta, epsilon, rate, seed)
-        scores = tries.scores(asdict(trial), lambda trial=trial: run(trial, quick=given.quick))
+        scores = tries.scores(asdict(trial), partial(run, trial, quick=given.quick))
         figures = ", ".join(f"{name} {score:.3f}" for name, score in zip(FIGURES, scores, strict=True))
         sys.stdout.write(f"{trial}: {figures}\n")
         sys.stdout.flush()

@@ -197,9 +197,9 @@ def _check_prompt(row: Prompt, where: str) -> None:
             f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}} with texts, of which '
             "the last is not the assistant's."
         )
-    texts = [prompt] if messages is None else [one["content"] for one in messages]
-    if not isinstance(texts[0], str):
+    if messages is None and not isinstance(prompt, str):
         raise InvalidInput(f"{where} holds something else than a text. Write it as a text in quotes.")
+    texts = [one["content"] for one in messages or [{"content": prompt}]]
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
         raise InvalidInput(f"{where} holds half of a surrogate pair, which is no character. Correct it.")
 
