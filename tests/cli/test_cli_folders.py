@@ -34,7 +34,7 @@ CASES = {  # what is said of the folder
     "batches folder --out written": "folder",
     "plan folder": "folder",
     "predict folder visits.csv": "folder",
-    "generate folder": "folder holds no language model",
+    "generate folder": "folder holds no run of a language model",
     "export folder --format onnx --out model.onnx": "folder",
     "attack folder": "folder",
     "audit folder": "folder",

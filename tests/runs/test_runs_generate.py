@@ -27,7 +27,8 @@ from transformers import AutoModelForCausalLM
 from tacit.cli.app import run as command
 from tacit.runs import completing, prepare, train
 from tacit.runs.completing import complete
-from tacit.runs.generate import _sole_writer
+from tacit.runs.generate import Generation, _encoded, _sole_writer
+from tacit.runs.kinds.texts import Tokens
 from tacit.testing import seeded_generator
 
 CONFIG = run_file(
@@ -224,6 +225,18 @@ def test_messages_are_written_in_the_template_and_answered(
     assert set(row) == {"messages", "topic"}
 
 
+def test_a_model_of_chats_gets_a_text_as_the_users_message(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "whole", tmp_path / "whole")
+    config = tmp_path / "whole" / "config.toml"
+    of_chats = re.sub('text = "[a-z]*"', 'messages = "messages"', config.read_text())
+    config.write_text(re.sub("documents = .*", "", of_chats))
+    wanted = Generation(tmp_path / "whole", tmp_path / "out", prompts=({"prompt": "hi"},))
+    tokens = Tokens(wanted.folder)
+    (asked,) = _encoded(wanted, tokens)
+    assert asked == tokens.chats.begin([{"role": "user", "content": "hi"}], "")
+    assert asked != tokens.begin("hi")
+
+
 def test_another_seed_gives_other_texts(runs: Path, tmp_path: Path) -> None:
     for seed in ("0", "1"):
         assert generate(runs, tmp_path / seed, "--count", "20", "--seed", seed) == 0
@@ -392,7 +405,7 @@ def test_a_bad_request_is_refused_before_any_weights_are_read(
     ("gone", "words"),
     [
         ("", "there is no run at"),
-        ("base_model.json", "no other model writes texts"),
+        ("base_model.json", "Other models predict"),
         ("statement.json", "no finished run: statement.json is missing"),
         ("config.toml", "no finished run: config.toml is missing"),
         ("model.safetensors", "no trained weights"),

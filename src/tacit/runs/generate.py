@@ -120,8 +120,8 @@ def _check_run(run: Path) -> None:
         raise InvalidInput(f"there is no run at {run}. Name a folder that tacit train wrote.")
     if not (run / BASE).is_file():
         raise InvalidInput(
-            f"{run} holds no language model of transformers, and no other model writes texts. Name the "
-            "folder of a run with [model] huggingface and documents. Other models predict: tacit predict."
+            f"{run} holds no run of a language model. Name the folder that tacit train wrote, not that of "
+            "the public model. Other models predict: tacit predict."
         )
     for name in (*_STATEMENTS, "config.toml"):
         if not (run / name).is_file():
@@ -240,8 +240,11 @@ def _encoded(wanted: Generation, tokens: Tokens) -> list[list[int]]:
     places = wanted.config.data.sequence_length or 0
     found = []
     for number, prompt in enumerate(wanted.prompts, 1):
-        if "messages" in prompt:
-            row = tokens.chats.begin(prompt["messages"], f"prompt {number:,}")
+        messages = prompt.get("messages")
+        if "prompt" in prompt and wanted.config.data.messages is not None:
+            messages = [{"role": "user", "content": prompt["prompt"]}]  # as the run has seen prompts
+        if messages is not None:
+            row = tokens.chats.begin(messages, f"prompt {number:,}")
         else:
             row = tokens.begin(prompt.get("prompt", ""))
         if not row:

@@ -177,7 +177,7 @@ def facts_of(config: Config, folder: ModelFolder) -> dict[str, Any]:
 
 @final
 class LanguageModel(Learner):
-    used_by = "tacit generate samples texts; README.md shows how to load the model in transformers"
+    used_by = "tacit generate RUN samples texts; README.md shows how to load the model in transformers"
     _reference: Tensor | None = None
     """The log-probabilities of the test answers by the public model, (n, 2)."""
 
