@@ -1,4 +1,4 @@
-"""Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
+"""Private queries over tables: counts, sums, means, quantiles, survival, groups, in Python and in SQL.
 
 A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum and amounts of noise
 (``measures``), and the SQL that an engine runs (``statements``, ``engines``). A ``private_table`` charges
@@ -11,6 +11,7 @@ from tacit.queries.query import (
     Compare,
     Count,
     CountUnits,
+    CumulativeHazard,
     Histogram,
     In,
     IsNull,
@@ -19,8 +20,10 @@ from tacit.queries.query import (
     Or,
     Quantile,
     Query,
+    RestrictedMean,
     StandardDeviation,
     Sum,
+    Survival,
     Variance,
 )
 from tacit.queries.table_check import check_table, register_table
@@ -31,6 +34,7 @@ __all__ = [
     "Compare",
     "Count",
     "CountUnits",
+    "CumulativeHazard",
     "Histogram",
     "In",
     "IsNull",
@@ -40,8 +44,10 @@ __all__ = [
     "PrivateTable",
     "Quantile",
     "Query",
+    "RestrictedMean",
     "StandardDeviation",
     "Sum",
+    "Survival",
     "Variance",
     "check_table",
     "register_table",

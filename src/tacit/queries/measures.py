@@ -21,7 +21,19 @@ from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
-from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
+from tacit.queries.query import (
+    Aggregate,
+    Count,
+    CumulativeHazard,
+    Histogram,
+    Mean,
+    Quantile,
+    RestrictedMean,
+    StandardDeviation,
+    Sum,
+    Survival,
+    Variance,
+)
 
 # A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the
 # row and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an
@@ -35,6 +47,7 @@ _LARGEST_ROOT = 1 << 31  # the largest k - c: its square fits into 63 bits
 # A noisy sum has fewer than 2^200 steps (a charge is at least 1e-9), so neither it nor a square overflows.
 _LARGEST_BOUND, _SMALLEST_STEP = 1e100, 1e-100
 _MOST_CANDIDATES = 1024  # candidates of a quantile on a grid
+_TIMES = 20  # bins of a survival curve by default
 _SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default grid
 
 
@@ -222,6 +235,28 @@ class Regular(Measure):
 
 
 @dataclass(frozen=True)
+class Lifetimes(Measure):
+    """The number of rows in each bin of time without the event, then with it, then beyond the last edge."""
+
+    # Bin i is (edges[i], edges[i+1]]; a time of 0 is in the first one. A row is beyond if its time is above
+    # the last edge, or equal to it without an event: nobody knows how long after the edge such a time ends.
+    words = "number of rows in each bin of {0.time}, with and without {0.event}"
+    binned = True
+    time: str
+    event: str
+    edges: tuple[float, ...]
+
+    @property
+    def bins(self) -> int:
+        return 2 * len(self.edges) - 1
+
+    @property
+    def times(self) -> Bins:
+        inner = self.edges[1:-1]
+        return Bins(self.time, inner, (True,) * len(inner))
+
+
+@dataclass(frozen=True)
 class Bound:
     """The sensitivity of a vector of sums, one per group (or bin), to one unit."""
 
@@ -302,12 +337,24 @@ def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
             return [Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))]
         case Quantile():
             return [bins_of(item, policy)]
+        case Survival() | CumulativeHazard() | RestrictedMean():
+            return [_lifetimes(item, policy)]
     return [count_of_units(policy)]
 
 
 def count_of_units(policy: Policy) -> Measure:
     """Return the measure that counts units; if each row is a unit, that is the number of rows."""
     return Rows() if policy.unit_column is None else Units()
+
+
+def _lifetimes(item: Survival | CumulativeHazard | RestrictedMean, policy: Policy) -> Lifetimes:
+    edges: Sequence[float] | None = item.edges
+    if edges is None:
+        column = policy.columns[item.time]
+        top = Grid.of(item.time, column).upper
+        inner = column.edges or [top * place / _TIMES for place in range(1, _TIMES)]
+        edges = (0.0, *inner, top)
+    return Lifetimes(item.time, item.event, tuple(map(float, edges)))
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
@@ -420,6 +467,14 @@ def interval(law: str, scale: Fraction, level: float) -> int:
       above 64, the tail has a closed-form bound, and k may be one more than needed.
     """
     return _smallest(law, scale, (1.0 - level) / 2) - 1
+
+
+def noise_variance(law: str, scale: Fraction) -> float:
+    """Return the variance of integer ``laplace`` or ``gaussian`` noise, at most rounded up."""
+    # The sum of k^2 r^|k| (1 - r) / (1 + r) with r = exp(-1 / scale) is 2 r / (1 - r)^2.
+    if law == "gaussian":
+        return float(scale) ** 2
+    return 1.0 / (math.cosh(1.0 / max(float(scale), 1e-2)) - 1.0)
 
 
 # Thresholds are for groups whose keys are not public: a group may exist because of one person. Let D' have
