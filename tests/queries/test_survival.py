@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tacit.queries.measures import Lifetimes
 from tacit.queries.plan import compile_query
 from tacit.queries.sql import parse
 from tacit.queries.survival import Counts
+from tacit.report.curves import plot_curves
 
 fixed_bits = pytest.fixture(autouse=True)(fix_bits)
 
@@ -321,3 +323,12 @@ def test_python_refuses_the_same(table: PrivateTable) -> None:
         compile_query(Query((CumulativeHazard("months", "stage"),)), policy_of(COLUMNS), epsilon=1.0)
     with pytest.raises(InvalidInput, match="at most 201"):
         table.survival("months", "died", edges=range(300), epsilon=1.0)
+
+
+def test_curves_are_drawn(table: PrivateTable, tmp_path: Path) -> None:
+    answer = table.survival("months", "died", groups=["arm"], epsilon=1.0)
+    plot_curves(answer, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    with pytest.raises(InvalidInput, match="only curves are drawn"):
+        plot_curves(table.sql("SELECT count(*) FROM trial", epsilon=1.0), tmp_path / "count.png")
+    assert not (tmp_path / "count.png").exists()

@@ -8,6 +8,7 @@ the ledger, after the curator's ``table_check``, adds the plan's noise, and make
 from tacit.queries.private_table import Answer, PrivateTable
 from tacit.queries.query import (
     And,
+    Cdf,
     Compare,
     Count,
     CountUnits,
@@ -19,6 +20,7 @@ from tacit.queries.query import (
     Not,
     Or,
     Quantile,
+    Quantiles,
     Query,
     RestrictedMean,
     StandardDeviation,
@@ -31,6 +33,7 @@ from tacit.queries.table_check import check_table, register_table
 __all__ = [
     "And",
     "Answer",
+    "Cdf",
     "Compare",
     "Count",
     "CountUnits",
@@ -43,6 +46,7 @@ __all__ = [
     "Or",
     "PrivateTable",
     "Quantile",
+    "Quantiles",
     "Query",
     "RestrictedMean",
     "StandardDeviation",

@@ -18,14 +18,17 @@ from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
 from tacit.notebook import grid
 from tacit.queries import survival
+from tacit.queries.distribution import Distribution
 from tacit.queries.engines import EngineFailure, engine_of
 from tacit.queries.measures import (
+    Grid,
     Lifetimes,
     Measure,
-    Present,
+    Regular,
     Squares,
     Total,
     centred,
+    count_of,
     in_units,
     interval,
     laplace_sum_reach,
@@ -48,11 +51,13 @@ from tacit.queries.plan import (
 )
 from tacit.queries.query import (
     Aggregate,
+    Cdf,
     CumulativeHazard,
     Histogram,
     Mean,
     Predicate,
     Quantile,
+    Quantiles,
     Query,
     RestrictedMean,
     StandardDeviation,
@@ -69,6 +74,7 @@ LEVEL = 0.95
 """The share of answers whose interval contains the answer without noise."""
 
 Number = int | float
+_POINTS = 20  # of a distribution by default
 _CURVES = Survival | CumulativeHazard | RestrictedMean
 
 
@@ -99,6 +105,10 @@ class _Span:
     value: Fraction
     high: Fraction
 
+    def whole(self) -> _Span:
+        """Round a number that is an integer without noise; its interval loses no integer."""
+        return _Span(*map(Fraction, (math.ceil(self.low), round(self.value), math.floor(self.high))))
+
     def scaled(self, step: Fraction) -> _Span:
         return _Span(self.low * step, self.value * step, self.high * step)
 
@@ -120,13 +130,16 @@ class Reading:
             _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
         ]
 
+    def count(self, column: str) -> Measure:
+        return count_of(column, self.compiled.complete)
+
     def value(self, measure: Measure) -> Fraction:
         return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
     """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin."""
-    # Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
+    # Counts are unbiased and add up. So they may be negative.
     match item:
         case Mean(column):
             return _mean(column, reading)
@@ -143,11 +156,16 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
             return tuple(starmap(Estimate, survival.survival(_counts(item, reading), LEVEL)))
         case CumulativeHazard():
             return tuple(starmap(Estimate, survival.cumulative_hazard(_counts(item, reading), LEVEL)))
+        case Quantiles(_, qs):
+            return tuple(starmap(Estimate, _distribution(item, reading).quantiles(qs)))
+        case Cdf():
+            points = _points(item, reading.compiled.policy)
+            return tuple(starmap(Estimate, _distribution(item, reading).cdf(points)))
         case RestrictedMean():
             return Estimate(*survival.restricted_mean(_counts(item, reading), LEVEL))
-    (measure,) = measures_of(item, reading.compiled.policy)
+    (measure,) = measures_of(item, reading.compiled.policy, reading.compiled.complete)
     step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
-    spans = [span.scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
+    spans = [span.whole().scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
     estimates = [Estimate(_plain(span.value), _plain(span.low), _plain(span.high)) for span in spans]
     # without the bins beyond a histogram's edges
     return tuple(estimates[1:-1]) if measure.binned else estimates[0]
@@ -173,6 +191,19 @@ def _counts(item: Aggregate, reading: Reading) -> survival.Counts:
     return survival.Counts(cells, measure.edges, noise_variance(release.law, release.scale), whole)
 
 
+def _distribution(item: Aggregate, reading: Reading) -> Distribution:
+    (measure,) = measures_of(item, reading.compiled.policy)
+    assert isinstance(measure, Regular)
+    release = reading.compiled.release(measure)
+    variance = noise_variance(release.law, release.scale)
+    # the noise of very small scales is nearly always 0, and no moment describes it
+    kurtosis = 3.0 + min(1.0 / variance, 3.0) if release.law == "laplace" else 0.0
+    lows, highs = map(np.array, measure.ends(reading.compiled.policy))
+    counts = np.array(reading.values[release], dtype=np.float64)
+    candidates = np.array(measure.candidates)
+    return Distribution(counts, candidates, lows, highs, measure.run, variance, kurtosis, LEVEL)
+
+
 def _log_rank(compiled: Compiled, readings: Sequence[Reading]) -> tuple[float, float] | None:
     """Return the test of two groups' survival; None if the answer has no two groups or no curves."""
     curves = [item for item in compiled.query.aggregates if isinstance(item, Survival)]
@@ -188,6 +219,13 @@ def _points(item: Aggregate, policy: Policy) -> tuple[float, ...]:
         (measure,) = measures_of(item, policy)
         assert isinstance(measure, Lifetimes)
         return measure.edges[-1:] if isinstance(item, RestrictedMean) else measure.edges[1:]
+    if isinstance(item, Quantiles):
+        return item.qs
+    if isinstance(item, Cdf):
+        column = policy.columns[item.column]
+        low, high = Grid.of(item.column, column).lower, Grid.of(item.column, column).upper
+        regular = [low + (high - low) * place / _POINTS for place in range(1, _POINTS + 1)]
+        return tuple(map(float, item.points or column.edges or regular))
     return ()
 
 
@@ -226,7 +264,7 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
     # The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
     # then for the ends of the interval that the last round gave.
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
-    count = Present(total.column)
+    count = reading.count(total.column)
     rows, span = reading.value(count), _Span(low, Fraction(0), high)
     if rows <= 0:
         return span
@@ -263,7 +301,7 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
     # For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which
     # changes their mean by at most 2^shift / 2.
     risk, least = 1.0 - LEVEL, 2 if sample else 1
-    total, count = centred(column, reading.compiled.policy), Present(column)
+    total, count = centred(column, reading.compiled.policy), reading.count(column)
     squares = Squares(column, total.grid, total.centre)
     unit = Fraction(1 << squares.shift)
     top = Fraction(total.grid.high - total.grid.low, 2) ** 2
@@ -321,8 +359,8 @@ class Answer:
         rows: one row per group, in the policy's order of keys; sorted by key if a threshold finds the groups.
         mechanism: how the answer was computed from the data, one line per release.
         edges: for each aggregate, the bin edges if it is a histogram, else an empty tuple.
-        points: for each aggregate, the times at which it has values if it is about survival, else an empty
-            tuple.
+        points: for each aggregate, the times, values or shares at which it has values if it is a curve or
+            several quantiles, else an empty tuple.
         charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon that one more release may cost now.
@@ -332,6 +370,7 @@ class Answer:
         unit: the policy's word for a unit, such as ``patient``.
         log_rank: chi-squared and the p-value of the log-rank test, if the answer has survival curves of two
             groups; the test accounts for the noise.
+        sampled: whether there are intervals for noise and sampling together, which those of survival are.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -356,6 +395,7 @@ class Answer:
     unit: str = "row"
     points: tuple[tuple[float, ...], ...] = ()
     log_rank: tuple[float, float] | None = None
+    sampled: bool = False
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
@@ -424,7 +464,7 @@ class Answer:
         lines = []
         if any(part.low is not None for part in parts):
             lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
-        if any(self.points):
+        if self.sampled:
             lines.append(
                 "Those of survival, hazard and restricted mean contain the value of the population from "
                 "which the rows were drawn: they are for noise and sampling."
@@ -515,6 +555,7 @@ def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
         "edges": [list(item.edges) if isinstance(item, Histogram) else [] for item in query.aggregates],
         "points": [list(_points(item, compiled.policy)) for item in query.aggregates],
         "log_rank": None if test is None else list(test),
+        "sampled": any(isinstance(item, _CURVES) for item in query.aggregates),
         "threshold": None if compiled.threshold is None else compiled.threshold.value,
     }
 
@@ -538,6 +579,7 @@ def read_content(
         edges=tuple(map(tuple, data["edges"])),
         points=tuple(map(tuple, data.get("points", ()))),  # absent from answers of older versions
         log_rank=tuple(test) if (test := data.get("log_rank")) else None,
+        sampled=data.get("sampled", False),
         charge=charge,
         epsilon=epsilon,
         delta=delta,
@@ -562,7 +604,7 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
     for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
-        if isinstance(item, Mean | Variance | StandardDeviation | _CURVES):
+        if isinstance(item, Mean | Variance | StandardDeviation | Quantiles | Cdf | _CURVES):
             continue  # its interval shrinks with the number of rows
         forecast = estimate(item, reading)
         bins = " in each bin" if isinstance(forecast, tuple) else ""
@@ -720,8 +762,16 @@ class PrivateTable:
         self._sampler: Sampler = sampler(noise)
         self._engine = engine_of(data, self._policy)
         self._version = ledger.fingerprint(self._engine.content())
-        if ledger.verdict(dataset, self._version) is None:
+        verdict = ledger.verdict(dataset, self._version)
+        if verdict is None:
             raise PrivacyRefusal(_UNREGISTERED.format(dataset=dataset))
+        # Registration refuses missing cells, unless the policy says how to treat them or the curator accepts
+        # them. Both are public.
+        self._complete = frozenset(
+            name
+            for name, column in self._policy.columns.items()
+            if column.missing == "refuse" and name not in verdict.missing
+        )
         ledger.register_content(dataset, self._version, block=block)
         self._engine.check(self._policy)
         self._engine.load()
@@ -850,7 +900,7 @@ class PrivateTable:
     def _compiled(self, query: Query, privacy: Privacy) -> Compiled:
         if not isinstance(query, Query):
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
-        return compile_query(query, self._policy, **privacy)
+        return compile_query(query, self._policy, complete=self._complete, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
         """Return the key of a request in the history, and the request."""

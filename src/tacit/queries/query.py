@@ -348,6 +348,35 @@ class Histogram(Aggregate):
 
 
 @dataclass(frozen=True)
+class Quantiles(Aggregate):
+    """Several quantiles of a column, from noisy counts of the whole distribution, which are charged once.
+
+    The default is a box plot: the median, the quartiles, and whiskers that leave 5 % on each side, as the
+    largest and the smallest value belong to one person each.
+
+    >>> Quantiles("age").qs
+    (0.05, 0.25, 0.5, 0.75, 0.95)
+    """
+
+    column: str
+    qs: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Cdf(Aggregate):
+    """The share of a column's values that are at most each of ``points``, from the same counts.
+
+    The points are public: those given here, the edges of the policy's bins, or 20 regular ones.
+
+    >>> Cdf("age", (18, 65)).points
+    (18, 65)
+    """
+
+    column: str
+    points: tuple[int | float, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Survival(Aggregate):
     """The share that has no event until each of ``edges``: a survival curve from bins of time.
 
@@ -403,6 +432,8 @@ AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
             StandardDeviation,
             Quantile,
             Histogram,
+            Quantiles,
+            Cdf,
             Survival,
             CumulativeHazard,
             RestrictedMean,
@@ -436,6 +467,8 @@ _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
     "q": lambda name, q: check_real(name, q, low=0.0, high=1.0),
     "candidates": _increasing,
     "edges": _increasing,
+    "points": _increasing,
+    "qs": lambda name, qs: tuple(check_real(name, q, low=0.0, high=1.0) for q in _increasing(name, qs)),
 }
 
 

@@ -20,6 +20,7 @@ from tacit.ledger.policy import Policy
 from tacit.queries.query import (
     Aggregate,
     And,
+    Cdf,
     Compare,
     Count,
     CountUnits,
@@ -32,6 +33,7 @@ from tacit.queries.query import (
     Or,
     Predicate,
     Quantile,
+    Quantiles,
     Query,
     RestrictedMean,
     StandardDeviation,
@@ -114,12 +116,14 @@ _ALLOWED = _ONCE.union(_PLAIN.split())
 
 _AGGREGATES = (
     "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
-    "min, histogram(column, [0, 10, 20]), survival(time, event), cumulative_hazard(time, event) and "
+    "min, histogram(column, [0, 10, 20]), quantiles(column, [0.25, 0.5]), cdf(column), boxplot(column), "
+    "survival(time, event), cumulative_hazard(time, event) and "
     "restricted_mean(time, event)"
 )
 _NAMES = (
     "count sum avg mean variance var_samp var_pop stddev stddev_samp stddev_pop median quantile "
-    "quantile_cont percentile_cont max min histogram survival cumulative_hazard restricted_mean"
+    "quantile_cont percentile_cont max min histogram quantiles cdf boxplot survival "
+    "cumulative_hazard restricted_mean"
 )
 _CONDITIONS = (
     "a condition compares a column with a literal (=, <>, <, <=, >, >=), or tests it with IN (...), BETWEEN "
@@ -576,6 +580,18 @@ def _named(reader: Reader, node: Node) -> Aggregate:
             numbers = _list(reader, ends)
             with reader.at(ends, "these are no edges of bins"):
                 return Histogram(_numbers(reader, column), numbers)
+        case "quantiles", [column, exp.Array() as shares]:
+            qs = _list(reader, shares)
+            with reader.at(shares, "these are no shares"):
+                return Quantiles(_numbers(reader, column), qs)
+        case "boxplot", [column]:
+            return Quantiles(_numbers(reader, column))
+        case "cdf", [column]:
+            return Cdf(_numbers(reader, column))
+        case "cdf", [column, exp.Array() as places]:
+            points = _list(reader, places)
+            with reader.at(places, "these are no points"):
+                return Cdf(_numbers(reader, column), points)
         case "histogram", _:
             remedy = "write histogram(age, [0, 20, 40, 60])"
             raise reader.refusal(node, "a histogram needs its edges", remedy)
@@ -587,6 +603,9 @@ def _named(reader: Reader, node: Node) -> Aggregate:
     if name in _OF_TIMES:
         remedy = f"write {name}(time, event) or {name}(time, event, [0, 6, 12]); rows have no weights"
         raise reader.refusal(node, "it takes a time, an event, and edges of bins", remedy)
+    if name in ("quantiles", "cdf", "boxplot"):
+        remedy = "write quantiles(age, [0.25, 0.5, 0.75]), cdf(age), cdf(age, [18, 65]) or boxplot(age)"
+        raise reader.refusal(node, "it takes a column and a list of numbers", remedy)
     near = nearest(name, _NAMES.split(), "there is no such function.", cutoff=0.6)
     raise reader.refusal(node, f"there is no aggregate {node.this!r}", f"{near} {_AGGREGATES}")
 
