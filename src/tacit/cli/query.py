@@ -241,8 +241,8 @@ def command(
             f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
             "To see the declared columns, give --columns instead."
         )
-    drawing = None if figure is None else figure_path(figure)
     query = _parsed(book, dataset, statement)
+    drawing = None if figure is None else _drawing(figure, query)
     terms: dict[str, Any] = {
         "epsilon": epsilon,
         "rho": rho,
@@ -269,6 +269,18 @@ def command(
     else:
         _show(book, dataset, answer, quote)
     return 0
+
+
+def _drawing(figure: Path, query: Query) -> Path:
+    """Return the path of a figure; refuse it before the charge if the answer will have no curve."""
+    from tacit.queries import Cdf, CumulativeHazard, Quantiles, Survival
+
+    if not any(isinstance(item, Cdf | CumulativeHazard | Quantiles | Survival) for item in query.aggregates):
+        raise InvalidInput(
+            "--figure draws curves: survival, cumulative_hazard, cdf and quantiles. Ask for one of them, or "
+            "leave --figure out."
+        )
+    return figure_path(figure)
 
 
 def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:

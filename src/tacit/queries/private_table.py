@@ -766,11 +766,11 @@ class PrivateTable:
         if verdict is None:
             raise PrivacyRefusal(_UNREGISTERED.format(dataset=dataset))
         # Registration refuses missing cells, unless the policy says how to treat them or the curator accepts
-        # them. Both are public.
+        # them. Both are public. The public number of records is that of the whole data set, not of a block.
         self._complete = frozenset(
             name
             for name, column in self._policy.columns.items()
-            if column.missing == "refuse" and name not in verdict.missing
+            if block is None and column.missing == "refuse" and name not in verdict.missing
         )
         ledger.register_content(dataset, self._version, block=block)
         self._engine.check(self._policy)
