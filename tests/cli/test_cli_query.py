@@ -321,3 +321,14 @@ def test_a_table_in_postgres_is_asked_by_its_url(capsys: pytest.CaptureFixture[s
         assert run(["query", server.url, *arguments, COUNT]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["rows"][0]["values"][0]["value"] == pytest.approx(90, abs=60)
+
+
+def test_curves_are_drawn_and_others_refused_before_the_charge(shell: Shell, workplace: Path) -> None:
+    out = shell.out(
+        "query", *ASKED, "--epsilon", "0.25", "--figure", "ages.svg", "SELECT boxplot(age) FROM visits"
+    )
+    assert [line.split()[0] for line in out.splitlines()[:7]][2:] == ["0.05", "0.25", "0.5", "0.75", "0.95"]
+    assert (workplace / "ages.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert ask("--epsilon", "0.25", "--figure", "count.png", COUNT) == 2
+    assert ask("--epsilon", "0.25", "--figure", "ages.jpg", "SELECT cdf(age) FROM visits") == 2
+    assert spent() == pytest.approx(0.25)

@@ -342,8 +342,8 @@ def test_undeclared_keys_are_shown_where_they_are_many() -> None:
     assert [row.keys for row in answer.rows] == [("big",)], "no village of one is named"
     assert abs(answer.value("count", ("big",)) - 290) < 40
     assert (answer.epsilon, answer.delta) == (3.0, 1e-9)
-    assert "at least 22 (delta 1e-09)" in answer.mechanism[-1]
-    assert "Groups whose noisy number of units (visit) is below 22 are not shown." in answer.notes()
+    assert "at least 15 (delta 1e-09)" in answer.mechanism[-1]
+    assert "Groups whose noisy number of units (visit) is below 15 are not shown." in answer.notes()
     status = table._ledger.status("visits")
     assert status.spent == (3 * 10**12, 10**9)
 

@@ -23,6 +23,7 @@ from query_oracles import integers, joined, texts_of
 from tacit.events import Adjacency
 from tacit.ledger import Column, Policy, RenyiBudget
 from tacit.queries import (
+    Cdf,
     Compare,
     Count,
     CountUnits,
@@ -31,9 +32,11 @@ from tacit.queries import (
     IsNull,
     Mean,
     Quantile,
+    Quantiles,
     Query,
     StandardDeviation,
     Sum,
+    Survival,
     Variance,
     measures,
     plan,
@@ -137,6 +140,9 @@ AGGREGATES: tuple[Aggregate, ...] = (
     Quantile("cost", 0.25, candidates=(-10, 0, 0.25, 7, 30)),
     Quantile("age", 1.0, candidates=(0, 30, 60, 90)),
     Quantile("age", 0.0, candidates=(0, 30, 60, 90)),
+    Quantiles("age"),
+    Cdf("cost"),
+    Survival("age", "urgent", (0, 17, 40, 90)),
 )
 LEAVES: st.SearchStrategy[Predicate] = st.one_of(
     st.builds(

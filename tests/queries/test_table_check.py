@@ -21,6 +21,7 @@ from tacit.columns.tables import numbers_of
 from tacit.datasets import load_table
 from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Column, Ledger, Policy, PureBudget
+from tacit.ledger.charges import Verdict
 from tacit.queries import (
     Answer,
     Compare,
@@ -338,7 +339,7 @@ def test_planted_bug_a_door_that_does_not_ask_for_the_verdict(
 ) -> None:
     """Then a cell decides what an answer means, and nobody is told."""
     path = table(tmp_path, "unknown,true,a,5")
-    monkeypatch.setattr(Ledger, "verdict", lambda *arguments: True)
+    monkeypatch.setattr(Ledger, "verdict", lambda *arguments: Verdict(missing=("x",)))
     answer = PrivateTable(path, ledger=opened(), dataset="visits").ask(Query((Count("x"),)), epsilon=EPSILON)
     assert answer.value() == 2
 

@@ -30,6 +30,7 @@ from tacit.cli.terminal import (
 )
 from tacit.columns.tables import first_few
 from tacit.errors import InvalidInput
+from tacit.report.canvas import figure_path
 
 if TYPE_CHECKING:
     from tacit.ledger import Ledger, Policy
@@ -206,13 +207,18 @@ def command(
     by: Annotated[str | None, option("The analyst; default: the user of the system.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price, and charge nothing.")] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
+    figure: Annotated[
+        Path | None, option("Draw the curves of the answer: a .png, .svg or .pdf file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Ask a private table a question in SQL, charged to its budget in the ledger.
 
     It supports aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
-    quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), with WHERE and GROUP BY. The ledger
-    answers the same query of the same data again at no cost.
+    quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), quantiles(column, [0.1, 0.9]),
+    cdf(column), boxplot(column), survival(time, event), cumulative_hazard(time, event) and
+    restricted_mean(time, event), with WHERE and GROUP BY. The ledger answers the same query of the same data
+    again at no cost.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -234,6 +240,7 @@ def command(
             "To see the declared columns, give --columns instead."
         )
     query = _parsed(book, dataset, statement)
+    drawing = None if figure is None else _drawing(figure, query)
     terms: dict[str, Any] = {
         "epsilon": epsilon,
         "rho": rho,
@@ -251,11 +258,27 @@ def command(
         return _interrupted("stopped before anything was charged.")
     if answer is None:
         return _INTERRUPTED
+    if drawing is not None:
+        from tacit.report.curves import plot_curves
+
+        plot_curves(answer, drawing)
     if as_json:
         print_json({"dataset": dataset, **answer.to_data()})
     else:
         _show(book, dataset, answer, quote)
     return 0
+
+
+def _drawing(figure: Path, query: Query) -> Path:
+    """Return the path of a figure; refuse it before the charge if the answer will have no curve."""
+    from tacit.queries import Cdf, CumulativeHazard, Quantiles, Survival
+
+    if not any(isinstance(item, Cdf | CumulativeHazard | Quantiles | Survival) for item in query.aggregates):
+        raise InvalidInput(
+            "--figure draws curves: survival, cumulative_hazard, cdf and quantiles. Ask for one of them, or "
+            "leave --figure out."
+        )
+    return figure_path(figure)
 
 
 def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:

@@ -1,4 +1,4 @@
-"""Private queries over tables: counts, sums, means, quantiles, groups, in Python and in SQL.
+"""Private queries over tables: counts, sums, means, quantiles, survival, groups, in Python and in SQL.
 
 A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum and amounts of noise
 (``measures``), and the SQL that an engine runs (``statements``, ``engines``). A ``private_table`` charges
@@ -8,9 +8,11 @@ the ledger, after the curator's ``table_check``, adds the plan's noise, and make
 from tacit.queries.private_table import Answer, PrivateTable
 from tacit.queries.query import (
     And,
+    Cdf,
     Compare,
     Count,
     CountUnits,
+    CumulativeHazard,
     Histogram,
     In,
     IsNull,
@@ -18,9 +20,12 @@ from tacit.queries.query import (
     Not,
     Or,
     Quantile,
+    Quantiles,
     Query,
+    RestrictedMean,
     StandardDeviation,
     Sum,
+    Survival,
     Variance,
 )
 from tacit.queries.table_check import check_table, register_table
@@ -28,9 +33,11 @@ from tacit.queries.table_check import check_table, register_table
 __all__ = [
     "And",
     "Answer",
+    "Cdf",
     "Compare",
     "Count",
     "CountUnits",
+    "CumulativeHazard",
     "Histogram",
     "In",
     "IsNull",
@@ -39,9 +46,12 @@ __all__ = [
     "Or",
     "PrivateTable",
     "Quantile",
+    "Quantiles",
     "Query",
+    "RestrictedMean",
     "StandardDeviation",
     "Sum",
+    "Survival",
     "Variance",
     "check_table",
     "register_table",

@@ -6,9 +6,10 @@ unit's rows that count, and G the number of an answer's groups in which a unit m
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,7 +22,21 @@ from tacit.columns import Column
 from tacit.errors import InvalidInput, PrivacyRefusal, check_real
 from tacit.events import Adjacency
 from tacit.ledger.policy import Policy
-from tacit.queries.query import Aggregate, Count, Histogram, Mean, Quantile, StandardDeviation, Sum, Variance
+from tacit.queries.query import (
+    Aggregate,
+    Cdf,
+    Count,
+    CumulativeHazard,
+    Histogram,
+    Mean,
+    Quantile,
+    Quantiles,
+    RestrictedMean,
+    StandardDeviation,
+    Sum,
+    Survival,
+    Variance,
+)
 
 # A query is answered from a few *measures*. A measure gives each row an integer, which depends only on the
 # row and on public facts, and sums these integers over each group. So the sum is exact, in whatever order an
@@ -35,6 +50,8 @@ _LARGEST_ROOT = 1 << 31  # the largest k - c: its square fits into 63 bits
 # A noisy sum has fewer than 2^200 steps (a charge is at least 1e-9), so neither it nor a square overflows.
 _LARGEST_BOUND, _SMALLEST_STEP = 1e100, 1e-100
 _MOST_CANDIDATES = 1024  # candidates of a quantile on a grid
+_RUNS_FROM = 48  # candidates
+_TIMES = 20  # bins of a survival curve by default
 _SQUARE_BITS = 20  # bits of a square after rounding: as fine as the default grid
 
 
@@ -103,6 +120,10 @@ class Measure:
     @property
     def bins(self) -> int:
         return 1
+
+    def bins_at(self, place: int) -> tuple[int, ...]:
+        """Return the bins in which a row of the statement's bin ``place`` counts."""
+        return (place,)
 
     @property
     def largest(self) -> int:
@@ -210,15 +231,65 @@ class Regular(Measure):
 
     # Bin i belongs to candidate i, counted from 0. If two candidates are equally near to k, the larger
     # counts. Missing values are in no bin.
-    words = "number of rows nearest to each candidate of {0.column}"
+    words = "number of rows nearest to each candidate of {0.column}{0.in_runs}"
     binned = True
     column: str
     grid: Grid
     stride: int
+    run: int = 0  # if not 0, each run of this length among the bins has a bin of its own, after all others
+
+    @property
+    def leaves(self) -> int:
+        """The number of candidates."""
+        return (self.grid.high - self.grid.low) // self.stride + 1
 
     @property
     def bins(self) -> int:
-        return (self.grid.high - self.grid.low) // self.stride + 1
+        return self.leaves + (-(-self.leaves // self.run) if self.run else 0)
+
+    @property
+    def in_runs(self) -> str:
+        return f", and in each run of {self.run} candidates" if self.run else ""
+
+    @property
+    def candidates(self) -> tuple[float, ...]:
+        grid = self.grid
+        cells = range(grid.low, grid.high + 1, self.stride)
+        return tuple(min(max(float(in_units(grid, cell)), grid.lower), grid.upper) for cell in cells)
+
+    def bins_at(self, place: int) -> tuple[int, ...]:
+        return (place, self.leaves + place // self.run) if self.run else (place,)
+
+    def ends(self, policy: Policy) -> tuple[list[float], list[float]]:
+        """Return the smallest and the largest values that the bins of the candidates can contain."""
+        grid = self.grid
+        lows = [grid.low + self.stride * place - self.stride // 2 for place in range(1, self.leaves)]
+        column = policy.columns[self.column]
+        on_grid = column.kind == "integer" and column.grid_step == 1.0
+        cut = [(float(low - 1), float(low)) if on_grid else ((low - 0.5) * grid.step,) * 2 for low in lows]
+        return [grid.lower, *(low for _, low in cut)], [*(high for high, _ in cut), grid.upper]
+
+
+@dataclass(frozen=True)
+class Lifetimes(Measure):
+    """The number of rows in each bin of time without the event, then with it, then beyond the last edge."""
+
+    # Bin i is (edges[i], edges[i+1]]; a time of 0 is in the first one. A row is beyond if its time is above
+    # the last edge, or equal to it without an event: nobody knows how long after the edge such a time ends.
+    words = "number of rows in each bin of {0.time}, with and without {0.event}"
+    binned = True
+    time: str
+    event: str
+    edges: tuple[float, ...]
+
+    @property
+    def bins(self) -> int:
+        return 2 * len(self.edges) - 1
+
+    @property
+    def times(self) -> Bins:
+        inner = self.edges[1:-1]
+        return Bins(self.time, inner, (True,) * len(inner))
 
 
 @dataclass(frozen=True)
@@ -263,7 +334,8 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
         tight = Bound(whole, each=1, places=whole)
         width = 1
     else:
-        tight = Bound(rows * each, each=rows * each, places=rows if several else 1)
+        bins = len(measure.bins_at(0))  # in which one row counts
+        tight = Bound(bins * rows * each, each=rows * each, places=bins * rows if several else 1)
         width = rows * (high - low)
     if policy.relation is not Adjacency.REPLACE_ONE or several:
         return tight
@@ -285,29 +357,58 @@ def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
     return Fraction(integer) * Fraction(grid.step)
 
 
-def measures_of(item: Aggregate, policy: Policy) -> list[Measure]:
+def measures_of(item: Aggregate, policy: Policy, complete: Collection[str] = ()) -> list[Measure]:
+    """Return the measures of an aggregate; ``complete`` names the columns without a missing cell."""
     match item:
         case Count(None):
             return [Rows()]
         case Count(str(column)):
-            return [Present(column)]
+            return [count_of(column, complete)]
         case Sum(column):
             return [centred(column, policy, centre=0)]
         case Mean(column):
-            return [centred(column, policy), Present(column)]
+            return [centred(column, policy), count_of(column, complete)]
         case Variance(column) | StandardDeviation(column):
             total = centred(column, policy)
-            return [Squares(column, total.grid, total.centre), total, Present(column)]
+            return [Squares(column, total.grid, total.centre), total, count_of(column, complete)]
         case Histogram(column, edges):
             return [Bins(column, tuple(map(float, edges)), (False,) * (len(edges) - 1) + (True,))]
         case Quantile():
             return [bins_of(item, policy)]
+        case Quantiles(column) | Cdf(column):
+            return [_tree(column, policy)]
+        case Survival() | CumulativeHazard() | RestrictedMean():
+            return [_lifetimes(item, policy)]
     return [count_of_units(policy)]
+
+
+def count_of(column: str, complete: Collection[str]) -> Measure:
+    """Return the measure that counts the values of a column; if none is missing, that is all rows."""
+    return Rows() if column in complete else Present(column)
 
 
 def count_of_units(policy: Policy) -> Measure:
     """Return the measure that counts units; if each row is a unit, that is the number of rows."""
     return Rows() if policy.unit_column is None else Units()
+
+
+def _tree(column: str, policy: Policy) -> Regular:
+    """Return the counts of a whole distribution: those of the candidates, and of runs of them."""
+    # Below 48 candidates, runs save less noise of sums than they add to each count.
+    leaves = bins_of(Quantile(column, 0.5), policy)
+    assert isinstance(leaves, Regular), "without candidates"
+    run = math.isqrt(leaves.leaves - 1) + 1 if leaves.leaves >= _RUNS_FROM else 0
+    return dataclasses.replace(leaves, run=run)
+
+
+def _lifetimes(item: Survival | CumulativeHazard | RestrictedMean, policy: Policy) -> Lifetimes:
+    edges: Sequence[float] | None = item.edges
+    if edges is None:
+        column = policy.columns[item.time]
+        top = Grid.of(item.time, column).upper
+        inner = column.edges or [top * place / _TIMES for place in range(1, _TIMES)]
+        edges = (0.0, *inner, top)
+    return Lifetimes(item.time, item.event, tuple(map(float, edges)))
 
 
 def centred(column: str, policy: Policy, *, centre: int | None = None) -> Total:
@@ -420,6 +521,14 @@ def interval(law: str, scale: Fraction, level: float) -> int:
       above 64, the tail has a closed-form bound, and k may be one more than needed.
     """
     return _smallest(law, scale, (1.0 - level) / 2) - 1
+
+
+def noise_variance(law: str, scale: Fraction) -> float:
+    """Return the variance of integer ``laplace`` or ``gaussian`` noise, at most rounded up."""
+    # The sum of k^2 r^|k| (1 - r) / (1 + r) with r = exp(-1 / scale) is 2 r / (1 - r)^2.
+    if law == "gaussian":
+        return float(scale) ** 2
+    return 1.0 / (math.cosh(1.0 / max(float(scale), 1e-2)) - 1.0)
 
 
 # Thresholds are for groups whose keys are not public: a group may exist because of one person. Let D' have
@@ -589,6 +698,4 @@ def choice_of(item: Quantile, policy: Policy, epsilon: Fraction, *, groups: bool
 def _candidates(item: Quantile, measure: Bins | Regular) -> tuple[float, ...]:
     if isinstance(measure, Bins):
         return tuple(map(float, item.candidates or ()))
-    grid = measure.grid
-    cells = range(grid.low, grid.high + 1, measure.stride)
-    return tuple(min(max(float(in_units(grid, cell)), grid.lower), grid.upper) for cell in cells)
+    return measure.candidates

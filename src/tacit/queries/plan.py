@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -150,6 +150,7 @@ class Compiled:
     # the delta at which a budget of (epsilon, delta) should charge the event as a whole; None if the budget
     # adds the epsilons and deltas of the releases
     charge_delta: float | None
+    complete: Collection[str] = ()  # the columns without a missing cell
 
     @cached_property
     def event(self) -> Event:
@@ -189,8 +190,13 @@ class Compiled:
 listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
-def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> Compiled:
-    """Plan the answer to a question, and its cost, from public facts alone."""
+def compile_query(
+    query: Query, policy: Policy, *, complete: Collection[str] = (), **privacy: Unpack[Privacy]
+) -> Compiled:
+    """Plan the answer to a question, and its cost, from public facts alone.
+
+    ``complete`` names the columns in which registration has found no missing cell.
+    """
     parameters = _Parameters(**privacy)
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
@@ -199,7 +205,7 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
     needed: list[tuple[Measure, Quantile | None]] = [
         (measure, item if isinstance(item, Quantile) else None)
         for item in query.aggregates
-        for measure in measures_of(item, policy)
+        for measure in measures_of(item, policy, complete)
     ]
     if groups is None:
         needed.append((gate, None))
@@ -246,6 +252,7 @@ def compile_query(query: Query, policy: Policy, **privacy: Unpack[Privacy]) -> C
         threshold=shown,
         parameters={"mechanism": parameters.mechanism, **texts},
         charge_delta=parameters.delta if parameters.mechanism == "gaussian" and parts else None,
+        complete=complete,
     )
 
 
@@ -436,7 +443,8 @@ def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) ->
                 key, number = row[: run.keys], int(row[run.keys + place])
                 *group, at = key if measure.binned else (*key, 0)
                 counts = table.setdefault(tuple(group), [0] * measure.bins)
-                counts[int(at)] = min(max(number, -most), most)
+                for bin_at in measure.bins_at(int(at)):
+                    counts[bin_at] += min(max(number, -most), most)
     return raw
 
 

@@ -7,24 +7,33 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import starmap
 from typing import Any, Self, Unpack, final
+
+import numpy as np
 
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer
 from tacit.events import Compose
 from tacit.ledger import Ledger, Policy, StillRunning
 from tacit.ledger.records import Charge, Price
 from tacit.notebook import grid
+from tacit.queries import survival
+from tacit.queries.distribution import Distribution
 from tacit.queries.engines import EngineFailure, engine_of
 from tacit.queries.measures import (
+    Grid,
+    Lifetimes,
     Measure,
-    Present,
+    Regular,
     Squares,
     Total,
     centred,
+    count_of,
     in_units,
     interval,
     laplace_sum_reach,
     measures_of,
+    noise_variance,
     normal_sum_reach,
 )
 from tacit.queries.plan import (
@@ -40,16 +49,33 @@ from tacit.queries.plan import (
     release_all,
     sampler,
 )
-from tacit.queries.query import Aggregate, Mean, Quantile, Query, StandardDeviation, Variance
+from tacit.queries.query import (
+    Aggregate,
+    Cdf,
+    CumulativeHazard,
+    Histogram,
+    Mean,
+    Predicate,
+    Quantile,
+    Quantiles,
+    Query,
+    RestrictedMean,
+    StandardDeviation,
+    Survival,
+    Variance,
+)
 from tacit.queries.sql import parse
 
 # The interval of every value contains the answer without noise in 95 % of all answers. This holds for each
 # value alone, not for all together. The interval covers only the noise: "the answer without noise" is
-# computed from the rows that count, with values clipped to the bounds and rounded to the grid.
+# computed from the rows that count, with values clipped to the bounds and rounded to the grid. Only the
+# intervals of survival curves are for noise and sampling together.
 LEVEL = 0.95
 """The share of answers whose interval contains the answer without noise."""
 
 Number = int | float
+_POINTS = 20  # of a distribution by default
+_CURVES = Survival | CumulativeHazard | RestrictedMean
 
 
 @dataclass(frozen=True)
@@ -79,6 +105,10 @@ class _Span:
     value: Fraction
     high: Fraction
 
+    def whole(self) -> _Span:
+        """Round a number that is an integer without noise; its interval loses no integer."""
+        return _Span(*map(Fraction, (math.ceil(self.low), round(self.value), math.floor(self.high))))
+
     def scaled(self, step: Fraction) -> _Span:
         return _Span(self.low * step, self.value * step, self.high * step)
 
@@ -100,13 +130,16 @@ class Reading:
             _Span(Fraction(x - half, f), Fraction(x, f), Fraction(x + half, f)) for x in self.values[release]
         ]
 
+    def count(self, column: str) -> Measure:
+        return count_of(column, self.compiled.complete)
+
     def value(self, measure: Measure) -> Fraction:
         return self.spans(measure, 1.0 - LEVEL)[0].value
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
     """Return the estimate of one aggregate for one group; for a histogram, one estimate per bin."""
-    # Counts are unbiased and add up. So they may be negative and, under replace-one, multiples of 1/2.
+    # Counts are unbiased and add up. So they may be negative.
     match item:
         case Mean(column):
             return _mean(column, reading)
@@ -119,9 +152,20 @@ def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ..
             return Estimate(value, low, high)
         case Quantile():
             return _quantile(item, reading)
-    (measure,) = measures_of(item, reading.compiled.policy)
+        case Survival():
+            return tuple(starmap(Estimate, survival.survival(_counts(item, reading), LEVEL)))
+        case CumulativeHazard():
+            return tuple(starmap(Estimate, survival.cumulative_hazard(_counts(item, reading), LEVEL)))
+        case Quantiles(_, qs):
+            return tuple(starmap(Estimate, _distribution(item, reading).quantiles(qs)))
+        case Cdf():
+            points = _points(item, reading.compiled.policy)
+            return tuple(starmap(Estimate, _distribution(item, reading).cdf(points)))
+        case RestrictedMean():
+            return Estimate(*survival.restricted_mean(_counts(item, reading), LEVEL))
+    (measure,) = measures_of(item, reading.compiled.policy, reading.compiled.complete)
     step = Fraction(measure.grid.step if isinstance(measure, Total) else 1)
-    spans = [span.scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
+    spans = [span.whole().scaled(step) for span in reading.spans(measure, 1.0 - LEVEL)]
     estimates = [Estimate(_plain(span.value), _plain(span.low), _plain(span.high)) for span in spans]
     # without the bins beyond a histogram's edges
     return tuple(estimates[1:-1]) if measure.binned else estimates[0]
@@ -136,6 +180,53 @@ def _quantile(item: Quantile, reading: Reading) -> Estimate:
     assert release.choice is not None
     (place,) = reading.values[release]
     return Estimate(release.choice.values[place], rank_error=release.choice.rank_error)
+
+
+def _counts(item: Aggregate, reading: Reading) -> survival.Counts:
+    (measure,) = measures_of(item, reading.compiled.policy)
+    assert isinstance(measure, Lifetimes)
+    release = reading.compiled.release(measure)
+    whole = reading.compiled.policy.columns[measure.time].kind == "integer"
+    cells = np.array(reading.values[release], dtype=np.float64)
+    return survival.Counts(cells, measure.edges, noise_variance(release.law, release.scale), whole)
+
+
+def _distribution(item: Aggregate, reading: Reading) -> Distribution:
+    (measure,) = measures_of(item, reading.compiled.policy)
+    assert isinstance(measure, Regular)
+    release = reading.compiled.release(measure)
+    variance = noise_variance(release.law, release.scale)
+    # the noise of very small scales is nearly always 0, and no moment describes it
+    kurtosis = 3.0 + min(1.0 / variance, 3.0) if release.law == "laplace" else 0.0
+    lows, highs = map(np.array, measure.ends(reading.compiled.policy))
+    counts = np.array(reading.values[release], dtype=np.float64)
+    candidates = np.array(measure.candidates)
+    return Distribution(counts, candidates, lows, highs, measure.run, variance, kurtosis, LEVEL)
+
+
+def _log_rank(compiled: Compiled, readings: Sequence[Reading]) -> tuple[float, float] | None:
+    """Return the test of two groups' survival; None if the answer has no two groups or no curves."""
+    curves = [item for item in compiled.query.aggregates if isinstance(item, Survival)]
+    if len(readings) != 2 or not curves:
+        return None
+    first, second = (_counts(curves[0], reading) for reading in readings)
+    return survival.log_rank(first, second)
+
+
+def _points(item: Aggregate, policy: Policy) -> tuple[float, ...]:
+    """Return the places at which an aggregate has a value, if it has several; for a histogram, none."""
+    if isinstance(item, _CURVES):
+        (measure,) = measures_of(item, policy)
+        assert isinstance(measure, Lifetimes)
+        return measure.edges[-1:] if isinstance(item, RestrictedMean) else measure.edges[1:]
+    if isinstance(item, Quantiles):
+        return item.qs
+    if isinstance(item, Cdf):
+        column = policy.columns[item.column]
+        low, high = Grid.of(item.column, column).lower, Grid.of(item.column, column).upper
+        regular = [low + (high - low) * place / _POINTS for place in range(1, _POINTS + 1)]
+        return tuple(map(float, item.points or column.edges or regular))
+    return ()
 
 
 # --- quotients -------------------------------------------------------------------------------------------
@@ -173,7 +264,7 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
     # The noise of the quotient depends on the mean. It is bounded for the ends of the possible range first,
     # then for the ends of the interval that the last round gave.
     low, high = map(Fraction, (total.grid.low - total.centre, total.grid.high - total.centre))
-    count = Present(total.column)
+    count = reading.count(total.column)
     rows, span = reading.value(count), _Span(low, Fraction(0), high)
     if rows <= 0:
         return span
@@ -210,7 +301,7 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
     # For a sample, it is multiplied by n / (n - 1). Squares are rounded to multiples of 2^shift, which
     # changes their mean by at most 2^shift / 2.
     risk, least = 1.0 - LEVEL, 2 if sample else 1
-    total, count = centred(column, reading.compiled.policy), Present(column)
+    total, count = centred(column, reading.compiled.policy), reading.count(column)
     squares = Squares(column, total.grid, total.centre)
     unit = Fraction(1 << squares.shift)
     top = Fraction(total.grid.high - total.grid.low, 2) ** 2
@@ -268,6 +359,8 @@ class Answer:
         rows: one row per group, in the policy's order of keys; sorted by key if a threshold finds the groups.
         mechanism: how the answer was computed from the data, one line per release.
         edges: for each aggregate, the bin edges if it is a histogram, else an empty tuple.
+        points: for each aggregate, the times, values or shares at which it has values if it is a curve or
+            several quantiles, else an empty tuple.
         charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon that one more release may cost now.
@@ -275,6 +368,9 @@ class Answer:
             nothing.
         threshold: the noisy number of units below which groups are left out; None if groups are declared.
         unit: the policy's word for a unit, such as ``patient``.
+        log_rank: chi-squared and the p-value of the log-rank test, if the answer has survival curves of two
+            groups; the test accounts for the noise.
+        sampled: whether there are intervals for noise and sampling together, which those of survival are.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -297,6 +393,9 @@ class Answer:
     repeated: bool
     threshold: int | None = None
     unit: str = "row"
+    points: tuple[tuple[float, ...], ...] = ()
+    log_rank: tuple[float, float] | None = None
+    sampled: bool = False
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
@@ -327,6 +426,7 @@ class Answer:
             "level": LEVEL,
             "rows": [row.to_data() for row in self.rows],
             "edges": [*map(list, self.edges)],
+            "points": [*map(list, self.points)],
         }
         data["remaining_epsilon"] = data.pop("remaining")
         del data["unit"]
@@ -338,21 +438,24 @@ class Answer:
 
     def cells(self) -> Iterator[tuple[str, ...]]:
         """Yield the printed table: the column names, then one row per group, or per group and bin."""
-        binned = [edges for edges in self.edges if edges]
-        yield (*self.by, *(("bin",) if binned else ()), *self.columns)
+        heads = (["bin"] if any(self.edges) else []) + (["at"] if any(self.points) else [])
+        yield (*self.by, *(("/".join(heads),) if heads else ()), *self.columns)
         for row in self.rows:
-            keys = tuple(map(str, row.keys))
-            if not binned:
-                yield (*keys, *(_cell(item) for item in row.values if isinstance(item, Estimate)))
-                continue
-            yield from self._binned(row, keys)
+            lines: dict[str, list[str]] = {}
+            for place, item in enumerate(row.values):
+                labels = self._labels(place)
+                for number, part in enumerate(_parts(item)):
+                    line = lines.setdefault(labels[number], [""] * len(self.columns))
+                    line[place] = _cell(part)
+            for label, cells in lines.items():
+                yield (*map(str, row.keys), *((label,) if heads else ()), *cells)
 
-    def _binned(self, row: AnswerRow, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for place, (item, edges) in enumerate(zip(row.values, self.edges, strict=True)):
-            for number, part in enumerate(_parts(item)):
-                cells = [""] * len(self.columns)
-                cells[place] = _cell(part)
-                yield (*keys, _bin(edges, number), *cells)
+    def _labels(self, place: int) -> list[str]:
+        """Return the labels of an aggregate's values: bins, points, or one empty text."""
+        if edges := self.edges[place]:
+            return [_bin(edges, number) for number in range(len(edges) - 1)]
+        points = self.points[place] if self.points else ()
+        return [_number(point) for point in points] or [""]
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on intervals, ranks and hidden groups, then one on cost and remaining budget."""
@@ -361,6 +464,17 @@ class Answer:
         lines = []
         if any(part.low is not None for part in parts):
             lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
+        if self.sampled:
+            lines.append(
+                "Those of survival, hazard and restricted mean contain the value of the population from "
+                "which the rows were drawn: they are for noise and sampling."
+            )
+        if self.log_rank is not None:
+            chi_squared, p = self.log_rank
+            lines.append(
+                f"Log-rank test of the two groups, with their noise: chi-squared {chi_squared:.4g}, "
+                f"p = {p:.3g}."
+            )
         if any(part.rank_error is not None for part in parts):
             lines.append(
                 f"Rank ± n: in {level} of all answers the value is at most n rows from the requested rank. "
@@ -405,14 +519,14 @@ def _number(value: float) -> str:
 def _cell(item: Estimate) -> str:
     if item.low is not None and item.high is not None:
         return f"{_number(item.value)} ({_number(item.low)} to {_number(item.high)})"
+    if item.low is not None:
+        return f"{_number(item.value)} ({_number(item.low)} or more)"
     if item.rank_error is not None:
         return f"{_number(item.value)} (rank ± {item.rank_error:,})"
     return _number(item.value)
 
 
 def _bin(edges: tuple[float, ...], number: int) -> str:
-    if not edges:
-        return ""
     closing = "]" if number == len(edges) - 2 else ")"
     return f"[{_number(edges[number])}, {_number(edges[number + 1])}{closing}"
 
@@ -422,17 +536,26 @@ def _bin(edges: tuple[float, ...], number: int) -> str:
 
 def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
     """Return the part of an answer that the ledger stores: all that depends on the data and the noise."""
-    query, rows = compiled.query, []
-    for place, keys in enumerate(noisy.groups):
-        reading = Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
-        rows.append(AnswerRow(keys, tuple(estimate(item, reading) for item in query.aggregates)))
+    query = compiled.query
+    readings = [
+        Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
+        for place in range(len(noisy.groups))
+    ]
+    rows = [
+        AnswerRow(keys, tuple(estimate(item, reading) for item in query.aggregates))
+        for keys, reading in zip(noisy.groups, readings, strict=True)
+    ]
+    test = _log_rank(compiled, readings)
     return {
         "by": list(query.by),
         "columns": list(query.output_names),
         "rows": [row.to_data() for row in rows],
         "level": LEVEL,
         "mechanism": list(describe(compiled)),
-        "edges": [list(getattr(item, "edges", ())) for item in query.aggregates],
+        "edges": [list(item.edges) if isinstance(item, Histogram) else [] for item in query.aggregates],
+        "points": [list(_points(item, compiled.policy)) for item in query.aggregates],
+        "log_rank": None if test is None else list(test),
+        "sampled": any(isinstance(item, _CURVES) for item in query.aggregates),
         "threshold": None if compiled.threshold is None else compiled.threshold.value,
     }
 
@@ -454,6 +577,9 @@ def read_content(
         rows=tuple(rows),
         mechanism=tuple(data["mechanism"]),
         edges=tuple(map(tuple, data["edges"])),
+        points=tuple(map(tuple, data.get("points", ()))),  # absent from answers of older versions
+        log_rank=tuple(test) if (test := data.get("log_rank")) else None,
+        sampled=data.get("sampled", False),
         charge=charge,
         epsilon=epsilon,
         delta=delta,
@@ -478,7 +604,7 @@ def foreseen(compiled: Compiled) -> tuple[str, ...]:
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
     for name, item in zip(compiled.query.output_names, compiled.query.aggregates, strict=True):
-        if isinstance(item, Mean | Variance | StandardDeviation):
+        if isinstance(item, Mean | Variance | StandardDeviation | Quantiles | Cdf | _CURVES):
             continue  # its interval shrinks with the number of rows
         forecast = estimate(item, reading)
         bins = " in each bin" if isinstance(forecast, tuple) else ""
@@ -636,8 +762,16 @@ class PrivateTable:
         self._sampler: Sampler = sampler(noise)
         self._engine = engine_of(data, self._policy)
         self._version = ledger.fingerprint(self._engine.content())
-        if ledger.verdict(dataset, self._version) is None:
+        verdict = ledger.verdict(dataset, self._version)
+        if verdict is None:
             raise PrivacyRefusal(_UNREGISTERED.format(dataset=dataset))
+        # Registration refuses missing cells, unless the policy says how to treat them or the curator accepts
+        # them. Both are public. The public number of records is that of the whole data set, not of a block.
+        self._complete = frozenset(
+            name
+            for name, column in self._policy.columns.items()
+            if block is None and column.missing == "refuse" and name not in verdict.missing
+        )
         ledger.register_content(dataset, self._version, block=block)
         self._engine.check(self._policy)
         self._engine.load()
@@ -712,6 +846,47 @@ class PrivateTable:
         query = parse(text, self._policy, table=self._dataset)
         return self.ask(query, attempt=attempt, by=by, **privacy)
 
+    @listing_privacy
+    def survival(
+        self,
+        time: str,
+        event: str,
+        *,
+        edges: Sequence[float] | None = None,
+        where: Predicate | None = None,
+        groups: Sequence[str] = (),
+        attempt: int = 1,
+        by: str = "",
+        **privacy: Unpack[Privacy],
+    ) -> Answer:
+        """Estimate survival, cumulative hazard and restricted mean from one noisy table of counts.
+
+        The answer has the columns ``survival``, ``hazard`` and ``restricted_mean``; each interval covers the
+        noise and the sampling of the rows. With two groups, ``log_rank`` tests whether they differ.
+
+        Args:
+            time: the column with the times, which are from 0 to a declared upper bound.
+            event: the column that is true (or 1) if the event happened at that time, and false (or 0) if the
+                row was only observed so long.
+            edges: the ends of the bins of time, from 0; by default those of the policy's bins, or 20 equal
+                bins. A time above the last edge counts as censored there.
+            where: the condition on the rows that count.
+            groups: the columns whose values make the groups.
+            attempt, by, privacy: as for :meth:`ask`, with the same errors.
+        """
+        shape = (time, event, None if edges is None else tuple(edges))
+        return self.ask(
+            Query(
+                (Survival(*shape), CumulativeHazard(*shape), RestrictedMean(*shape)),
+                where=where,
+                by=tuple(groups),
+                names=("survival", "hazard", "restricted_mean"),
+            ),
+            attempt=attempt,
+            by=by,
+            **privacy,
+        )
+
     def close(self) -> None:
         """Close the engine; the ledger stays open."""
         self._engine.close()
@@ -725,7 +900,7 @@ class PrivateTable:
     def _compiled(self, query: Query, privacy: Privacy) -> Compiled:
         if not isinstance(query, Query):
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
-        return compile_query(query, self._policy, **privacy)
+        return compile_query(query, self._policy, complete=self._complete, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
         """Return the key of a request in the history, and the request."""

@@ -67,6 +67,9 @@ def check_fields(item: Any, checks: Mapping[str, Callable[[str, Any], object]]) 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 """The comparisons."""
 
+_MOST_TIMES = (
+    200  # bins of a survival curve; with more, the noise of the events adds up to more than they show
+)
 _DEEPEST, _MOST_LEAVES = 64, 10_000  # limits of a predicate, far from any recursion limit
 
 
@@ -344,10 +347,97 @@ class Histogram(Aggregate):
     edges: tuple[int | float, ...]
 
 
+@dataclass(frozen=True)
+class Quantiles(Aggregate):
+    """Several quantiles of a column, from noisy counts of the whole distribution, which are charged once.
+
+    The default is a box plot: the median, the quartiles, and whiskers that leave 5 % on each side, as the
+    largest and the smallest value belong to one person each.
+
+    >>> Quantiles("age").qs
+    (0.05, 0.25, 0.5, 0.75, 0.95)
+    """
+
+    column: str
+    qs: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Cdf(Aggregate):
+    """The share of a column's values that are at most each of ``points``, from the same counts.
+
+    The points are public: those given here, the edges of the policy's bins, or 20 regular ones.
+
+    >>> Cdf("age", (18, 65)).points
+    (18, 65)
+    """
+
+    column: str
+    points: tuple[int | float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Survival(Aggregate):
+    """The share that has no event until each of ``edges``: a survival curve from bins of time.
+
+    A row has a ``time``, and an ``event``: true if the event happened at that time, false if the row was
+    only observed so long (censored). A time above the last edge counts as censored there. The edges are
+    public: those given here, which begin with 0; or those of the bins that the policy declares for the time;
+    or 20 equal bins up to its upper bound.
+
+    >>> Survival("months", "died", edges=(0, 6, 12, 24))
+    Survival(time='months', event='died', edges=(0, 6, 12, 24))
+    """
+
+    time: str
+    event: str
+    edges: tuple[int | float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class CumulativeHazard(Aggregate):
+    """The cumulative hazard at each of ``edges``, from the same counts as :class:`Survival`.
+
+    >>> CumulativeHazard("months", "died").edges is None
+    True
+    """
+
+    time: str
+    event: str
+    edges: tuple[int | float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class RestrictedMean(Aggregate):
+    """The mean time without an event, up to the last edge: the area below the curve of :class:`Survival`.
+
+    >>> RestrictedMean("months", "died").time
+    'months'
+    """
+
+    time: str
+    event: str
+    edges: tuple[int | float, ...] | None = None
+
+
 AGGREGATES: MappingProxyType[str, type[Any]] = MappingProxyType(
     {
         kind.__name__: kind
-        for kind in (Count, CountUnits, Sum, Mean, Variance, StandardDeviation, Quantile, Histogram)
+        for kind in (
+            Count,
+            CountUnits,
+            Sum,
+            Mean,
+            Variance,
+            StandardDeviation,
+            Quantile,
+            Histogram,
+            Quantiles,
+            Cdf,
+            Survival,
+            CumulativeHazard,
+            RestrictedMean,
+        )
     }
 )
 """All aggregates, by name."""
@@ -371,10 +461,14 @@ def _increasing(name: str, values: object) -> tuple[Value, ...]:
 
 _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
     "column": column_name,
+    "time": column_name,
+    "event": column_name,
     "sample": _boolean,
     "q": lambda name, q: check_real(name, q, low=0.0, high=1.0),
     "candidates": _increasing,
     "edges": _increasing,
+    "points": _increasing,
+    "qs": lambda name, qs: tuple(check_real(name, q, low=0.0, high=1.0) for q in _increasing(name, qs)),
 }
 
 
@@ -450,12 +544,16 @@ def _default_name(item: Aggregate) -> str:
             kind = {0.5: "median", 1.0: "max", 0.0: "min"}.get(q, f"quantile_{q:g}")
         case StandardDeviation():
             kind = "stddev"
+        case CumulativeHazard():
+            kind = "cumulative_hazard"
+        case RestrictedMean():
+            kind = "restricted_mean"
     column = column_of(item)
     return kind if column is None else f"{kind}_{column}"
 
 
 def column_of(item: Aggregate) -> str | None:
-    column: str | None = getattr(item, "column", None)
+    column: str | None = getattr(item, "column", getattr(item, "time", None))
     return column
 
 
@@ -567,3 +665,30 @@ def check_aggregate(item: Aggregate, policy: Policy) -> None:
         )
     if not column.is_number and not isinstance(item, Count):
         raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {column.kind!r}.")
+    if isinstance(item, Survival | CumulativeHazard | RestrictedMean):
+        _check_lifetimes(item, column, policy)
+
+
+def _check_lifetimes(
+    item: Survival | CumulativeHazard | RestrictedMean, time: Column, policy: Policy
+) -> None:
+    if time.low is None or time.low < 0:
+        raise InvalidInput(
+            f"times are from 0 to a declared upper bound, but the policy declares {item.time!r} from "
+            f"{time.low!r}. Declare lower = 0, and register the table again: that finds negative times."
+        )
+    event = declaration(item.event, policy)
+    zero_or_one = event.kind == "integer" and (
+        (event.low, event.high) == (0.0, 1.0) or set(event.values or ()) == {0, 1}
+    )
+    if event.kind != "boolean" and not zero_or_one:
+        raise InvalidInput(
+            f"an event is true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare it "
+            'as kind = "boolean", with the words of its cells (true = ["dead"], false = ["alive"]), or as '
+            'kind = "integer", lower = 0, upper = 1.'
+        )
+    if item.edges is not None and (item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1):
+        raise InvalidInput(
+            f"edges of times must begin with 0 and be at most {_MOST_TIMES + 1}; got {len(item.edges)} from "
+            f"{item.edges[0]}."
+        )

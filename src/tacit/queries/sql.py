@@ -20,9 +20,11 @@ from tacit.ledger.policy import Policy
 from tacit.queries.query import (
     Aggregate,
     And,
+    Cdf,
     Compare,
     Count,
     CountUnits,
+    CumulativeHazard,
     Histogram,
     In,
     IsNull,
@@ -31,9 +33,12 @@ from tacit.queries.query import (
     Or,
     Predicate,
     Quantile,
+    Quantiles,
     Query,
+    RestrictedMean,
     StandardDeviation,
     Sum,
+    Survival,
     Value,
     Variance,
     check_aggregate,
@@ -111,11 +116,14 @@ _ALLOWED = _ONCE.union(_PLAIN.split())
 
 _AGGREGATES = (
     "supported are count(*), count(column), sum, avg, var_samp, stddev, median, quantile(column, 0.9), max, "
-    "min and histogram(column, [0, 10, 20])"
+    "min, histogram(column, [0, 10, 20]), quantiles(column, [0.25, 0.5]), cdf(column), boxplot(column), "
+    "survival(time, event), cumulative_hazard(time, event) and "
+    "restricted_mean(time, event)"
 )
 _NAMES = (
     "count sum avg mean variance var_samp var_pop stddev stddev_samp stddev_pop median quantile "
-    "quantile_cont percentile_cont max min histogram"
+    "quantile_cont percentile_cont max min histogram quantiles cdf boxplot survival "
+    "cumulative_hazard restricted_mean"
 )
 _CONDITIONS = (
     "a condition compares a column with a literal (=, <>, <, <=, >, >=), or tests it with IN (...), BETWEEN "
@@ -529,6 +537,13 @@ _OF_ONE_COLUMN: dict[type, Callable[[str], Aggregate]] = {
 }
 
 
+_OF_TIMES = {
+    "survival": Survival,
+    "cumulative_hazard": CumulativeHazard,
+    "restricted_mean": RestrictedMean,
+}
+
+
 def read_aggregate(reader: Reader, node: Node) -> Aggregate:
     """Return the aggregate of a node; refuse any other node with the list of supported aggregates."""
     if (aggregate := _OF_ONE_COLUMN.get(type(node))) is not None:
@@ -549,22 +564,54 @@ def read_aggregate(reader: Reader, node: Node) -> Aggregate:
                 raise reader.refusal(node, "WITHIN GROUP belongs to a quantile of one column", remedy)
             (ordered,) = reader.child(order, "expressions")
             return _quantile(reader, reader.child(ordered, "this"), reader.child(node.this, "this"))
-        case exp.Anonymous() if str(node.this).lower() == "mean" and len(node.expressions) == 1:
-            reader.only(node, "this", "expressions")
-            return Mean(_numbers(reader, node.expressions[0]))
-        case exp.Anonymous() if str(node.this).lower() == "histogram":
-            reader.only(node, "this", "expressions")
-            column, *edges = node.expressions or [None]
-            if len(edges) != 1 or not isinstance(edges[0], exp.Array):
-                remedy = "write histogram(age, [0, 20, 40, 60])"
-                raise reader.refusal(node, "a histogram needs its edges", remedy)
-            numbers = [reader.number(edge) for edge in reader.child(edges[0], "expressions")]
-            with reader.at(edges[0], "these are no edges of bins"):
-                return Histogram(_numbers(reader, column), tuple(numbers))
         case exp.Anonymous():
-            near = nearest(str(node.this).lower(), _NAMES.split(), "there is no such function.", cutoff=0.6)
-            raise reader.refusal(node, f"there is no aggregate {node.this!r}", f"{near} {_AGGREGATES}")
+            return _named(reader, node)
     raise reader.misplaced(node, "is no supported aggregate", _AGGREGATES)
+
+
+def _named(reader: Reader, node: Node) -> Aggregate:
+    """Return the aggregate of a function that SQL does not have."""
+    name = str(node.this).lower()
+    reader.only(node, "this", "expressions")
+    match name, node.expressions:
+        case "mean", [column]:
+            return Mean(_numbers(reader, column))
+        case "histogram", [column, exp.Array() as ends]:
+            numbers = _list(reader, ends)
+            with reader.at(ends, "these are no edges of bins"):
+                return Histogram(_numbers(reader, column), numbers)
+        case "quantiles", [column, exp.Array() as shares]:
+            qs = _list(reader, shares)
+            with reader.at(shares, "these are no shares"):
+                return Quantiles(_numbers(reader, column), qs)
+        case "boxplot", [column]:
+            return Quantiles(_numbers(reader, column))
+        case "cdf", [column]:
+            return Cdf(_numbers(reader, column))
+        case "cdf", [column, exp.Array() as places]:
+            points = _list(reader, places)
+            with reader.at(places, "these are no points"):
+                return Cdf(_numbers(reader, column), points)
+        case "histogram", _:
+            remedy = "write histogram(age, [0, 20, 40, 60])"
+            raise reader.refusal(node, "a histogram needs its edges", remedy)
+        case name, [time, exp.Column() as event, *rest] if name in _OF_TIMES and len(rest) < 2:
+            edges = _list(reader, rest[0]) if rest and isinstance(rest[0], exp.Array) else None
+            if (edges is None) == (not rest):
+                with reader.at(node, "these are no times and events"):
+                    return _OF_TIMES[name](_numbers(reader, time), reader.column(event), edges)
+    if name in _OF_TIMES:
+        remedy = f"write {name}(time, event) or {name}(time, event, [0, 6, 12]); rows have no weights"
+        raise reader.refusal(node, "it takes a time, an event, and edges of bins", remedy)
+    if name in ("quantiles", "cdf", "boxplot"):
+        remedy = "write quantiles(age, [0.25, 0.5, 0.75]), cdf(age), cdf(age, [18, 65]) or boxplot(age)"
+        raise reader.refusal(node, "it takes a column and a list of numbers", remedy)
+    near = nearest(name, _NAMES.split(), "there is no such function.", cutoff=0.6)
+    raise reader.refusal(node, f"there is no aggregate {node.this!r}", f"{near} {_AGGREGATES}")
+
+
+def _list(reader: Reader, node: Node) -> tuple[int | float, ...]:
+    return tuple(reader.number(item) for item in reader.child(node, "expressions"))
 
 
 def _numbers(reader: Reader, node: Node) -> str:

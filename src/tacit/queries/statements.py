@@ -14,6 +14,7 @@ from tacit.ledger.policy import Policy
 from tacit.queries.measures import (
     Bins,
     Grid,
+    Lifetimes,
     Measure,
     Present,
     Regular,
@@ -182,7 +183,19 @@ def _summand(measure: Total | Squares, k: Any) -> Any:
     return sql("CAST(((:k) * (:k) + :half) DIV :unit AS BIGINT)", k=from_centre, half=unit >> 1, unit=unit)
 
 
-def _bin_of(measure: Bins | Regular) -> Any:
+def _bin_of(measure: Bins | Regular | Lifetimes, policy: Policy) -> Any:
+    if isinstance(measure, Lifetimes):
+        event = typed(measure.event, policy)
+        return sql(
+            "CASE WHEN :time > :top OR (:time >= :top AND NOT :event) THEN :beyond WHEN :event THEN :bin + "
+            ":shift ELSE :bin END",
+            time=double(measure.time),
+            top=measure.edges[-1],
+            event=event > 0.5 if policy.columns[measure.event].is_number else event,
+            beyond=measure.bins - 1,
+            bin=exp.paren(_bin_of(measure.times, policy)),
+            shift=len(measure.edges) - 1,
+        )
     if isinstance(measure, Bins):
         return _bisected(double(measure.column), measure, 0, len(measure.edges))
     steps = _minus(_cell(measure.column, measure.grid), measure.grid.low - measure.stride // 2)
@@ -340,9 +353,10 @@ def _rows(
         k = _cell(column, grids[column]) if column in grids else 1
         cell = sql("CASE WHEN :test THEN :k ELSE NULL END", test=has_value(column, policy), k=k)
         columns.append(alias(cell, value))
-    if isinstance(measures[0], Bins | Regular):
-        columns.append(alias(_bin_of(measures[0]), keys[-1]))
-        tests.append(has_value(measures[0].column, policy))
+    if isinstance(binned := measures[0], Bins | Regular | Lifetimes):
+        columns.append(alias(_bin_of(binned, policy), keys[-1]))
+        needed = (binned.time, binned.event) if isinstance(binned, Lifetimes) else (binned.column,)
+        tests += [has_value(column, policy) for column in needed]
     if policy.unit_column is not None:
         tests += unit_tests(policy.unit_column)
     if query.where is not None:
@@ -354,7 +368,7 @@ def _total(measure: Measure, values: Mapping[str, str], policy: Policy) -> Any:
     match measure:
         case Units() if policy.unit_column is not None:
             return sql('CAST(COUNT(DISTINCT "unit") AS BIGINT)')
-        case Rows() | Units() | Bins() | Regular():
+        case Rows() | Units() | Bins() | Regular() | Lifetimes():
             return sql("CAST(COUNT(*) AS BIGINT)")
         case Present(column):
             return sql("CAST(COUNT(:value) AS BIGINT)", value=values[column])

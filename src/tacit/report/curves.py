@@ -1,0 +1,44 @@
+"""Pictures of answers to questions: curves of survival, hazard and shares, with their intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tacit.errors import InvalidInput
+from tacit.queries.private_table import Answer, Estimate
+from tacit.report.canvas import label_of, line_style, new_figure, save_figure
+
+
+def plot_curves(answer: Answer, path: Path) -> None:
+    """Draw each curve of an answer as a chart, with a line and a band of intervals for each group."""
+    curves = [place for place, points in enumerate(answer.points) if len(points) > 1]
+    if not curves:
+        raise InvalidInput(
+            f"only curves are drawn, and the answer has none: it has {', '.join(answer.columns)}. Ask for "
+            "survival(time, event), cumulative_hazard(time, event), cdf(column) or quantiles(column, [...])."
+        )
+    figure = new_figure(6.4, 3.4 * len(curves))
+    for number, place in enumerate(curves, start=1):
+        axes = figure.add_subplot(len(curves), 1, number)
+        name = answer.columns[place]
+        for group, row in enumerate(answer.rows):
+            parts = row.values[place]
+            assert isinstance(parts, tuple)
+            style = line_style(group)
+            label = label_of(", ".join(map(str, row.keys)))
+            at, known = list(answer.points[place]), list(parts)
+            if answer.sampled and "survival" in name:  # everybody is without an event at first
+                at, known = [0.0, *at], [Estimate(1.0, 1.0, 1.0), *known]
+            axes.plot(at, [part.value for part in known], label=label, marker=".", **style)
+            ends = [
+                (x, part.low, part.high) for x, part in zip(at, known, strict=True) if part.high is not None
+            ]
+            xs, lows, highs = zip(*ends, strict=True) if ends else ((), (), ())
+            axes.fill_between(xs, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+        axes.set(ylabel=label_of(name, 40), ylim=(0, None) if axes.dataLim.ymin >= 0 else None)
+        axes.grid(alpha=0.25)
+        if answer.by:
+            axes.legend(title=", ".join(answer.by))
+    cost = f"ε = {answer.epsilon:.6g}" + (f", δ = {answer.delta:.3g}" if answer.delta else "")
+    figure.suptitle(f"With noise at {cost}; bands are 95 % intervals", fontsize=11)
+    save_figure(figure, path)
