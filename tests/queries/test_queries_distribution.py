@@ -167,7 +167,7 @@ def test_hardly_any_rows_are_answered_too(size: int) -> None:
         assert isinstance(item, tuple)
         assert all(one.value <= other.value for one, other in itertools.pairwise(item))
     assert answer.to_json()
-    assert "Those of survival" not in answer.to_text()
+    assert "Intervals of survival" not in answer.to_text()
 
 
 @pytest.mark.parametrize(

@@ -462,13 +462,14 @@ class Answer:
         parts = [part for row in self.rows for item in row.values for part in _parts(item)]
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
-        if any(part.low is not None for part in parts):
-            lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
         if self.sampled:
             lines.append(
-                "Those of survival, hazard and restricted mean contain the value of the population from "
-                "which the rows were drawn: they are for noise and sampling."
+                f"Intervals of survival, hazard and restricted mean contain the value of the population from "
+                f"which the rows were drawn, and other intervals the answer without noise, in {level} of all "
+                "answers."
             )
+        elif any(part.low is not None for part in parts):
+            lines.append(f"Each interval contains the answer without noise in {level} of all answers.")
         if self.log_rank is not None:
             chi_squared, p = self.log_rank
             lines.append(
