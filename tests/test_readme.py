@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -31,7 +32,7 @@ from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
 from tacit.queries import PrivateTable
 from tacit.runs import prepare, read_config
 from tacit.sampling import ByDate, PoissonSampling
-from tacit.training import Augmentation, DatedRecords, StepTicket, UserRecords
+from tacit.training import Augmentation, DatedRecords, PrivateAggregation, StepTicket, UserRecords
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -273,6 +274,13 @@ def second_optimizer() -> None:
         second.step()
 
 
+def client_not_drawn() -> None:
+    weights = [np.zeros(D)]
+    federation = PrivateAggregation(plan(batch_size=N // 2), weights)
+    others = {*range(federation.plan.records)} - {*federation.begin()}
+    federation.finish({others.pop(): weights})
+
+
 def step_past() -> None:
     made = run()
     made.step(StepTicket(made.steps_done))
@@ -387,6 +395,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"optimizer\.optimizer",
     ),
     "several processes": (under_torchrun, r"ranks=tacit\.training\.ProcessRanks"),
+    "the update of a client": (client_not_drawn, "Ask only the clients that begin returns"),
     "LBFGS": (lambda: session(optimizer=torch.optim.LBFGS), "first-order optimizer"),
     "messages and other": (
         lambda: run(

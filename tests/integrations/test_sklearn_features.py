@@ -325,7 +325,12 @@ def test_what_is_wrong_is_said_without_a_record(what: str) -> None:
 
 @pytest.mark.parametrize(
     ("X", "words"),
-    [("a text", "must be a list"), (3, "must be a list"), ([], "no records"), (TEXTS[:9], "inconsistent")],
+    [
+        ("a text", "a table is summed where it is"),
+        (3, "must be a list"),
+        ([], "no records"),
+        (TEXTS[:9], "inconsistent"),
+    ],
 )
 def test_records_that_are_none_are_refused(X: Any, words: str) -> None:
     with pytest.raises(TacitError, match=words):

@@ -108,7 +108,7 @@ class LinearHazard(InPhases):
 
     >>> model = LinearHazard(3, 20)
     >>> model(torch.ones(2, 3)).shape, sum(p.numel() for p in model.parameters())
-    (torch.Size([2, 20]), 63)
+    (torch.Size([2, 20]), 44)
     """
 
     phase_of = MappingProxyType({"layer": 1, "about_ends": 0})

@@ -228,7 +228,7 @@ def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tu
         sqrt(N^2 / s^2 + N^2 / v^2) <= 1 / noise_multiplier,  with  2 t^2 >= s^2.
 
     >>> noise_of_sums(2.0, 1 << 30, 0.5)
-    (3037000500, 2147483649, 3037000500)
+    (3037000501, 2147483649, 3037000499)
     """
     noise = Fraction(noise_multiplier)
     s = math.ceil(noise * bound / Fraction(math.sqrt(1 - cross_share))) + 1

@@ -104,6 +104,7 @@ def evaluate_survival(
     log-likelihood.  The Brier score is integrated over the inner edges of the bins, and compared with the
     Kaplan-Meier curve of the same records.  NaN scores mean that no test record has an event.
 
+    >>> import torch
     >>> targets = torch.tensor([[1.0, 1.0], [3.0, 1.0], [3.0, 0.0]])
     >>> model = nn.Linear(1, 2)
     >>> evaluation = evaluate_survival(model, torch.zeros(3, 1), targets, time_edges=(0.0, 2.0, 4.0))
