@@ -13,6 +13,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from tacit.errors import InvalidInput, PrivacyWarning, TacitError
+from tacit.integrations import sklearn_fit
 from tacit.integrations.sklearn import PrivateSurvival
 from tacit.training.survival import concordance
 
@@ -74,7 +75,8 @@ def test_a_network_and_columns_of_a_frame_learn_too() -> None:
         assert other.epsilon_ <= 5.0
 
 
-def test_it_is_an_estimator_of_scikit_learn() -> None:
+def test_it_is_an_estimator_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sklearn_fit, "_total", sklearn_fit._Fits())  # which warns once in a process
     assert clone(model).get_params()["time_bins"] == 10
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict(X) == model.predict(X)).all()

@@ -121,6 +121,8 @@ def test_a_duckdb_database_is_read_as_it_was_at_the_start(tmp_path: Path) -> Non
         DuckDBDatabase(tmp_path / "none.duckdb", "visits")
     with pytest.raises(InvalidInput, match="has no table"):  # a view of a file outside
         DuckDBDatabase(path, "beyond")
+    with contextlib.closing(DuckDBDatabase(path, "visits", schema="a b")):
+        DuckDBDatabase(path, "visits", schema="a b").close()  # a cell of a notebook, run again
 
 
 def a_folder(tmp_path: Path, *parts: list[Row]) -> Path:

@@ -57,10 +57,12 @@ def test_gaussian_has_closed_forms() -> None:
 
 
 def test_one_number_for_the_curve() -> None:
-    assert gaussian_sheet(0.5).in_one_number().startswith("In one number: 2.001-GDP, with a regret of 0.00")
-    assert "overstates" in risk_sheet(dp_sgd(0.82), delta=1e-5, unit="person").in_one_number()
+    assert "noise is 0.5 times the share of one person (mu-GDP with mu = 2.001, regret 0.00" in (
+        gaussian_sheet(0.5).in_one_number()
+    )
+    assert "clearly less" in risk_sheet(dp_sgd(0.82), delta=1e-5, unit="person").in_one_number()
     weak = risk_sheet(account(Gaussian(0.05), adjacency="add-remove"), delta=1e-5, unit="person")
-    assert "no mu" in weak.in_one_number()
+    assert "No single Gaussian" in weak.in_one_number()
     assert weak.to_data()["gaussian_dp"]["mu"] is None
 
 

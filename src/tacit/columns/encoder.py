@@ -517,7 +517,8 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
     for name in names:
         if name not in columns:
             raise InvalidInput(
-                f"target must be one of the declared columns ({', '.join(columns)}); got {name!r}."
+                f"target must be one of the declared columns ({', '.join(columns)}); got {name!r}. So must "
+                "time and event."
             )
         if columns[name].buckets is not None:
             raise InvalidInput(

@@ -420,6 +420,8 @@ class PrivateSurvival(PrivateEstimator):
     def score(self, X: Records, y: ArrayLike) -> float:
         """Return the exact concordance on ``X`` and ``y``.  It is not private: do not publish it."""
         times, events = times_and_events(y, -np.inf)
+        if not len(times):
+            raise InvalidInput("there are no records to score.")
         last = self.time_edges_[-1]
         return concordance(times.clip(max=last), events & (times <= last), self.predict(X).round(9))
 

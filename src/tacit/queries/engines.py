@@ -580,6 +580,8 @@ _LOCK = (
     "SET enable_progress_bar = false",  # a progress bar would reveal the size of the data
     "SET lock_configuration = true",
 )
+_IS_LOCKED = """SELECT current_setting('lock_configuration') AND NOT current_setting('enable_external_access')
+    AND current_setting('disabled_optimizers') = 'statistics_propagation'"""
 _PIECE = 1 << 20
 
 
@@ -774,14 +776,16 @@ class DuckDBDatabase(_Database):
         super().__init__([schema, table])
         try:
             self._connection = duckdb.connect(os.fspath(path), read_only=True)
+            # A process has one instance of a database, whose settings an earlier engine may have locked.
+            (locked,) = self._connection.execute(_IS_LOCKED).fetchone()
+            for setting in () if locked else _LOCK:
+                self._connection.execute(setting)
         except duckdb.Error:
             raise InvalidInput(
                 f"{str(path)!r} cannot be opened as a DuckDB database to read. Check the path, and close "
                 "programs that write to it."
             ) from None
         try:
-            for setting in _LOCK:
-                self._connection.execute(setting)
             self._connection.execute("BEGIN")
             self._columns = self._connection.execute(f"DESCRIBE {self._table_name}").fetchall()
         except duckdb.Error:

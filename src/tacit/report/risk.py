@@ -111,12 +111,15 @@ class RiskSheet:
         ]
 
     def in_one_number(self) -> str:
-        """Write mu and its regret, both rounded up."""
-        if math.isinf(self.gaussian.mu):
-            return "In one number: no mu of Gaussian DP up to 12 bounds the run."
-        mu, regret = round_up(self.gaussian.mu, 4), round_up(self.gaussian.regret, 2)
-        fit = "describes the run well" if self.gaussian.regret < _WELL else "overstates what attacks can do"
-        return f"In one number: {mu}-GDP, with a regret of {regret}, so that it {fit}."
+        """Say how much noise one Gaussian release would need that reveals as much, with mu and its regret."""
+        mu, regret = self.gaussian.mu, self.gaussian.regret
+        if math.isinf(mu):
+            return "No single Gaussian release with mu up to 12 reveals as much."
+        less = " Attacks can do clearly less than that." if regret > _WELL else ""
+        return (
+            f"It reveals at most as much as one release whose Gaussian noise is {1 / mu:.3g} times the share "
+            f"of one {self.unit} (mu-GDP with mu = {round_up(mu, 4)}, regret {round_up(regret, 2)}).{less}"
+        )
 
     def to_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""

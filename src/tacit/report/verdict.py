@@ -272,6 +272,10 @@ def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
                 f"{evaluation.survival.constant_brier:.4f}"
             )
         good = f"Test {figures}."
+    survival = evaluation.survival
+    if survival is not None and survival.brier > survival.constant_brier:
+        sentence = f"USELESS: one Kaplan-Meier curve for everybody has a smaller error: {figures}."
+        return _with_advice(True, sentence, _advice(evaluation, settings))
     if gain >= least:
         return Verdict(False, good)
     amount = "hardly" if gain > 0 else "no"

@@ -238,8 +238,8 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
     if names:
         raise PrivacyRefusal(
             f"the test records belong to the ledger's data set {names[0]!r}: their exact scores would be "
-            "released without a charge. Set [privacy] test_noise for one noisy score as a part of the "
-            "budget, or test on other records."
+            "released without a charge. Test on other records; or, except for survival models, set "
+            "[privacy] test_noise for one noisy score as a part of the budget."
         )
 
 

@@ -149,6 +149,12 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
             f"released without a charge, and a noisy score has no guarantee under {plan.adjacency}. Set "
             f'adjacency = "add-remove" and [privacy] test_noise, {another}.'
         )
+    if config.data.time is not None:
+        raise PrivacyRefusal(
+            "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
+            "released without a charge, and a survival model has no noisy score. Test on people of another "
+            "data set, by [data] test_table."
+        )
     raise PrivacyRefusal(
         "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
         f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} (records, as a standard "

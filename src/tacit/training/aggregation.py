@@ -203,6 +203,11 @@ class PrivateAggregation(Generic[Arrays]):
         step, plan = self._done, self._plan
         if self._drawn is None:
             raise PrivacyRefusal("no round has begun. Call begin, and ask the clients that it returns.")
+        if not isinstance(updates, Mapping):
+            raise InvalidInput(
+                f"finish takes updates by the number of the client, {{client: arrays}}; got "
+                f"{type(updates).__name__}. The round stays open."
+            )
         of_clients = {number: self._update_of(number, update) for number, update in updates.items()}
         scale = 1.0 / plan.expected_batch_size
         std = scale * plan.gradient_noise_multiplier * plan.clipping.sensitivity(self._thresholds)
