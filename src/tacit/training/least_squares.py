@@ -23,6 +23,7 @@ from tacit.plan import Plan
 from tacit.training.audit_slots import AuditSlots
 from tacit.training.charges import StepCharges
 from tacit.training.progress import Falling
+from tacit.training.ranks import Alone
 from tacit.training.records import Data
 from tacit.training.session import PrivateSession
 from tacit.training.users import UserRecords
@@ -145,7 +146,7 @@ class TableSession:
       integer is post-processing.
     """
 
-    private, stopped, route = True, None, "exact integers"
+    private, stopped, route, ranks = True, None, "exact integers", Alone()
 
     def __init__(
         self,
