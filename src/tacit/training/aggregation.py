@@ -99,7 +99,7 @@ class PrivateAggregation(Generic[Arrays]):
         self._kinds = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         self._groups = plan.clipping.groups([*arrays])
         self._thresholds = plan.clipping.initial_thresholds([*arrays])
-        self._payment = Payment(charges, None, lambda: None, Alone())
+        self._payment = Payment(charges, None, lambda: [lambda: None], Alone())
         self._generator = key_of_run(generator, plan, None, charges)
         self._done = 0
         self._drawn: frozenset[int] | None = None  # the clients of the open round
