@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_sql_dialects import SERVER
 
 import tacit
 from tacit.cli.app import run
@@ -124,6 +125,26 @@ def test_a_run_is_the_fit_of_the_estimator(
     own, fitted = json.loads(Path("runs/run/statement.json").read_text()), model.statement_.data
     for part in ("guarantee", "mechanism", "event", "data", "model"):
         assert own[part] == fitted[part]
+
+
+def test_postgresql_trains_the_same_model(visits: pd.DataFrame, same_noise: None) -> None:
+    if SERVER.missing():
+        pytest.skip(SERVER.missing())
+    import psycopg
+
+    assert train(RUN) == 0
+    with SERVER.running("fsync=off") as server:
+        with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA clinic")
+            connection.execute("CREATE TABLE clinic.visits (age float8, ward text, cost float8)")
+            with connection.cursor().copy("COPY clinic.visits FROM STDIN") as copy:
+                for row in visits[["age", "ward", "cost"]].itertuples(index=False):
+                    copy.write_row(row)
+        text = RUN.replace("clinic.duckdb", server.url).replace('"visits"', '"clinic.visits"')
+        assert train(text, "--out", "there") == 0
+    here, there = (tacit.load(name).model.get_parameter("linear.weight") for name in ("runs/run", "there"))
+    assert torch.equal(here, there)
+    assert "a table in PostgreSQL" in Path("there/statement.txt").read_text()
 
 
 def test_a_classifier_is_tested_in_memory(visits: pd.DataFrame, same_noise: None) -> None:
