@@ -189,6 +189,8 @@ def test_other_commands_say_that_no_rows_are_read(
     assert train(RUN) == 0
     assert run([command, "runs/run"]) == 2
     assert run(["check", "run.toml"]) == 2
+    assert run(["plan", "run.toml"]) == 2
+    assert "there are no batches and steps to choose" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(InvalidInput, match=r"which reads no rows\. In Python, fit PrivateRegressor"):
         prepare("run.toml", out="other")
 
