@@ -107,8 +107,8 @@ def _check_run(path: Path, as_json: bool) -> int:
     from tacit.runs.declarations import doubts
 
     config = read_config(path)
-    if config.data.table is None:
-        raise InvalidInput(f"{path} trains on no table, so it declares no columns to check.")
+    if config.data.source != "table":
+        raise InvalidInput(f"{path} trains on no table in a file, so there are no columns to check.")
     with messages.status("reading the table"):
         findings = doubts(config)
     if as_json:

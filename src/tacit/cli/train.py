@@ -103,6 +103,8 @@ def command(
         again = words(context, out=checked.folder, resume=True)
         asks = can_ask(no_input=no_input, as_json=as_json)
         ranks = join(checked.config.run.device, checked.config.data.own_records)
+        if checked.config.data.database is not None:
+            return _train_in_database(checked, ranks, as_json=as_json)
         return _train(checked, ranks, again, config.stem, asks=asks, as_json=as_json)
 
 
@@ -148,6 +150,37 @@ def _train(
         show_outcome(outcome)
         _show_balance(run, "Afterwards")
     return 0 if run.session.stopped is None else 1
+
+
+def _train_in_database(checked: CheckedRun, ranks: Ranks | None, *, as_json: bool) -> int:
+    """Train on a table that stays in its database, and return the exit code."""
+    from tacit.report.evaluation import evaluation_text
+    from tacit.runs.database import train_in_database  # imports torch
+
+    if ranks is not None:
+        raise InvalidInput("[data] database is summed by one process. Start `tacit train` without torchrun.")
+    with messages.status("the database sums the table"):
+        statement, figures, files = train_in_database(checked)
+    if as_json:
+        folder = str(checked.folder)
+        print_json(
+            {
+                "folder": folder,
+                "finished": True,
+                "files": [str(checked.folder / name) for name in files],
+                "evaluation": figures,
+                "statement": statement.data,
+            }
+        )
+        return 0
+    if figures:
+        console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
+        show_line(evaluation_text(figures))
+    show_line(statement.to_text())
+    show_line(f"In {checked.folder}:\n  {', '.join(files)}")
+    use = shlex.join(["tacit", "predict", str(checked.folder), "DATA", "--out", "predictions.csv"])
+    show_line(f"To use it:\n  {use}")
+    return 0
 
 
 def _status(run: Run) -> DatasetStatus | None:

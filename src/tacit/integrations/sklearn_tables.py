@@ -21,11 +21,9 @@ from tacit.integrations.sklearn_fit import (
     note_of_fit,
 )
 from tacit.integrations.sklearn_records import is_additive
-from tacit.ledger import Policy, PureBudget
-from tacit.models.additive import Moments, simplex_codes
 from tacit.noise.generator import Generator
 from tacit.report.statement import make_statement
-from tacit.training.least_squares import TableSession
+from tacit.training.least_squares import table_session
 
 
 def is_table(X: object) -> bool:
@@ -41,54 +39,26 @@ def fit_table(
 
     ``given`` are further arguments, which no database applies.
     """
-    from tacit.queries.engines import engine_of  # imports sqlglot
-    from tacit.queries.moments import TableMoments
-
     _check(settings, y, owners, given)
     columns = parse_columns(settings.columns)
     everything = {**columns, str(y): target}
     owner = None if owners is None else str(owners)
-    # an engine takes from a policy what the columns are; it answers no question under this one
-    policy = Policy(
-        unit=settings.unit,
-        adjacency="add-remove",
-        budget=PureBudget(1.0),
-        columns=everything,
-        unit_column=owner,
-    )
-    encoder = Encoder(everything, str(y))
-    classes = len(encoder.classes)
-    codes = simplex_codes(classes).tolist() if classes else None
     plan, generator = make_plan(settings, 0, 1.0), Generator.from_os()
-    engine = engine_of(X, policy)
-    try:
-        table = TableMoments(engine, policy, encoder, normalise=bool(classes), codes=codes)
-        moments = Moments(table.inputs, table.outputs, normalise=table.normalise, classes=bool(classes))
-        with charged(settings, plan, generator, owned_by=owner) as charges:
-            session: Any = TableSession(table, plan, moments, charges=charges)
-            model = session.solve()
-            statement = make_statement(
-                session,
-                data_source=f"a table in {engine.product}, as {table.inputs} features by declared columns",
-                model=f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters",
-                notes=(_SUMMED, note_of_fit(settings.ledger, plan)),
-                owned_by=owner,
-            )
-    finally:
-        if engine is not X:
-            engine.close()
+    with (
+        charged(settings, plan, generator, owned_by=owner) as charges,
+        table_session(X, plan, columns=everything, target=str(y), owner=owner, charges=charges) as table,
+    ):
+        session: Any = table
+        model = table.solve()
+        about = table.stated(model)
+        notes = (*about.pop("notes"), note_of_fit(settings.ledger, plan))
+        statement = make_statement(session, notes=notes, owned_by=owner, **about)
     settings.additive_, settings.encoder_ = False, Encoder(columns)
     names = settings.encoder_.inputs_of
     settings.feature_names_in_ = np.array(names, dtype=object)
     settings.n_features_in_ = len(names)
     settings.model_, settings.plan_ = model, plan
     settings.statement_, settings.epsilon_ = statement, statement.epsilon
-
-
-_SUMMED = (
-    "the rows were encoded, and their products of integers summed, by the program that holds the table; the "
-    "sums and their noise are exact"
-)
 
 
 def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequence[str]) -> None:

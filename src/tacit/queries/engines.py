@@ -809,7 +809,9 @@ def database_at(source: str, table: str | None) -> Engine | None:
     if not of_postgres and not source.endswith(".duckdb"):
         return None
     if table is None:
-        raise InvalidInput("a database has many tables. Name one with --table.")
+        raise InvalidInput(
+            "a database has many tables. Name one with --table, or in a run file by [data] table."
+        )
     schema, _, name = table.rpartition(".")
     if of_postgres:
         return PostgresEngine(source, name, schema=schema or "public")

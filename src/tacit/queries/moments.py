@@ -111,6 +111,10 @@ class TableMoments:
         """The lengths to which x and y of norm 1 are scaled, so that no rounding takes them beyond R."""
         return _radius(self.inputs + 1), _radius(self.outputs)
 
+    def describe(self) -> str:
+        """Return the program that holds the table, and the number of features, for a statement."""
+        return f"a table in {self.engine.product}, as {self.inputs} features by declared columns"
+
     def check(self) -> None:
         """Refuse a table that the encoder would refuse, or whose bounds clip every value of a column.
 

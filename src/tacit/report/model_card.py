@@ -74,8 +74,8 @@ def model_card(statement: Mapping[str, Any], facts: CardFacts, figures: Mapping[
         promise=promise(statement) if statement["private"] else [],
         stated=[(_title_of(key), text) for key, text in facts.statements.items() if key in STATEMENTS],
         missing=[_title_of(key) for key in _FOR_REGULATORS if key not in facts.statements],
-        score=score_line(figures),
-        table=evaluation_text(figures),
+        score=score_line(figures) if figures else "",
+        table=evaluation_text(figures) if figures else "",
     )
     _check_by_hub(card, front)
     return card

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import unquote
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -33,6 +35,7 @@ from tacit.recipes import (
 )
 from tacit.report.checklist import check_card
 from tacit.runs.sections import (
+    LEAST_SQUARES,
     LINEAR,
     AuditSection,
     CanariesSection,
@@ -46,6 +49,61 @@ from tacit.runs.sections import (
     Section,
     TrainingSection,
 )
+
+# The settings of a run on a database, by section, and those of its one release of all records.
+_OF_DATABASE: dict[str, tuple[str, ...]] = {
+    "data": ("database", "table", "test_table", "target", "user"),
+    "model": ("name",),
+    "privacy": ("epsilon", "noise_multiplier", "delta", "unit", "adjacency", "records", "allow_large_delta"),
+    "run": ("out",),
+    "ledger": ("url", "dataset", "block", "by", "one_record_per_unit"),
+}
+_ONE_RELEASE: dict[str, dict[str, Any]] = {
+    "optimizer": {"learning_rate": 1.0},
+    "training": {"batch_size": "full", "steps": 1},
+    "privacy": {"sampling": "full", "report_loss": False},
+}
+_PASSWORD = re.compile(r"://[^@]*:[^@]*@|password\s*=", re.IGNORECASE)
+
+
+def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a run file whose data are a table in a database, and fill in the settings of its one release."""
+    data, columns = _section(run_file, "data"), _section(run_file, "columns")
+    if ("database" in data) != (_section(run_file, "model").get("name") == LEAST_SQUARES):
+        raise InvalidInput(
+            f'[data] database, a table that stays where it is, and [model] name = "{LEAST_SQUARES}" go '
+            "together: set both, or neither."
+        )
+    if "database" not in data:
+        return dict(run_file)
+    for key in ("target", "user"):
+        if not isinstance(data.get(key, ""), str):
+            raise InvalidInput(f"[data] {key} = {data[key]!r} must be one column of the database. Name one.")
+    for place, address in (
+        ("[data] database", data["database"]),
+        ("[ledger] url", _section(run_file, "ledger").get("url")),
+    ):
+        if _PASSWORD.search(unquote(str(address))):
+            raise InvalidInput(
+                f"{place} holds a password, and the folder of the model gets a copy of the run file. Leave "
+                "it out, and give it to PostgreSQL in ~/.pgpass or in the variable PGPASSWORD."
+            )
+    for name, model in Config.model_fields.items():
+        section = _section(run_file, name)
+        settings = section if name == "table" else getattr(model.annotation, "model_fields", ())
+        for key in [key for key in section if key in settings and key not in _OF_DATABASE.get(name, ())]:
+            raise InvalidInput(
+                f"[{name}] {key} is not for [data] database: the database reads the values and sums them "
+                f"once, over all rows, and the linear model follows from the sums. Leave {key} out."
+            )
+    for name in columns:
+        if "*" in name or name == data.get("user"):
+            raise InvalidInput(
+                f'[columns."{name}"] is not an input or the target: the columns of a database are declared '
+                "one by one, without that of people. Remove it."
+            )
+    filled = {name: _section(run_file, name) | settings for name, settings in _ONE_RELEASE.items()}
+    return {**run_file, **filled}
 
 
 def with_each_column(run_file: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,7 +577,7 @@ def read_text(path: Path | str) -> str:
 def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
     refuse_blanks(text, origin)
     try:
-        data = with_recipe(with_each_column(tomllib.loads(text)), tune)
+        data = with_recipe(with_each_column(of_database(tomllib.loads(text))), tune)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:
@@ -527,7 +585,7 @@ def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
     except ValidationError as problem:
         complaints = dict.fromkeys(_complaint(item) for item in problem.errors())
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
-    if config.data.table is None and (config.columns or config.table):
+    if config.data.source not in ("table", "database") and (config.columns or config.table):
         raise InvalidInput(
             f"{origin}: [columns] and [table] need [data] table: they describe a table. Name it, or leave "
             "them out."

@@ -437,7 +437,10 @@ def compare_texts(folder: Path, statement: Mapping[str, Any]) -> tuple[list[str]
     if (folder / "README.md").is_file():
         try:
             config = read_config(folder / "config.toml")
-            figures = read_json(folder / DATA, "evaluation", "the whole folder of the run")
+            untested = config.data.database is not None and config.data.test_table is None
+            figures = (
+                {} if untested else read_json(folder / DATA, "evaluation", "the whole folder of the run")
+            )
             facts = replace(_facts(folder, config), statements=config.card)
             due["README.md"] = model_card(statement, facts, figures)
         except TacitError as problem:

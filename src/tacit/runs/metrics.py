@@ -293,8 +293,10 @@ def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
 
 
 def _settings(config: Config, plan: Plan) -> dict[str, str]:
-    settings = {
-        "epsilon": round_up(plan.epsilon, 3),
+    settings = {"epsilon": round_up(plan.epsilon, 3)}
+    if config.data.database is not None:  # its one release has no settings
+        return settings
+    settings |= {
         "steps": f"{plan.steps:,}",
         "learning_rate": f"{config.optimizer.learning_rate:g}",
     }

@@ -26,14 +26,14 @@ from tacit.datasets.text import PADDING
 from tacit.errors import InvalidInput, PrivacyRefusal, TacitError, reason_of
 from tacit.files import write_atomically
 from tacit.losses import classification, masked, multilabel, preference
-from tacit.models.additive import Calibrated, InPhases, StandardLinear, standard_loss
+from tacit.models.additive import Calibrated, InPhases, LeastSquaresHead, StandardLinear, standard_loss
 from tacit.models.survival import LinearHazard, survival_loss
 from tacit.report.model_card import CardFacts
 from tacit.report.statement import Statement
 from tacit.runs.checks import importing_from_here
 from tacit.runs.config import Config
 from tacit.runs.kinds.source import check_class_weights, check_loss
-from tacit.runs.sections import LINEAR, ModelSection
+from tacit.runs.sections import LEAST_SQUARES, LINEAR, ModelSection
 from tacit.training.evaluation import Evaluation, evaluate, evaluation_mode
 from tacit.training.survival import evaluate_survival
 
@@ -352,6 +352,9 @@ def build_model(
     task: str = "",
 ) -> nn.Module:
     """Build the model of a section for a task, by name, with weights from torch's own generator."""
+    if section.name == LEAST_SQUARES:
+        zeros = torch.zeros(outputs, math.prod(input_shape) + 1)
+        return LeastSquaresHead(zeros, normalise=task == "classes", constant=1.0)
     linear = {"numbers": StandardLinear, "survival": LinearHazard}.get(task)
     if linear is not None and section.name in LINEAR:
         return linear(math.prod(input_shape), outputs)

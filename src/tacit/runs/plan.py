@@ -45,6 +45,11 @@ def make_plan(config: Config) -> Plan:
 
 
 def check_comparable(name: str, config: Config) -> None:
+    if config.data.database is not None:
+        raise InvalidInput(
+            f"{name}: [data] database cannot be compared: its one release sums all rows, so there are no "
+            "batches and steps to choose. The statement of the run says what it costs."
+        )
     if config.data.draw == "rows":
         raise InvalidInput(
             f'{name}: [data] draw = "rows" cannot be compared: its price is that of all rows of a person. '

@@ -23,7 +23,7 @@ except ImportError:
 _Count = Annotated[int, Field(ge=1)]
 _Rate = Annotated[float, Field(allow_inf_nan=False, gt=0, le=1e30)]
 _Finite = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e30)]  # torch takes a float32
-_SOURCES = ("name", "table", "images", "text", "jsonl", "parquet")
+_SOURCES = ("name", "table", "images", "text", "jsonl", "parquet", "database")
 _WITH_MOMENTUM = ("sgd", "rmsprop")
 
 DATA_SETS = (
@@ -83,12 +83,16 @@ class DataSection(Section):
     stands for the number of the process, from 0.  A row, and all rows of a person, must be in one of these
     tables only.  ``[privacy] records`` is then a public bound for all tables together.
 
+    ``database`` is a table that stays where it is: the address of PostgreSQL without a password, or a file of
+    DuckDB, each with the name of a ``table``; or a folder of Parquet files.
+
     Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
     are relative to the current folder.
     """
 
     name: str | None = None
     folder: str | None = None
+    database: str | None = None
     table: str | None = None
     test_table: str | None = None
     target: str | list[str] | None = None
@@ -131,13 +135,15 @@ class DataSection(Section):
     def source(self) -> str:
         """The key that names the data.
 
-        With a table or documents, ``text`` is the name of a field, not of the data.
+        With a table or documents, ``text`` is the name of a field, not of the data; so is ``table`` in a
+        database.
         """
         return self._source_keys()[0]
 
     def _source_keys(self) -> list[str]:
         keys = [name for name in _SOURCES if getattr(self, name) is not None]
-        return [name for name in keys if name != "text"] if self.has_fields else keys
+        others = [self.has_fields and "text", self.database is not None and "table"]
+        return [name for name in keys if name not in others]
 
     @property
     def predicted(self) -> str | list[str] | None:
@@ -149,7 +155,7 @@ class DataSection(Section):
     @property
     def has_fields(self) -> bool:
         """Whether a record has columns or fields."""
-        return self.table is not None or self.corpus is not None
+        return (self.database or self.table or self.corpus) is not None
 
     @model_validator(mode="before")
     @classmethod
@@ -455,6 +461,8 @@ _OF_PRETRAINED = ("tune", "architecture", "image_size")
 
 LINEAR = ("linear", "additive")
 """Linear models of a table, without and with bins for numbers."""
+LEAST_SQUARES = "least-squares"
+"""The linear model of a table in its database."""
 NETWORKS: dict[str, tuple[str, ...]] = {
     "linear": (),
     "additive": (),
@@ -536,6 +544,8 @@ class ModelSection(Section):
                 "[model] architecture needs [model] encoder: it names the network of a file of weights. "
                 "The folder of a model names it in config.json. Leave architecture out."
             )
+        if self.name == LEAST_SQUARES:
+            return self
         if self.name is not None:
             allowed = NETWORKS[check_in("[model] name", self.name, tuple(NETWORKS))]
             if unknown := [name for name in settings if name not in allowed]:

@@ -267,14 +267,14 @@ class Run:
         names = (*_OUTPUTS, PAGE, *PICTURES, MODEL)
         for path in (resume_state(self.folder), *(self.folder / name for name in names)):
             remove_leftovers(path)
-        _write(self.folder / "config.toml", self.config_text)
+        write(self.folder / "config.toml", self.config_text)
         self.result.begin(self.folder, resumed=self.resumed)
 
     def _write_declarations(self) -> None:
         """Write the curator's report on whether the declared columns fit the first rows of the table."""
         if self.config.data.table is not None and Path(self.config.data.table).is_file():
             report = about_declarations(self.config, len(self.data.train.inputs), self.data.owners)
-            _write(declarations_file(self.folder), report)
+            write(declarations_file(self.folder), report)
 
     def _metric_writers(self, stack: ExitStack) -> Iterator[Watcher]:
         """Yield the writers of metrics, with the metrics so far already written.
@@ -311,8 +311,8 @@ class Run:
             **about,
         )
         model_files = self.result.save(model, statement, self.folder)
-        _write(self.folder / "statement.txt", statement.to_text())
-        _write(self.folder / "statement.json", statement.to_json())
+        write(self.folder / "statement.txt", statement.to_text())
+        write(self.folder / "statement.json", statement.to_json())
         for tracker in watchers:
             if isinstance(tracker, Tracker):
                 tracker.keep(self.folder / "statement.json")
@@ -334,7 +334,7 @@ class Run:
         warn_if_public_is_better(figures)
         facts = replace(self.result.card_facts(statement), statements=self.config.card)
         card = model_card(statement.data, facts, figures)
-        _write(self.folder / "README.md", card)
+        write(self.folder / "README.md", card)
         files, remarks = [*model_files, *_OUTPUTS], []
         if self.config.audit.slots and session.stopped is not None:
             remarks.append("the coins of the audit slots stay secret, because the plan has steps left.")
@@ -488,5 +488,5 @@ def _left_behind(folder: Path, charges: StepCharges | None, *, resume: bool) -> 
     )
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))

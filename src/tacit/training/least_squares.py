@@ -6,7 +6,8 @@ All promises of a session hold: the step is accounted for, charged, clipped and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, Literal, Protocol, final
 
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from tacit.clipping.rules import FlatClipping
+from tacit.columns import Column, Encoder
 from tacit.errors import InvalidInput
 from tacit.events import Gaussian, Repeat
-from tacit.models.additive import MARGIN, LeastSquaresHead, Moments
+from tacit.ledger import Policy, PureBudget
+from tacit.models.additive import MARGIN, LeastSquaresHead, Moments, simplex_codes
 from tacit.noise.discrete import Bits, rounded_gaussian
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
@@ -116,6 +119,9 @@ class SummedTable(Protocol):
     def radii(self) -> tuple[float, float]:
         """The lengths to which x and y of norm 1 are scaled."""
 
+    def describe(self) -> str:
+        """Return the program that holds the table, and the number of features, for a statement."""
+
     def check(self) -> None:
         """Refuse a table that cannot be encoded; nothing is charged yet."""
 
@@ -174,6 +180,14 @@ class TableSession:
         """The source of the noise, for the statement."""
         return "random bits of the operating system; normal numbers, rounded to integers exactly"
 
+    def stated(self, model: LeastSquaresHead) -> dict[str, Any]:
+        """Return arguments of :func:`tacit.report.make_statement` about the table and its model."""
+        return {
+            "data_source": self._table.describe(),
+            "model": f"LeastSquaresHead, {sum(p.numel() for p in model.parameters()):,} parameters",
+            "notes": (_SUMMED,),
+        }
+
     def solve(self, *, ridge: float = 1.0) -> LeastSquaresHead:
         """Take the step: charge the ledger, sum the table, add the noise.  Then solve for the model."""
         self._table.check()
@@ -217,6 +231,50 @@ class TableSession:
         with torch.no_grad():
             model.gram.weight.copy_(whole)
             model.cross.weight.copy_(product * math.sqrt(share) / (of_x * MARGIN * of_y) / records)
+
+
+_SUMMED = (
+    "the rows were encoded, and their products of integers summed, by the program that holds the table; the "
+    "sums and their noise are exact"
+)
+
+
+@contextmanager
+def table_session(
+    source: object,
+    plan: Plan,
+    *,
+    columns: Mapping[str, Column],
+    target: str,
+    owner: str | None = None,
+    charges: StepCharges | None = None,
+) -> Iterator[TableSession]:
+    """Open a table, an engine or the path of a file or folder, for the session that learns its ``target``.
+
+    ``owner`` is the column of people.  A path is closed at the end, and an engine stays open.
+    """
+    from tacit.queries.engines import engine_of  # imports sqlglot
+    from tacit.queries.moments import TableMoments
+
+    # an engine takes from a policy what the columns are; it answers no question under this one
+    policy = Policy(
+        unit=plan.unit,
+        adjacency="add-remove",
+        budget=PureBudget(1.0),
+        columns=columns,
+        unit_column=owner,
+    )
+    encoder = Encoder(columns, target)
+    classes = len(encoder.classes)
+    codes = simplex_codes(classes).tolist() if classes else None
+    engine = engine_of(source, policy)
+    try:
+        table = TableMoments(engine, policy, encoder, normalise=bool(classes), codes=codes)
+        moments = Moments(table.inputs, table.outputs, normalise=table.normalise, classes=bool(classes))
+        yield TableSession(table, plan, moments, charges=charges)
+    finally:
+        if engine is not source:
+            engine.close()
 
 
 def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tuple[int, int, int]:

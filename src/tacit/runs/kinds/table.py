@@ -48,14 +48,15 @@ class Table(Kind):
     """Rows of a table, encoded by declared columns; for predictions, target columns may be missing."""
 
     kind: ClassVar[str] = "table"
-    sources: ClassVar[tuple[str, ...]] = ("table",)
+    sources: ClassVar[tuple[str, ...]] = ("table", "database")
     example: ClassVar[str] = "new.csv"
     encoder: Encoder
 
     @classmethod
     def check(cls, config: Config) -> None:
         section = config.data
-        check_path("table", section.table, "table")
+        if section.database is None:
+            check_path("table", section.table, "table")
         check_path("test_table", section.test_table, "table")
         if section.predicted is None:
             raise InvalidInput(
@@ -97,6 +98,11 @@ class Table(Kind):
         from tacit.datasets import load_table
 
         section = config.data
+        if section.database is not None:
+            raise InvalidInput(
+                "[data] database is for `tacit train`, which reads no rows. In Python, fit PrivateRegressor "
+                'or PrivateClassifier with head="least-squares" on the table.'
+            )
         text = None
         if section.text is not None:
             from tacit.runs.public_model import text_column  # imports transformers
