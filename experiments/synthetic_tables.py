@@ -68,11 +68,11 @@ def adult() -> Study:
             codes[name] = np.digitize(frame[name], _BINS[name])
             sizes[name] = len(_BINS[name]) + 1
         else:
-            places = {value: place for place, value in enumerate(column.values)}
+            places = {value: place for place, value in enumerate(column.values or ())}
             codes[name] = frame[name].map(places).fillna(len(places)).astype(int)
             sizes[name] = len(places) + 1  # the last stands for all other values
     sizes["income"] = 2
-    labels = (frame["income"] == ">50K").to_numpy(dtype=np.int64)
+    labels = np.asarray(frame["income"] == ">50K", dtype=np.int64)
     columns = {name: column for name, column in _SCHEMA.items() if name != "income"}
     coded = pd.DataFrame(codes).rename(columns={"income": "label"}).assign(label=labels)
     sizes["label"] = sizes.pop("income")
@@ -104,7 +104,7 @@ def synthetic(study: Study, rows: NDArray[np.int64], epsilon: float, dpmm: Path)
     ledger.open_dataset("people", policy)
     status = ledger.status("people")
     rho = (status.cap[0] - status.spent[0]) / 1e12
-    facts = {"tool": "dpmm, MST", "unit": "person", "adjacency": "add-remove"}
+    facts: dict[str, Any] = {"tool": "dpmm, MST", "unit": "person", "adjacency": "add-remove"}
     ledger.claim("people", ZeroConcentratedDP(rho), release="synthetic", **facts)
     assert not ledger.price("people", ZeroConcentratedDP(0.001)).fits  # nothing is left
     ledger.close()
