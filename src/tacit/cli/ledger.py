@@ -18,6 +18,7 @@ from tacit.cli.terminal import AsJson, InDatabase, argument, console, messages, 
 from tacit.cli.verify import certificate_command
 from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
+from tacit.events import ApproximateDP, Event, Gaussian, Laplace, ZeroConcentratedDP
 from tacit.ledger import Anchor, Ledger
 from tacit.ledger.policy import budget_from_data, read_policy
 from tacit.ledger.records import Entry
@@ -262,6 +263,47 @@ def recover(
     return 0
 
 
+def claim(
+    ledger: _Where,
+    dataset: _Name,
+    release: Annotated[str, option("A name for the release: the same one is charged once.")],
+    tool: Annotated[str, option("The tool, its version and mechanism, which certificates show.")],
+    unit: Annotated[str, option("What the tool protects, such as patient; that of the policy.")],
+    adjacency: Annotated[str, option("Its neighbouring data sets; those of the policy.")],
+    epsilon: Annotated[float | None, option("The guarantee: epsilon, with --delta if it is not 0.")] = None,
+    rho: Annotated[float | None, option("Or: rho of zero-concentrated DP.")] = None,
+    gaussian: Annotated[float | None, option("Or: the noise multiplier of Gaussian noise.")] = None,
+    laplace: Annotated[float | None, option("Or: the noise multiplier of Laplace noise.")] = None,
+    delta: Annotated[
+        float | None, option("Delta of the guarantee; without --epsilon, the one to charge it at.")
+    ] = None,
+    by: Annotated[str, option("Who claims it; default: the system's user.")] = "",
+) -> int:
+    """Charge what another tool will release, on its word; run the tool only after this.
+
+    A noise multiplier is the scale of the noise divided by the norm of what one unit adds. Certificates say
+    that Tacit did not check a claim. A claim that does not fit is refused, and nothing is charged.
+
+    Exit codes: 0 charged, or charged before; 1 refused; 2 bad usage or input.
+
+    Example:  tacit ledger claim budget.db --dataset visits --release synthetic --tool "dpmm 0.1.9, MST"
+    --unit patient --adjacency add-remove --rho 0.05
+    """
+    makers = ((rho, ZeroConcentratedDP), (gaussian, Gaussian), (laplace, Laplace))
+    events: list[Event] = [maker(value) for value, maker in makers if value is not None]
+    if epsilon is not None:
+        events.append(ApproximateDP(epsilon, delta or 0.0))
+        delta = None
+    if len(events) != 1:
+        raise InvalidInput("a claim needs one of --epsilon, --rho, --gaussian and --laplace.")
+    book = Ledger.open(ledger)
+    book.claim(
+        dataset, events[0], release=release, tool=tool, unit=unit, adjacency=adjacency, delta=delta, by=by
+    )
+    say(f"Charged {release} as claimed. {spent_in_words(curator_view(book, [dataset])['datasets'][0])}")
+    return 0
+
+
 def raise_cap(
     ledger: _Where,
     dataset: _Name,
@@ -307,6 +349,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "history": history,
     "verify": verify,
     "recover": recover,
+    "claim": claim,
     "raise-cap": raise_cap,
     "certificate": certificate_command,
     "key": key,

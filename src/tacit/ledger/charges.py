@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 # A content belongs to the data set and the block under which it was first registered, and to all data sets
 # that this one is derived from, so that no content has two budgets.
 
+CLAIMED = "claimed"
+"""The first part of the keys of charges for what another tool released."""
+
 WHOLE = ""
 """The name under which ``spent`` has the charges to the data set as a whole."""
 

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 from tacit.errors import InvalidInput, check_real
-from tacit.events import Event, event_to_json
+from tacit.events import Adjacency, ApproximateDP, Event, Gaussian, Laplace, ZeroConcentratedDP, event_to_json
 from tacit.ledger.charges import (
+    CLAIMED,
     Verdict,
     burn,
     charge_of,
@@ -349,6 +350,78 @@ class Ledger:
                 return take(tx, claims, facts, lease=lease, token=token or secrets.token_hex(16))
             tx.append(claims[0].row, "refuse", facts | {"cost": claims[0].cost, "block": block})
         raise refusal
+
+    def claim(
+        self,
+        name: str,
+        event: Event,
+        *,
+        release: str,
+        tool: str,
+        unit: str,
+        adjacency: str,
+        delta: float | None = None,
+        by: str = "",
+    ) -> Charge:
+        """Charge what another tool releases, on its word; call it before the tool runs.
+
+        Certificates and status show the charge as claimed, as Tacit did not check the mechanism. It is always
+        charged to the whole data set. The same claim of the same release is charged once.
+
+        Args:
+            name, delta, by: as in :meth:`reserve`.
+            event: the tool's guarantee: an ``ApproximateDP``, ``ZeroConcentratedDP``, ``Gaussian`` or
+                ``Laplace``. The noise multiplier of the last two is the scale of the noise divided by the
+                norm of what one unit adds to the sum.
+            release: a name for the release.
+            tool: the tool, its version and the mechanism. The history shows it.
+            unit, adjacency: the unit and the neighbouring relation for which the tool's guarantee holds.
+
+        Returns:
+            The charge.
+
+        Raises:
+            Refused: if the claim does not fit; nothing is charged, and the history shows the refusal.
+            Conflict: if the unit or adjacency is not that of the policy, or if the release was claimed
+                with another guarantee.
+
+        >>> from tacit.ledger import Policy, PureBudget
+        >>> ledger = Ledger.create("sqlite://")
+        >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
+        >>> ledger.open_dataset("visits", policy)
+        >>> facts = {"tool": "PrivBayes", "unit": "patient", "adjacency": "add-remove"}
+        >>> charge = ledger.claim("visits", ApproximateDP(0.25), release="synthetic", **facts)
+        >>> charge.state, ledger.status("visits").remaining_epsilon
+        ('SETTLED', 0.75)
+        """
+        if not isinstance(event, ApproximateDP | Gaussian | Laplace | ZeroConcentratedDP):
+            raise InvalidInput(
+                f"a claim must be ApproximateDP, ZeroConcentratedDP, Gaussian or Laplace; got {event!r}. "
+                "State the (epsilon, delta) or the rho of the whole release."
+            )
+        for field, text in (("release", release), ("tool", tool)):
+            if not public_text(field, text).strip():
+                raise InvalidInput(f"{field} must not be empty: certificates show whose claim was charged.")
+        policy = self.policy(name)
+        relations = Adjacency.parse(adjacency).value, policy.relation.value
+        for field, stated, own in (("unit", unit, policy.unit), ("adjacency", *relations)):
+            if stated != own:
+                raise Conflict(
+                    f"the claim holds for the {field} {stated!r}, but the policy of {name!r} has {own!r}. "
+                    f"Nothing was charged. Claim a guarantee that the tool proves for {own!r}."
+                )
+        if not any(self.price(name, event, delta=delta).cost):
+            raise InvalidInput(f"{event!r} costs nothing: claim what the release costs.")
+        charge = self.reserve(
+            name,
+            event,
+            key=f"{CLAIMED}/{release}",
+            request={"tool": tool, "event": event_to_json(event), "delta": delta},
+            delta=delta,
+            by=by,
+            label=tool,
+        )
+        return charge if charge.token is None else self.settle(charge, {CLAIMED: tool})
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
         """Store the answer to a reserved request; it may be shown only after this method has returned.

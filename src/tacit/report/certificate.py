@@ -205,6 +205,7 @@ def _mechanisms(spendings: Sequence[Spending], run: str | None) -> list[dict[str
             "block": spent.block,
             "delta": spent.delta,
             "of_the_run": run is not None and spent.run == run,
+            **({"claimed": _without_claim(spent.label)} if spent.is_claim else {}),
         }
         key = json.dumps(kind, sort_keys=True)
         group = groups.setdefault(key, {**kind, "charges": 0, "first": spent.seq, "last": spent.seq})

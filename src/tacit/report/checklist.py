@@ -236,7 +236,7 @@ def checklist(facts: Facts) -> list[dict[str, str | None]]:
         further=mine[_SHOWN:],
         in_words=in_words,
         exact=_charges_with(groups, DiscreteLaplace, DiscreteGaussian),
-        floats=_charges_with(groups, Gaussian, Laplace),
+        floats=_charges_with([group for group in groups if "claimed" not in group], Gaussian, Laplace),
         selections=_charges_with(groups, PrivateSelection),
     )
     for key, (section, name, _) in STATEMENTS.items():
@@ -330,6 +330,8 @@ def headline(data: Mapping[str, Any]) -> str:
             f"promise would be {pair(claim['cap'])}, for one {policy['unit']} ({policy['adjacency']})."
         )
     of_run = "" if run is None else f" The run {run['id']!r} spent {pair(run['spent'])} of that."
+    if claimed := data["kinds"].get("claimed"):
+        of_run += f" Claims of other tools, which Tacit did not check: {claimed:,} of the charges."
     return (
         f"All releases through this ledger, past and future, stay within {pair(claim['cap'])} for one "
         f"{policy['unit']} ({policy['adjacency']}). Spent up to now: {pair(claim['spent'])}.{of_run}"

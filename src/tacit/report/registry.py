@@ -111,7 +111,8 @@ def _check(data: Mapping[str, Any], statements: Mapping[str, str]) -> None:
             f"{data['ledger']['test_keys']:,} of its charges can be subtracted, and there is no deployment "
             "to register. Begin a new ledger without the key."
         )
-    if keys := [key for key in _REQUIRED if key not in statements]:
+    required = (*_REQUIRED, "product_type") if data["kinds"].get("claimed") else _REQUIRED
+    if keys := [key for key in required if key not in statements]:
         missing = "; ".join(f"{key}, {STATEMENTS[key][2]}" for key in keys)
         raise InvalidInput(
             f"the registry requires these statements: {missing}. Add them to the file of --statements, or "

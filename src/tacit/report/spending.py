@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tacit.events import Adjacency
 from tacit.ledger import Anchor, Budget, DatasetStatus, Ledger, Policy, RenyiBudget
+from tacit.ledger.charges import CLAIMED
 from tacit.ledger.policy import OWNED_BY, Cost
 from tacit.ledger.records import Entry
 from tacit.report.canvas import BLUE, PALE, line_style, new_chart, to_svg
@@ -31,8 +32,9 @@ class Spending:
     """One charge, from the entries of a ledger; ``seq`` and ``time`` (in UTC) are those of its reservation.
 
     ``cost`` is in the units of the budget. ``block`` is None for all data, and no person is in two blocks.
-    ``dataset`` is the data set that was read: this one, or one derived from it. ``run`` is None for a query.
-    ``state`` is RESERVED, SETTLED or FORFEITED.
+    ``dataset`` is the data set that was read: this one, or one derived from it. ``run`` is None for a query
+    and a claim. ``is_claim`` says whether another tool made the release. ``state`` is RESERVED, SETTLED or
+    FORFEITED.
     """
 
     seq: int
@@ -45,11 +47,14 @@ class Spending:
     label: str
     dataset: str
     run: str | None
+    is_claim: bool
     state: str
 
     @property
     def kind(self) -> str:
-        """The kind of the release: "query", "training", or "training by people" (each with several rows)."""
+        """The kind: "query", "claimed", "training", or "training by people" (each with several rows)."""
+        if self.is_claim:
+            return CLAIMED
         if self.run is None:
             return "query"
         return "training by people" if OWNED_BY in self.label else "training"
@@ -162,6 +167,7 @@ def _reserved(entry: Entry) -> Spending:
         label=body["label"],
         dataset=dataset,
         run=rest.partition("/")[0] if is_run else None,
+        is_claim=kind == CLAIMED and bool(rest),
         state="RESERVED",
     )
 
@@ -217,6 +223,7 @@ def _spenders(spendings: Sequence[Spending], parts: Sequence[float]) -> list[dic
         person["charges"] += 1
         person["last"] = spent.time.isoformat()
         label = (spent.label or "query") if spent.run is None else f"run {spent.run}"
+        label = f"claimed: {label}" if spent.is_claim else label
         person["labels"][label] = person["labels"].get(label, 0.0) + part
     return sorted(people.values(), key=lambda person: -person["share"])
 
