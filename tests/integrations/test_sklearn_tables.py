@@ -135,6 +135,9 @@ def test_the_noise_is_on_each_sum(visits: pd.DataFrame, file: Path, monkeypatch:
     class Empty:
         bound, radii = 1 << 30, (1.0, 1.0)
 
+        def describe(self) -> str:
+            return "a table of zeros"
+
         def check(self) -> None: ...
         def content(self) -> list[bytes]:
             return []
