@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from run_files import run_file
 
-from tacit.errors import MissingExtra
+from tacit.errors import InvalidInput, MissingExtra
 from tacit.runs import Outcome, prepare
 from tacit.runs.config import parse_config
 from tacit.runs.metrics import MLflowWatcher, WandbWatcher, public_parameters
@@ -246,11 +246,18 @@ def test_without_the_package_it_is_said_before_anything_is_written(
 
 
 def test_no_path_ledger_or_user_is_a_parameter() -> None:
-    ledger = '[ledger]\nurl = "postgresql+psycopg://ada:secret@host/budget"\ndataset = "visits"\nby = "ada"\n'
+    ledger = '[ledger]\nurl = "postgresql+psycopg://ada@secret/budget"\ndataset = "visits"\nby = "ada"\n'
     said = public_parameters(parse_config(RUN.replace("[run]", ledger + "[run]"), "run.toml"))
     assert said["privacy.epsilon"] == 3.0
     assert said["training.batch_size"] == 50
     assert not any(word in f"{name}={value}" for name, value in said.items() for word in ("secret", "visits"))
+
+
+def test_a_password_is_refused_as_the_folder_keeps_the_run_file() -> None:
+    ledger = '[ledger]\nurl = "postgresql+psycopg://ada:secret@host/budget"\ndataset = "visits"\n'
+    with pytest.raises(InvalidInput, match=r"\[ledger\] url holds a password.*PGPASSWORD") as caught:
+        parse_config(RUN.replace("[run]", ledger + "[run]"), "run.toml")
+    assert "secret" not in str(caught.value)
 
 
 def test_tensorboard_gets_parameters_and_statement_too() -> None:

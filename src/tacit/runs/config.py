@@ -66,6 +66,16 @@ _ONE_RELEASE: dict[str, dict[str, Any]] = {
 _PASSWORD = re.compile(r"://[^@]*:[^@]*@|password\s*=", re.IGNORECASE)
 
 
+def refuse_passwords(run_file: Mapping[str, Any]) -> None:
+    """Refuse an address with a password, since the run's folder gets a copy of the run file."""
+    for section, key in (("data", "database"), ("ledger", "url")):
+        if _PASSWORD.search(unquote(str(_section(run_file, section).get(key)))):
+            raise InvalidInput(
+                f"[{section}] {key} holds a password, and the folder of the model gets a copy of the run "
+                "file. Leave it out, and give it to PostgreSQL in ~/.pgpass or in the variable PGPASSWORD."
+            )
+
+
 def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
     """Check a run file whose data are a table in a database, and fill in the settings of its one release."""
     data, columns = _section(run_file, "data"), _section(run_file, "columns")
@@ -79,15 +89,6 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("target", "user"):
         if not isinstance(data.get(key, ""), str):
             raise InvalidInput(f"[data] {key} = {data[key]!r} must be one column of the database. Name one.")
-    for place, address in (
-        ("[data] database", data["database"]),
-        ("[ledger] url", _section(run_file, "ledger").get("url")),
-    ):
-        if _PASSWORD.search(unquote(str(address))):
-            raise InvalidInput(
-                f"{place} holds a password, and the folder of the model gets a copy of the run file. Leave "
-                "it out, and give it to PostgreSQL in ~/.pgpass or in the variable PGPASSWORD."
-            )
     for name, model in Config.model_fields.items():
         section = _section(run_file, name)
         settings = section if name == "table" else getattr(model.annotation, "model_fields", ())
@@ -577,7 +578,9 @@ def read_text(path: Path | str) -> str:
 def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
     refuse_blanks(text, origin)
     try:
-        data = with_recipe(with_each_column(of_database(tomllib.loads(text))), tune)
+        run_file = tomllib.loads(text)
+        refuse_passwords(run_file)
+        data = with_recipe(with_each_column(of_database(run_file)), tune)
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{origin} is not valid TOML: {problem}.") from None
     try:
