@@ -143,21 +143,22 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     if config.data.test_fraction is None or plan.score_report is not None:
         return
     another = "or test on records of another data set, from a separate file"
-    if plan.adjacency is not Adjacency.ADD_REMOVE:
-        raise PrivacyRefusal(
-            "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
-            f"released without a charge, and a noisy score has no guarantee under {plan.adjacency}. Set "
-            f'adjacency = "add-remove" and [privacy] test_noise, {another}.'
-        )
+    exact = (
+        "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
+        "released without a charge"
+    )
     if config.data.time is not None:
         raise PrivacyRefusal(
-            "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
-            "released without a charge, and a survival model has no noisy score. Test on people of another "
-            "data set, by [data] test_table."
+            f"{exact}, and a survival model has no noisy score. Test on people of another data set, by "
+            "[data] test_table."
+        )
+    if plan.adjacency is not Adjacency.ADD_REMOVE:
+        raise PrivacyRefusal(
+            f"{exact}, and a noisy score has no guarantee under {plan.adjacency}. Set "
+            f'adjacency = "add-remove" and [privacy] test_noise, {another}.'
         )
     raise PrivacyRefusal(
-        "[data] test_fraction tests on records of the charged data set: exact scores of them would be "
-        f"released without a charge. Set [privacy] test_noise = {_advised(plan):g} (records, as a standard "
+        f"{exact}. Set [privacy] test_noise = {_advised(plan):g} (records, as a standard "
         "deviation) for one noisy score at the end; the noise of training, or epsilon, then grows by about "
         f"2 %; {another}."
     )

@@ -199,7 +199,7 @@ def _check_prompt(row: Prompt, where: str) -> None:
         )
     if messages is None and not isinstance(prompt, str):
         raise InvalidInput(f"{where} holds something else than a text. Write it as a text in quotes.")
-    texts = [one["content"] for one in messages or [{"content": prompt}]]
+    texts: list[Any] = [prompt] if messages is None else [one["content"] for one in messages]
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
         raise InvalidInput(f"{where} holds half of a surrogate pair, which is no character. Correct it.")
 
