@@ -170,7 +170,7 @@ docs: install  ## the documentation site, in build/site; warnings are errors
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --doctree-dir build/doctrees docs build/site
 	@echo "Open build/site/index.html"
 
-results:  ## draw docs/results.md and docs/couplings.md from the committed JSON
+results:  ## draw docs/results.md and docs/reference/couplings.md from the committed JSON
 	$(BIN)/python docs/build.py
 	$(BIN)/python docs/build_couplings.py
 
@@ -189,7 +189,7 @@ pages-test: playground/node_modules/.installed install  ## axe on each page that
 	OMP_NUM_THREADS=1 $(BIN)/python playground/write_pages.py
 	cd playground && npm run --silent test:browser reports
 
-playground-pictures: playground install  ## take the pictures of docs/playground.md anew
+playground-pictures: playground install  ## take the pictures of docs/explanation/playground.md anew
 	cd playground && node screenshots.mjs
 	$(BIN)/python playground/shrink_pictures.py
 

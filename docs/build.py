@@ -574,8 +574,8 @@ def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
         yield f"## {title}\n"
         yield (
-            f"{_origin(data)} [How it is made](noise.md). The law: p-values of tests on draws of many steps, "
-            "parameters and ranks, and what the same tests say of a planted bug.\n"
+            f"{_origin(data)} [How it is made](explanation/noise.md). The law: p-values of tests on draws "
+            "of many steps, parameters and ranks, and what the same tests say of a planted bug.\n"
         )
         tests, speed = data["tests"], data["speed"]
         engines = list(dict.fromkeys(row["engine"] for row in tests if row["planted"] is None))
@@ -613,8 +613,8 @@ def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
 def _ledger(data: dict[str, Any]) -> Iterator[str]:
     yield "## The ledger\n"
     yield (
-        f"{_origin(data)} [What it guarantees](ledger.md). {data['setting']['charges']} charges of Laplace "
-        "noise by one client, each reserved and settled: two commits that reach the disk, which takes turns "
+        f"{_origin(data)} [What it guarantees](how-to/ledger.md). {data['setting']['charges']} charges of "
+        "Laplace noise by one client, each reserved and settled: two commits that reach the disk, which takes turns "
         "with a plain write and sync. Milliseconds, median (quartiles).\n"
     )
     columns = list(dict.fromkeys((row["engine"], row["mode"]) for row in data["timings"]))

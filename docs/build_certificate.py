@@ -1,4 +1,4 @@
-"""Write docs/certificate.md and its chart from the code: ``python docs/build_certificate.py``.
+"""Write docs/how-to/certificate.md and its chart from the code: ``python docs/build_certificate.py``.
 
 With ``--check`` nothing is written, and the exit code is 1 if the page does not match the code.
 """
@@ -26,8 +26,8 @@ from tacit.report.certificate import Certificate, certificate_of, check_certific
 from tacit.report.checklist import SECTIONS, STATEMENTS
 from tacit.report.spending import curator_chart, dataset_view
 
-PAGE = Path(__file__).parent / "certificate.md"
-CHART = Path(__file__).parent / "budget.svg"
+PAGE = Path(__file__).parent / "how-to" / "certificate.md"
+CHART = Path(__file__).parent / "pictures" / "budget.svg"
 _LEDGER = "00000000-0000-4000-8000-000000000000"  # fixed: the example never changes
 _OPENED = datetime(2026, 10, 1, 8, 0, tzinfo=UTC)
 _DAYS = (0, 1, 6, 6, 9, 9, 13, 13, 20, 20, 27, 27, 34, 34, 41)  # days after the opening, for each entry
@@ -172,7 +172,7 @@ def _lines() -> Iterator[str]:
     yield _excerpt(made.data)
     yield "```\n"
     yield CURATOR
-    yield "![The budget of the example over time](budget.svg)\n"
+    yield "![The budget of the example over time](../pictures/budget.svg)\n"
     yield from _spent(view)
     yield "## The commands of `tacit ledger`\n"
     yield "| command | |"

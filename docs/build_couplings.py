@@ -1,4 +1,4 @@
-"""Write docs/couplings.md from benchmarks/results/coupling_table.json: ``make results``.
+"""Write docs/reference/couplings.md from benchmarks/results/coupling_table.json: ``make results``.
 
 With ``--check`` nothing is written, and the exit code is 1 if the page does not match the JSON.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "benchmarks" / "results" / "coupling_table.json"
-PAGE = ROOT / "docs" / "couplings.md"
+PAGE = ROOT / "docs" / "reference" / "couplings.md"
 
 INTRODUCTION = """\
 # Couplings

@@ -1,4 +1,4 @@
-"""Write docs/mechanisms.md: every accountant's epsilon of every mechanism, computed by the code.
+"""Write docs/reference/mechanisms.md: every accountant's epsilon of every mechanism, computed by the code.
 
 Without arguments it writes the page.  With ``--check`` nothing is written, and the exit code is 1 if the page
 does not match the code.
@@ -44,7 +44,7 @@ from tacit.events import (
     ZeroConcentratedDP,
 )
 
-PAGE = Path(__file__).parent / "mechanisms.md"
+PAGE = Path(__file__).parent / "reference" / "mechanisms.md"
 DELTA = 1e-5
 
 _DP_SGD = PoissonSampled(0.01, Gaussian(4.0))

@@ -96,7 +96,7 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
     "back_to_top_button": True,
 }
-html_sidebars = {"results": [], "glossary": [], "index": []}
+html_sidebars = {"results": [], "index": []}
 suppress_warnings = [
     "config.cache",  # the renderer of mathematics below is a function
     "myst-nb.lexer",  # of cells where their code is not run

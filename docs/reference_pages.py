@@ -40,7 +40,7 @@ ERRORS_HEAD = """\
 
 Every error that a user can cause derives from `tacit.TacitError`. Its message says what happened, why it is
 refused, and the fix. The command line prints the message and ends with the exit code of its class.
-[What is refused](../../refusals.md) has the refusals that people meet, each with its reason.
+[What is refused](../../how-to/refusals.md) has the refusals that people meet, each with its reason.
 
 | class | exit code | cause |
 |---|---|---|"""
@@ -226,7 +226,7 @@ def toml_page() -> str:
         (
             "[columns.NAME]",
             Column,
-            "What is publicly known of a column ([what a column may be](../../columns.md)).",
+            "What is publicly known of a column ([what a column may be](../../how-to/columns.md)).",
         ),
         ("[table]", Dialect, "How the file of a table is written."),
     ):
@@ -242,7 +242,7 @@ def toml_page() -> str:
         "## `[card]`",
         "",
         "What the model card says of its publisher"
-        " ([using a model](../../use-a-model.md#what-the-files-say)).",
+        " ([using a model](../../how-to/use-a-model.md#what-the-files-say)).",
         "",
     ]
     lines += ["## `notes`", "", "A list of sentences for the statement, before the first section.", ""]

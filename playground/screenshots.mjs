@@ -1,4 +1,4 @@
-// Takes the pictures of docs/playground.md from the built page: `make playground-pictures`.
+// Takes the pictures of docs/explanation/playground.md from the built page: `make playground-pictures`.
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/playground.md small: 200 colours are enough for them."""
+"""Makes the pictures of docs/explanation/playground.md small: 200 colours are enough for them."""
 
 from __future__ import annotations
 

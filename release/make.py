@@ -43,7 +43,7 @@ STATED = {
     "Dockerfile": rf'org\.opencontainers\.image\.version="({VERSION})"',
 }
 # Pages that may name a version, of which each has to be this one.
-NAMED = ("README.md", "docs/install.md")
+NAMED = ("README.md", "docs/how-to/install.md")
 KERNELS = "tacit/native/kernels.so"
 README_LINES = 200
 CROSS = {

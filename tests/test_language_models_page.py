@@ -13,7 +13,7 @@ import pytest
 
 from tacit.cli.app import run as tacit
 
-PAGE = Path(__file__).parent.parent / "docs" / "language-models.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "language-models.md"
 SMALLER = (
     ("n_embd=320, n_layer=4, n_head=5", "n_embd=8, n_layer=1, n_head=2"),
     ('sampling = "truncated-poisson"', 'sampling = "full"'),

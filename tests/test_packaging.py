@@ -204,7 +204,7 @@ def test_links_of_the_readme_work_where_there_are_no_files(sdist: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)", text)
     home = PROJECT["urls"]["Repository"]
     assert [link for link in links if not link.startswith("https://")] == []
-    assert f"{home}/blob/v{tacit.__version__}/docs/install.md" in links
+    assert f"{home}/blob/v{tacit.__version__}/docs/how-to/install.md" in links
     assert f"{home}/raw/v{tacit.__version__}/docs/pictures/playground-page.png" in links
     paths = [link.partition("#")[0].split("/", 7)[7] for link in links if f"/v{tacit.__version__}/" in link]
     assert all((ROOT / path).exists() for path in paths)

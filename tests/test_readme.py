@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(DOCS / name for name in ("pytorch-loop.md", "price-a-mechanism.md")),
+    *(DOCS / "how-to" / name for name in ("pytorch-loop.md", "price-a-mechanism.md")),
 ]
 LONGEST = 100  # lines of the README
 
@@ -98,7 +98,9 @@ def test_pages_have_the_programs_they_should() -> None:
 
 
 def test_the_engine_page_runs_and_prints_what_it_says() -> None:
-    (program,), (told,) = (blocks_of(ROOT / "docs" / "engine.md", kind) for kind in ("python", "text"))
+    (program,), (told,) = (
+        blocks_of(ROOT / "docs" / "explanation" / "engine.md", kind) for kind in ("python", "text")
+    )
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(program, "engine.md", "exec"), {})
     assert printed.getvalue() == told
@@ -109,7 +111,7 @@ def changed(lines: list[str], sign: str) -> list[str]:
 
 
 def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
-    before, after, _ = blocks_of(ROOT / "docs" / "pytorch-loop.md", "python")
+    before, after, _ = blocks_of(ROOT / "docs" / "how-to" / "pytorch-loop.md", "python")
     (diff,) = blocks_of(ROOT / "README.md", "diff")
     true = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     told = diff.splitlines()
@@ -140,7 +142,7 @@ def test_the_price_in_the_shell_is_told_and_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (console,) = blocks_of(DOCS / "price-a-mechanism.md", "console")
+    (console,) = blocks_of(DOCS / "how-to" / "price-a-mechanism.md", "console")
     program, *arguments = shlex.split(console.removeprefix("$ ").replace("\\\n", " "))
     assert program == "tacit"
     assert run_command(arguments) == 0
@@ -452,7 +454,7 @@ def test_what_the_table_says_is_refused_is_refused_with_a_way_out(
 
 
 def test_every_row_of_the_table_is_tried_and_without_the_mistake_nothing_is_refused() -> None:
-    told = [row[0] for row in table(DOCS / "refusals.md", "What is refused")]
+    told = [row[0] for row in table(DOCS / "how-to" / "refusals.md", "What is refused")]
     assert len(told) == len(REFUSED)
     for words in REFUSED:
         assert sum(row.startswith(words) for row in told) == 1
@@ -473,7 +475,9 @@ def test_the_readme_is_short_and_its_links_lead_to_pages() -> None:
 def test_extras_are_those_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     told = {
-        name for row in table(DOCS / "install.md", "Install") for name in re.findall(r"`([^`]+)`", row[0])
+        name
+        for row in table(DOCS / "how-to" / "install.md", "Install")
+        for name in re.findall(r"`([^`]+)`", row[0])
     }
     assert told == set(project["optional-dependencies"]) - {"dev", "docs", "bench", "bench-gpu", "release"}
 

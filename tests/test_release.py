@@ -28,8 +28,8 @@ FILES = {
     "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2030-01-02\n\n- New.\n\n## [1.0.0]\n",
     "release/recipe.yaml": 'context:\n  version: "1.2.3"\n',
     "Dockerfile": 'FROM x\nLABEL org.opencontainers.image.version="1.2.3"\n',
-    "README.md": "# Tacit\n\npip install tacit-dp==1.2.3, [more](docs/install.md#more)\n",
-    "docs/install.md": "tacit_dp-1.2.3-py3-none-any.whl\n",
+    "README.md": "# Tacit\n\npip install tacit-dp==1.2.3, [more](docs/how-to/install.md#more)\n",
+    "docs/how-to/install.md": "tacit_dp-1.2.3-py3-none-any.whl\n",
 }
 pytestmark = pytest.mark.skipif(not (ROOT / "release").exists(), reason="not a source tree")
 
@@ -87,9 +87,9 @@ PLANTED: dict[str, tuple[Callable[[Path], None], str]] = {
     "recipe": (changed("release/recipe.yaml", "1.2.3", "1.2.2"), "recipe.yaml says 1.2.2"),
     "container": (changed("Dockerfile", "1.2.3", "1.2.2"), "Dockerfile says 1.2.2"),
     "readme": (changed("README.md", "==1.2.3", "==1.2.2"), "README.md names 1.2.2"),
-    "page": (changed("docs/install.md", "1.2.3", "1.2.2"), "docs/install.md names 1.2.2"),
+    "page": (changed("docs/how-to/install.md", "1.2.3", "1.2.2"), "docs/how-to/install.md names 1.2.2"),
     "long": (changed("README.md", "# Tacit\n", "# Tacit\n" * 199), "has 201 lines; 200 are allowed"),
-    "link": (changed("README.md", "install.md", "instal.md"), "links to docs/instal.md, which is not there"),
+    "link": (changed("README.md", "install.md", "instal.md"), "links to docs/how-to/instal.md, which is not there"),
     "tag": (tagged, "a tag v1.2.3 already"),
     "not committed": (left_behind, "the checkout is not clean: notes.txt"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""docs/mechanisms.md: every cell is what the code gives today, a number or a refusal."""
+"""docs/reference/mechanisms.md: every cell is what the code gives today, a number or a refusal."""
 
 from __future__ import annotations
 

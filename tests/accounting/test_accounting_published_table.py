@@ -10,7 +10,7 @@ from priced import curve_of
 
 from tacit.events import Gaussian, PoissonSampled, Repeat
 
-PAGE = Path(__file__).parents[2] / "docs/price-a-mechanism.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/price-a-mechanism.md"
 _, _, TABLE = PAGE.read_text(encoding="utf-8").partition("## Published settings, priced again")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

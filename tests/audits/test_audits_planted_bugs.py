@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "attacks-and-audits.md"
+PAGE = ROOT / "docs" / "how-to" / "attacks-and-audits.md"
 FILES = [ROOT / "tests" / "audits" / f"test_audits_regression_{part}.py" for part in ("replay", "layers")]
 TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in FILES]
 PLANTED = ("planted_bug", "mixes_records")

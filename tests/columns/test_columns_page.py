@@ -12,7 +12,7 @@ from pathlib import Path
 from tacit.columns import Column, Dialect, Encoder
 from tacit.columns.column import KINDS, parse_columns
 
-PAGE = (Path(__file__).parents[2] / "docs" / "columns.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "columns.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:

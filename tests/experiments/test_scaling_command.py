@@ -15,7 +15,7 @@ from experiments.scaling.__main__ import main
 
 PROMISE = ("--unit", "sequence", "--adjacency", "add-remove", "--epsilon", "4", "--delta", "1e-8")
 ASK = ("--records", "1e7", "--flops", "1e20", *PROMISE)
-PAGE = Path(__file__).parents[2] / "docs" / "language-model-plan.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "language-model-plan.md"
 
 
 class Shell:

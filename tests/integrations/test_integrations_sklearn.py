@@ -53,7 +53,7 @@ def fixed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- scikit-learn's own checks ---------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scikit-learn.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "scikit-learn.md").read_text(encoding="utf-8")
 
 
 def expected_failures(estimator: object) -> dict[str, str]:

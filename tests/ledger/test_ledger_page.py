@@ -10,7 +10,7 @@ import pytest
 from tacit.events import Adjacency, Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat
 from tacit.ledger import RenyiBudget
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "ledger.md").read_text(encoding="utf-8")
 RUN, COUNTS = Repeat(PoissonSampled(0.01, Gaussian(1.0)), 1000), Repeat(Laplace(10.0), 50)
 WORKLOADS: dict[str, Event] = {
     "the run": RUN,

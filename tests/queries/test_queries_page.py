@@ -13,7 +13,7 @@ import pytest
 
 from tacit.cli.app import run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "queries.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -36,7 +36,7 @@ jsonschema: Any = pytest.importorskip("jsonschema")
 Data = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "regulators.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "regulators.md").read_text(encoding="utf-8")
 SCHEMA = read_schema("registry.schema.json")
 TOLD: dict[str, str] = tomllib.loads(re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)[0])
 REQUIRED = {

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def text_of(page: str) -> str:
-    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (path,) = (ROOT / "docs").rglob(page)
+    return path.read_text(encoding="utf-8")
 
 
 def blocks_of(page: str | Path, kind: str = "python") -> list[str]:

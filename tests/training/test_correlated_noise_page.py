@@ -1,4 +1,4 @@
-"""docs/correlated-noise.md runs, and its table is that of the committed results."""
+"""docs/explanation/correlated-noise.md runs, and its table is that of the committed results."""
 
 from __future__ import annotations
 

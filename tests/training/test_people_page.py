@@ -1,4 +1,4 @@
-"""docs/people.md runs; in ``make test-all`` also on the real text, on which drawing people is better."""
+"""The page on people runs; in ``make test-all`` also on the real text, on which drawing people is better."""
 
 from __future__ import annotations
 

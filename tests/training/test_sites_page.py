@@ -1,4 +1,4 @@
-"""docs/sites.md: its program runs, and its figures are those of the accountant."""
+"""docs/how-to/sites.md: its program runs, and its figures are those of the accountant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/records.md runs, prints what the page shows, and names all losses."""
+"""docs/how-to/records.md runs, prints what the page shows, and names all losses."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def test_an_older_fully_shard_is_refused() -> None:
     instead="test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit"
 )
 def test_the_page_is_a_program_for_two_processes(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sharded-models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sharded-models.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "train.py").write_text(code)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]

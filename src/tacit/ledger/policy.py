@@ -36,7 +36,7 @@ from tacit.serial import parse_json
 # Costs and totals are tuples of integers, with one slot for each quantity, such as epsilon or delta. So
 # neither rounding nor the order of additions can change them. One unit is 1e-12 of epsilon, rho or a Renyi
 # divergence, or 1e-18 of delta. Prices are rounded up, caps down. Budgets of Renyi divergences bound all
-# releases ever made, even if the questions were chosen adaptively; ``docs/ledger.md`` proves it.
+# releases ever made, even if the questions were chosen adaptively; ``docs/how-to/ledger.md`` proves it.
 
 Cost: TypeAlias = tuple[int, ...]
 Spent: TypeAlias = Mapping[str, Cost]
@@ -375,8 +375,8 @@ class RenyiBudget(Budget):
     Laplace and Gaussian noise, sampled or not, count in the same units. Each of the ``orders`` has an equal
     part of delta, and a separate cap, which the tight conversion gives for that part. A total is admitted
     while at least one order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021
-    (2008.11193). For several, the parts of delta add up, as ``docs/ledger.md`` proves. ``threshold_delta`` is
-    the part of ``delta`` for releases whose guarantee fails with a small probability, such as groups found by
+    (2008.11193). For several, the parts of delta add up, as ``docs/how-to/ledger.md`` proves.
+    ``threshold_delta`` is the part of ``delta`` for releases whose guarantee fails with a small probability, such as groups found by
     a threshold.
 
     Attributes:

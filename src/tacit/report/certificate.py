@@ -1,7 +1,8 @@
 """The certificate of a data set: the promise for all its releases, its signature, and its check.
 
 The certificate sums up the entries of the ledger, and adds the curator's statements. Every line has a grade,
-and a line without a value says NOT STATED. ``docs/certificate.md`` explains the certificate, and shows one.
+and a line without a value says NOT STATED. ``docs/how-to/certificate.md`` explains the certificate, and
+shows one.
 """
 
 from __future__ import annotations
@@ -343,7 +344,7 @@ _METHODS = {
         "sums of Rényi divergences over orders fixed at opening; one order has to stay under its cap",
         "Feldman and Zrnic 2021, 2008.11193, theorem 4.3, for every order, and a union over the orders, each "
         "with "
-        "its part of δ (proof in docs/ledger.md)",
+        "its part of δ (proof in docs/how-to/ledger.md)",
     ),
 }
 
