@@ -614,8 +614,8 @@ def _ledger(data: dict[str, Any]) -> Iterator[str]:
     yield "## The ledger\n"
     yield (
         f"{_origin(data)} [What it guarantees](how-to/ledger.md). {data['setting']['charges']} charges of "
-        "Laplace noise by one client, each reserved and settled: two commits that reach the disk, which takes turns "
-        "with a plain write and sync. Milliseconds, median (quartiles).\n"
+        "Laplace noise by one client, each reserved and settled: two commits that reach the disk, "
+        "which takes turns with a plain write and sync. Milliseconds, median (quartiles).\n"
     )
     columns = list(dict.fromkeys((row["engine"], row["mode"]) for row in data["timings"]))
     cells = {(row["task"], row["engine"], row["mode"]): row for row in data["timings"]}

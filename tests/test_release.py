@@ -89,7 +89,10 @@ PLANTED: dict[str, tuple[Callable[[Path], None], str]] = {
     "readme": (changed("README.md", "==1.2.3", "==1.2.2"), "README.md names 1.2.2"),
     "page": (changed("docs/how-to/install.md", "1.2.3", "1.2.2"), "docs/how-to/install.md names 1.2.2"),
     "long": (changed("README.md", "# Tacit\n", "# Tacit\n" * 199), "has 201 lines; 200 are allowed"),
-    "link": (changed("README.md", "install.md", "instal.md"), "links to docs/how-to/instal.md, which is not there"),
+    "link": (
+        changed("README.md", "install.md", "instal.md"),
+        "links to docs/how-to/instal.md, which is not there",
+    ),
     "tag": (tagged, "a tag v1.2.3 already"),
     "not committed": (left_behind, "the checkout is not clean: notes.txt"),
 }  # fmt: skip

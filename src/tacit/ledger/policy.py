@@ -376,8 +376,8 @@ class RenyiBudget(Budget):
     part of delta, and a separate cap, which the tight conversion gives for that part. A total is admitted
     while at least one order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021
     (2008.11193). For several, the parts of delta add up, as ``docs/how-to/ledger.md`` proves.
-    ``threshold_delta`` is the part of ``delta`` for releases whose guarantee fails with a small probability, such as groups found by
-    a threshold.
+    ``threshold_delta`` is the part of ``delta`` for releases whose guarantee fails with a small
+    probability, such as groups found by a threshold.
 
     Attributes:
         orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.

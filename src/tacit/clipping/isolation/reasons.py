@@ -116,8 +116,8 @@ def unsupported(reason: BaseException) -> UnsupportedModel:
     """Return the error of a model that vmap cannot run."""
     cause = str(reason) if isinstance(reason, NotCarried) else describe(reason)
     return UnsupportedModel(
-        f"torch.func.vmap cannot run this model on each record alone: {cause}. docs/explanation/engine-refusals.md "
-        f"lists what it supports. {BY_REFERENCE}"
+        f"torch.func.vmap cannot run this model on each record alone: {cause}. "
+        f"docs/explanation/engine-refusals.md lists what it supports. {BY_REFERENCE}"
     )
 
 
