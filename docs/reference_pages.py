@@ -20,6 +20,7 @@ import tacit
 __all__ = ["homes", "write_pages"]
 
 ROOT = Path(tacit.__file__).parent
+PARTS = Path(__file__).parent / "reference" / "python.md"
 INTERNAL = {"cli", "files", "launched", "moved", "native", "notebook", "rounding", "serial", "strength"}
 INTEGRATIONS = ("sklearn", "transformers", "lightning", "dp_accounting")
 CLI_HEAD = """\
@@ -85,41 +86,59 @@ def homes() -> dict[str, dict[str, str]]:
 
 
 def api_pages() -> dict[str, str]:
-    """Return a page for each public module, with an entry for each of its names."""
-    return {f"{name}.rst": _module_page(name, names) for name, names in homes().items()}
+    """Return a page for each public class and function, and one for each module, which lists its names."""
+    pages = {}
+    for module_name, names in homes().items():
+        pages[f"{module_name}.rst"] = _module_page(module_name, names)
+        for name, home in names.items():
+            value = getattr(importlib.import_module(module_name), name)
+            if home != f"{module_name}.{name}":
+                continue
+            if inspect.isclass(value) or inspect.isfunction(value):
+                directive = "autoclass" if inspect.isclass(value) else "autofunction"
+                pages[f"{home}.rst"] = "\n".join([*_title(name), f".. {directive}:: {home}", ""])
+    return pages
 
 
 def _module_page(module_name: str, names: dict[str, str]) -> str:
     module = importlib.import_module(module_name)
-    lines = [module_name, "=" * len(module_name), "", f".. module:: {module_name}", ""]
+    lines = [*_title(module_name), f".. module:: {module_name}", ""]
     lines += [*inspect.cleandoc(module.__doc__ or "").splitlines(), ""]
-    elsewhere = {name: home for name, home in names.items() if home != f"{module_name}.{name}"}
-    for name, home in names.items():
-        if name in elsewhere or name.startswith("__"):
-            continue
+    # In the order in which a user meets them: that of the parts in reference/python.md.
+    parts = re.findall(r"^generated/(\S+)$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
+    by_use = sorted(names.items(), key=lambda item: parts.index(_part_of(item[1])))
+    objects, data, own_pages = [], [], []
+    for name, home in by_use:
         value = getattr(module, name)
+        if name.startswith("__"):
+            continue
         if inspect.ismodule(value):
-            elsewhere[name] = value.__name__
-        elif inspect.isclass(value):
-            lines += [*_heading(name), f".. autoclass:: {home}", ""]
-        elif inspect.isfunction(value):
-            lines += [*_heading(name), f".. autofunction:: {home}", ""]
+            objects.append(f"* :py:mod:`{name} <{value.__name__}>`: {_summary(value)}")
+        elif inspect.isclass(value) or inspect.isfunction(value):
+            role = "class" if inspect.isclass(value) else "func"
+            objects.append(f"* :py:{role}:`{name} <{home}>`: {_summary(value)}")
+            own_pages += [f"   {home}"] if home == f"{module_name}.{name}" else []
         elif type(value).__module__.partition(".")[0] in ("types", "typing"):
-            lines += [*_heading(name), f".. py:data:: {home}", "", f"   A type: ``{_short(value)}``.", ""]
+            data += [f".. py:data:: {home}", "", f"   A type: ``{_short(value)}``.", ""]
         else:
-            lines += [*_heading(name), f".. py:data:: {home}", "", f"   {_data(value)}", ""]
-    if elsewhere:
-        lines += _heading("Names that are described elsewhere" if module_name != "tacit" else "Names")
-        for name, home in sorted(elsewhere.items(), key=lambda item: item[0].lower()):
-            value = getattr(module, name)
-            role = "mod" if inspect.ismodule(value) else "class" if inspect.isclass(value) else "func"
-            summary = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
-            lines += [f"* :py:{role}:`{name} <{home}>`: {summary}"]
+            data += [f".. py:data:: {home}", "", f"   {_data(value)}", ""]
+    lines += [*objects, "", *data]
+    if own_pages:
+        lines += [".. toctree::", "   :hidden:", "", *own_pages]
     return "\n".join(lines) + "\n"
 
 
-def _heading(name: str) -> list[str]:
-    return [name, "-" * len(name), ""]
+def _part_of(home: str) -> str:
+    part = home.rpartition(".")[0]
+    return home if part == "tacit" and home.removeprefix("tacit.") in ("collate", "losses") else part
+
+
+def _title(name: str) -> list[str]:
+    return [name, "=" * len(name), ""]
+
+
+def _summary(value: object) -> str:
+    return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _data(value: object) -> str:

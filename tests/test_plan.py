@@ -16,6 +16,7 @@ from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Compose, Gaussian, PoissonSampled, Repeat
 from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
 from tacit.plan.plan import _FAMILIES
+from tacit.rounding import round_up
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, PoissonSampling, ShuffledBatches
 
 COMMON: dict[str, Any] = {
@@ -147,8 +148,19 @@ def test_settings_are_listed_and_misspelt_ones_are_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'epsilon'"):
         make(epsilon=3.0)
     for name in ("delta", "records", "clipping", "adjacency", "unit"):
-        with pytest.raises(TypeError, match=rf"^Plan\.with_noise\(\) missing a required argument: '{name}'"):
+        with pytest.raises(InvalidInput, match=rf"^{name} is missing\. Give "):
             Plan.with_noise(noise_multiplier=1.0, **{k: v for k, v in COMMON.items() if k != name})
+
+
+def test_help_describes_each_setting() -> None:
+    for make_plan in (Plan.with_noise, Plan.calibrate):
+        told = inspect.getdoc(make_plan) or ""
+        assert all(re.search(rf"^    {name}: ", told, re.MULTILINE) for name in PlanSettings.__annotations__)
+
+
+def test_a_printed_plan_has_its_epsilon() -> None:
+    plan = make()
+    assert f"epsilon = {round_up(plan.epsilon)} at delta = 1e-05 for one row (add-remove)" in str(plan)
 
 
 @pytest.mark.parametrize("name", ["expected_batch_size", "noise_multiplier", "epsilon_budget"])

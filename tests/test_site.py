@@ -205,7 +205,9 @@ def test_every_public_name_has_an_entry(generator: ModuleType, tmp_path: Path) -
         assert set(names) == set(module.__all__)
         for name, home in names.items():
             value = getattr(module, name)
-            page = (tmp_path / f"{home.rpartition('.')[0]}.rst").read_text(encoding="utf-8")
+            described = inspect.isclass(value) or inspect.isfunction(value)
+            place = home if described else home.rpartition(".")[0]
+            page = (tmp_path / f"{place}.rst").read_text(encoding="utf-8")
             known = inspect.ismodule(value) or name.startswith("__")
             assert known or re.search(rf":: {re.escape(home)}$", page, re.MULTILINE), home
 

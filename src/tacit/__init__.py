@@ -90,4 +90,4 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and so find misspe
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -18,7 +18,9 @@ import importlib
 import inspect
 import math
 import os
+import re
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -306,10 +308,21 @@ def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
-    """Return a decorator that lists the individual settings in a signature in place of ``**settings``."""
+def listing(
+    settings: Any, defaults: Mapping[str, object], *, needed: Mapping[str, str] | None = None
+) -> Callable[[F], F]:
+    """Return a decorator that lists the individual settings in a signature in place of ``**settings``.
 
-    # ``help()`` then lists the settings, and a call with an unknown setting raises an error that names it.
+    Args:
+        settings: a ``TypedDict`` whose docstring describes the settings under ``Attributes:``.
+        defaults: the default of each optional setting.
+        needed: for required settings, what to do if one is missing.
+    """
+    described = (settings.__doc__ or "").partition("    Attributes:\n")[2].partition("\n\n")[0]
+    advice = needed or {}
+
+    # ``help()`` then lists and describes the settings, and a call with an unknown one raises an error that
+    # names it.
     def listed(function: F) -> F:
         own, empty = inspect.signature(function), inspect.Parameter.empty
         added = [
@@ -326,10 +339,17 @@ def listing(settings: Any, defaults: Mapping[str, object]) -> Callable[[F], F]:
             try:
                 signature.bind(*args, **keywords)
             except TypeError as problem:
+                for name in advice.keys() - keywords.keys():
+                    if str(problem).endswith(f"missing a required argument: {name!r}"):
+                        raise InvalidInput("is missing", argument=name, fix=advice[name]) from None
                 raise TypeError(f"{function.__qualname__}() {problem}") from None
             return function(*args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]
+        if described:
+            entry = re.compile(r"^ *settings: the keywords of .*$", re.MULTILINE)
+            entries = textwrap.indent(textwrap.dedent(described), " " * 12)
+            checked.__doc__ = entry.sub(lambda _: entries, checked.__doc__ or "")
         return cast(F, checked)
 
     return listed

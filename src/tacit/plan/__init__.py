@@ -1,10 +1,4 @@
-"""The plan of a private run: the mechanism, its cost, and the signal that its noise leaves.
-
-* ``facts``: the public facts of a mechanism, and checks that refuse mechanisms without a guarantee.
-* ``settings``: the settings that a user gives, from which the facts follow.
-* ``signal``: a prediction of how much of a model's gain the noise takes away.
-* ``plan``: the event of the facts, its cost, and their JSON.
-"""
+"""The plan of a private run: the mechanism, its cost, and the signal that its noise leaves."""
 
 from tacit.plan.facts import LossReport, ScoreReport
 from tacit.plan.plan import Plan, PlanSettings

@@ -49,17 +49,29 @@ class PlanSettings(_Needed, total=False):
     """The keywords of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`.  The first five have no default.
 
     Attributes:
-        delta, records, adjacency, unit: as in :class:`Plan`.
-        clipping: a rule, or a number C for :class:`~tacit.clipping.FlatClipping`.
-        batch_size: the expected number of records per step.  None, or ``records``, is the full batch.  For
-            batches by date, give a public estimate of their mean size.
-        epochs, steps: give exactly one of them.
-        sampling: None for Poisson sampling at ``batch_size / records`` (full batch if they are equal).
-            "epochs" for each record once an epoch, in one of ``records / batch_size`` batches (rounded) at
-            random.  The run then has whole epochs.
-        largest_batch: cut larger Poisson samples to this many records, chosen at random.
-        preparation, views, rows_per_user, correlation, loss_report, score_report, allow_large_delta: as in
-            :class:`Plan`.
+        delta: the probability with which the bound on epsilon may fail, below ``1 / records``; 1e-5 or less.
+        records: the number of examples, N.  Under add-remove it is a rough public number, because the
+            exact one is secret; it is never read from the data.
+        clipping: the largest norm of one example's gradient; 1.0 if unsure.  A number C stands for
+            :class:`~tacit.clipping.FlatClipping`; other rules are in :mod:`tacit.clipping`.
+        adjacency: which datasets are neighbours: "add-remove" if unsure, "replace-one" or "zero-out".
+            :class:`~tacit.events.Adjacency` explains them.
+        unit: what one record is, as a word: "image", "patient", "row".  The guarantee names it.
+        batch_size: the expected number of examples per step.  Default: all of them, the full batch.  For
+            batches by date, a rough public mean.
+        epochs: the number of passes over the data.  Give either ``epochs`` or ``steps``.
+        steps: the number of steps.
+        sampling: how batches are drawn.  Default: Poisson sampling at the rate ``batch_size / records``.
+            "epochs" draws each example once per epoch.  Other samplers are in :mod:`tacit.sampling`.
+        largest_batch: the most examples in a batch.  A larger Poisson sample is cut at random.
+        preparation: events of earlier releases about the same records, such as DP-PCA.
+        views: the number of augmented views per example.  Their gradients are averaged, then clipped once.
+        rows_per_user: the most rows of one unit, if rows are not units.  The cost covers all of them.
+        correlation: correlated noise (:mod:`tacit.correlation`).  Default: independent noise in each step.
+        loss_report: release a noisy training loss in each step (:class:`LossReport`).
+        score_report: release one noisy score on held-out records (:class:`ScoreReport`).
+        allow_large_delta: accept a ``delta`` of ``1 / records`` or more, which permits publishing one
+            record outright.
 
     >>> from tacit.plan import Plan
     >>> settings: PlanSettings = {
@@ -84,7 +96,18 @@ class PlanSettings(_Needed, total=False):
 
 
 _FIELDS = {field.name: field.default for field in fields(Mechanism) if field.default is not MISSING}
-listing_settings = listing(PlanSettings, {name: _FIELDS.get(name) for name in PlanSettings.__optional_keys__})
+_ADVICE = {
+    "delta": "Give a probability below 1 / records, such as 1e-5.",
+    "records": "Give the number of examples; under add-remove, a rough public one.",
+    "clipping": "Give the largest norm of one example's gradient; 1.0 if unsure.",
+    "adjacency": 'Give "add-remove" if unsure: neighbouring datasets then differ by one added record.',
+    "unit": 'Give a word for one record, such as "image" or "patient".',
+}
+listing_settings = listing(
+    PlanSettings,
+    {name: _FIELDS.get(name) for name in PlanSettings.__optional_keys__},
+    needed=_ADVICE,
+)
 
 
 def rule_of(clipping: ClippingRule | float) -> ClippingRule:
@@ -227,9 +250,18 @@ class Plan(Mechanism):
         """Make a plan from a given noise multiplier.
 
         Args:
-            noise_multiplier: z.
+            noise_multiplier: the standard deviation of the noise, in clipping norms.
             epsilon_budget: refuse the plan if it costs more than this epsilon.
             settings: the keywords of :class:`PlanSettings`.
+
+        Returns:
+            The plan.  ``plan.epsilon`` is its cost.
+
+        >>> plan = Plan.with_noise(noise_multiplier=1.0, delta=1e-5, records=60_000, batch_size=600,
+        ...     epochs=10, clipping=1.0, adjacency="add-remove", unit="image")
+        >>> print(plan)
+        Plan: epsilon = 1.829 at delta = 1e-05 for one image (add-remove); 1,000 steps of 600 expected
+        examples of 60,000, noise multiplier 1, FlatClipping(norm=1.0)
         """
         return cls(noise_multiplier=noise_multiplier, epsilon_budget=epsilon_budget, **facts_of(**settings))
 
@@ -246,18 +278,18 @@ class Plan(Mechanism):
     ) -> Plan:
         """Make the plan with the least noise that stays within a budget.
 
-        Give exactly one of three budgets: ``epsilon``, ``advantage``, or the two rates.  The budget covers
-        ``preparation`` and ``score_report`` too.  The noise multiplier is rounded up to six significant
-        digits, so that the plan is the same on every processor.
+        Give one budget: ``epsilon``, ``advantage``, or both rates.
 
         Args:
-            epsilon: the budget ``(epsilon, delta)``.
-            advantage: the most by which the true positive rate of any membership test may exceed its false
-                positive rate, in (0, 1).
-            true_positive_rate, false_positive_rate: no membership test with this false positive rate has a
-                larger true positive rate.  A budget of rates, or of ``advantage``, does not depend on
-                ``delta``, which is then only used to state the guarantee.
+            epsilon: the most privacy loss at ``delta``: 1 is strong, 3 useful, 8 weak.
+            advantage: the largest TPR - FPR of any membership test, in (0, 1).
+            true_positive_rate: the largest TPR of any membership test with ``false_positive_rate``.
+            false_positive_rate: the FPR of these tests, in (0, 1).
             settings: the keywords of :class:`PlanSettings`.
+
+        Returns:
+            The plan.  Its cost covers ``preparation`` and ``score_report`` too.  The noise multiplier is
+            rounded up to six significant digits, so that the plan is the same on every processor.
 
         >>> plan = Plan.calibrate(advantage=0.1, delta=1e-6, records=60_000, batch_size=600, steps=1000,
         ...     clipping=1.0, adjacency="add-remove", unit="image")
@@ -485,13 +517,21 @@ class Plan(Mechanism):
         if isinstance(self.sampling, TruncatedPoissonSampling):
             self.sampling.check_records(records)
 
+    def __str__(self) -> str:
+        batch = f"{self.expected_batch_size:,.6g}"
+        return (
+            f"Plan: epsilon = {round_up(self.epsilon)} at delta = {self.delta:.15g} for one {self.unit} "
+            f"({self.adjacency}); {self.steps:,} steps of {batch} expected examples of {self.records:,}, "
+            f"noise multiplier {self.noise_multiplier:.4g}, {self.clipping!r}"
+        )
+
     def _repr_html_(self) -> str:
         loss, score = self.loss_report, self.score_report
         rows = [
             ("Epsilon", f"{round_up(self.epsilon)} at delta {self.delta:.15g}, for the whole run"),
             ("Protected", f"one {self.unit}, adjacency {self.adjacency}"),
             ("Steps", f"{self.steps:,} of {self.expected_batch_size:,.6g} expected records"),
-            ("Epochs", f"{self.epochs:.4g} over {self.records:,} records, a public figure"),
+            ("Epochs", f"{self.epochs:.4g} over {self.records:,} records, a public number"),
             ("Sampling", self.sampling.describe()),
             ("Clipping", repr(self.clipping)),
             ("Noise multiplier", f"{self.noise_multiplier:.4g}"),

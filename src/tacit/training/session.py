@@ -337,6 +337,10 @@ class PrivateSession:
 
         return StepReport(ticket.step, loss=self._run.step(ticket.step))
 
+    def __repr__(self) -> str:
+        done = f"{self._run.done:,} of {self.plan.steps:,} steps done"
+        return f"<PrivateSession of {type(self.model).__name__}: {done}; {self.plan}>"
+
     def _repr_html_(self) -> str:
         loss, trained = self._run.progress.loss, sum(p.numel() for p in self._run.trained.values())
         loss_text = "none" if loss is None else f"{noisy(loss, loss_std(self.plan))} in the last step"
