@@ -454,7 +454,7 @@ def test_what_the_table_says_is_refused_is_refused_with_a_way_out(
 
 
 def test_every_row_of_the_table_is_tried_and_without_the_mistake_nothing_is_refused() -> None:
-    told = [row[0] for row in table(DOCS / "how-to" / "refusals.md", "What is refused")]
+    told = [row[0] for row in table(DOCS / "how-to" / "troubleshooting.md", "What is refused")]
     assert len(told) == len(REFUSED)
     for words in REFUSED:
         assert sum(row.startswith(words) for row in told) == 1

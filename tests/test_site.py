@@ -29,17 +29,16 @@ DOCS = ROOT / "docs"
 TUTORIALS = sorted(path.stem for path in (DOCS / "tutorials").glob("*.md") if path.stem != "index")
 # The pages whose blocks go on from each other; other pages have tests of their own.
 PAGES = [
-    *(DOCS / "explanation" / f"{name}.md" for name in ("sharp-edges", "what-epsilon-means")),
+    DOCS / "explanation" / "what-epsilon-means.md",
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
             "coming-from",
-            "faq",
-            "learns-nothing",
             "plan-and-account",
             "prepare-data",
             "share-and-prove",
             "train",
+            "troubleshooting",
             "which-settings",
         )
     ),

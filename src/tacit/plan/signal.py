@@ -14,7 +14,7 @@
 #
 # was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
 # noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
-# table in docs/how-to/learns-nothing.md).
+# table in docs/how-to/which-settings.md).
 #
 # * Correlated noise: s uses the noise on the sum of all T steps, which the correlation makes small.
 # * Clipping by layer, automatic or adaptive: C is the bound on all layers together.  z includes the cost of a
@@ -257,7 +257,7 @@ class Signal:
             )
         return (
             f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain: it "
-            f"{self.verdict.value}. docs/how-to/learns-nothing.md says what to change."
+            f"{self.verdict.value}. docs/how-to/which-settings.md says what to change."
         )
 
     def __str__(self) -> str:
@@ -306,7 +306,7 @@ def warn_if_drowned(signal: Signal) -> None:
     """Warn of a run that cannot learn, with the user's own line of code as the source of the warning."""
     if signal.verdict is Verdict.NOTHING:
         warnings.warn(
-            f"the plan is too noisy for this model. {signal.in_words()} See docs/how-to/learns-nothing.md",
+            f"the plan is too noisy for this model. {signal.in_words()} See docs/how-to/which-settings.md",
             WeakSignalWarning,
             stacklevel=users_level(),
         )

@@ -117,7 +117,7 @@ def unsupported(reason: BaseException) -> UnsupportedModel:
     cause = str(reason) if isinstance(reason, NotCarried) else describe(reason)
     return UnsupportedModel(
         f"torch.func.vmap cannot run this model on each record alone: {cause}. "
-        f"docs/explanation/engine-refusals.md lists what it supports. {BY_REFERENCE}"
+        f"docs/how-to/troubleshooting.md lists what it supports. {BY_REFERENCE}"
     )
 
 

@@ -1,32 +1,16 @@
-"""The page on training on a budget: its code runs and prints what the page shows, and its table is right."""
+"""The page on settings: its table of what a search costs is right."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
-import pytest
-from pages import blocks_of, comments_of, printed, text_of
+from pages import text_of
 
 from tacit.accounting import account
 from tacit.events import PrivateSelection, Repeat
 from tacit.plan import Plan
 
-PAGE = "training-on-a-budget.md"
-
-
-def test_the_code_runs_and_prints_what_its_comments_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    programs = blocks_of(PAGE)
-    assert len(programs) == 3
-    for program in programs:
-        assert printed([program], names)[0].splitlines() == comments_of(program)
-    assert names["ledger"].verify("images").ok
-    names["ledger"].close()
+PAGE = "which-settings.md"
 
 
 def test_the_prices_in_the_table_are_right() -> None:
