@@ -574,7 +574,7 @@ def _noise(title: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
         yield f"## {title}\n"
         yield (
-            f"{_origin(data)} [How it is made](explanation/noise.md). The law: p-values of tests on draws "
+            f"{_origin(data)} [How it is made](explanation/engine.md). The law: p-values of tests on draws "
             "of many steps, parameters and ranks, and what the same tests say of a planted bug.\n"
         )
         tests, speed = data["tests"], data["speed"]

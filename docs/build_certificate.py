@@ -1,4 +1,4 @@
-"""Write docs/how-to/certificate.md and its chart from the code: ``python docs/build_certificate.py``.
+"""Write docs/reference/certificate-example.md and its chart from the code: ``python docs/build_certificate.py``.
 
 With ``--check`` nothing is written, and the exit code is 1 if the page does not match the code.
 """
@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.ledger import COMMANDS
 from tacit.events import Compose, DiscreteLaplace, Gaussian, PoissonSampled, Repeat
 from tacit.ledger import Column, DatasetStatus, Ledger, Policy, Refused, RenyiBudget
 from tacit.ledger.charges import Verdict, added
@@ -26,7 +25,7 @@ from tacit.report.certificate import Certificate, certificate_of, check_certific
 from tacit.report.checklist import SECTIONS, STATEMENTS
 from tacit.report.spending import curator_chart, dataset_view
 
-PAGE = Path(__file__).parent / "how-to" / "certificate.md"
+PAGE = Path(__file__).parent / "reference" / "certificate-example.md"
 CHART = Path(__file__).parent / "pictures" / "budget.svg"
 _LEDGER = "00000000-0000-4000-8000-000000000000"  # fixed: the example never changes
 _OPENED = datetime(2026, 10, 1, 8, 0, tzinfo=UTC)
@@ -144,12 +143,11 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     made = certificate()
-    view = dataset_view(*example())
     yield INTRODUCTION
     yield "```text"
     yield made.to_text().rstrip()
     yield "```\n"
-    yield WHAT_IT_SAYS
+    yield "## Sections and lines\n"
     yield "| | section | lines |"
     yield "|---|---|---|"
     for letter, name in SECTIONS.items():
@@ -157,7 +155,7 @@ def _lines() -> Iterator[str]:
         lines = list(dict.fromkeys(re.sub(r" \d+$", " n", line) for line in lines))
         yield f"| {letter} | {name} | {', '.join(lines)} |"
     yield ""
-    yield STATED
+    yield "## Keys of `--statements`\n"
     yield "| key | line | what to write |"
     yield "|---|---|---|"
     for key, (letter, name, what) in STATEMENTS.items():
@@ -167,24 +165,10 @@ def _lines() -> Iterator[str]:
     yield "```toml"
     yield from (f'{key} = "{text}"' for key, text in _STATEMENTS.items())
     yield "```\n"
-    yield VERIFYING
+    yield JSON_HEAD
     yield "```json"
     yield _excerpt(made.data)
-    yield "```\n"
-    yield CURATOR
-    yield "![The budget of the example over time](../pictures/budget.svg)\n"
-    yield from _spent(view)
-    yield "## The commands of `tacit ledger`\n"
-    yield "| command | |"
-    yield "|---|---|"
-    for name, command in COMMANDS.items():
-        yield f"| `{name}` | {str(command.__doc__).split(chr(10) * 2)[0]} |"
-    yield ""
-
-
-def _spent(view: dict[str, Any]) -> Iterator[str]:
-    people = ", ".join(f"{person['by']} {100 * person['share']:.3g} %" for person in view["spenders"])
-    yield f"The example has spent {100 * view['share']:.3g} % of its budget: {people}.\n"
+    yield "```"
 
 
 def _excerpt(data: dict[str, Any]) -> str:
@@ -207,85 +191,17 @@ def _short(value: Any) -> Any:
 
 
 INTRODUCTION = """\
-# Certificates
+# An example certificate
 
-A certificate states the guarantee for all past and future releases from a data set, and the reasons to
-believe it. Tacit makes it from the [ledger](ledger.md) of the data set alone. These commands create a key,
-make and sign a certificate, and verify it:
-
-```console
-$ tacit ledger key curator.pem
-$ tacit certificate budget.db --dataset visits --statements told.toml --sign curator.pem --out visits.json
-$ tacit verify visits.json --ledger budget.db --public-key 3a24681b...
-```
-
-A certificate can be one page of text, HTML that opens without a network, or JSON. With `--run ID` it also
-shows how much one training run has spent. The text below is the certificate of a registry of hospital visits,
-after a training run, four queries, and a query that the ledger refused because it exceeded the budget.
-(`python docs/build_certificate.py` writes this page; a test compares it with the code.)
+The certificate of a registry of hospital visits after a training run, four queries, and a query that the
+ledger refused because it exceeded the budget. [Share and
+prove](../how-to/share-and-prove.md#certificates) explains it. (`python docs/build_certificate.py` writes this page.)
 """
-WHAT_IT_SAYS = """\
-## How to read it
+JSON_HEAD = """\
+## As JSON
 
-Each line has one of three grades:
-* **proved**: the line follows from the entries of the ledger by a theorem, and `tacit verify` recomputes it.
-* **assumed**: the reader has to trust a person or the program. For example, no file can prove that a query
-  did exactly what its charge describes.
-* **not covered**: the line is not part of the guarantee. A line that the curator did not fill in says NOT
-  STATED, and also has this grade.
-
-The guarantee is the **cap**, the limit for everything that is ever released through this ledger. The amount
-spent today is only a balance, because the guarantee must also hold after later releases. Section F has the
-figure that the tight accountant would give **if all releases had been fixed in advance**. This figure is
-smaller, but it is not a guarantee. Analysts choose queries in view of earlier answers, and such charges may
-exceed it, because adaptive composition of whole privacy curves is invalid in general
-([2602.06756](https://arxiv.org/abs/2602.06756)).
-
-Every epsilon is given with its delta and its unit. No epsilon and delta prove that data are anonymous. So
-Tacit refuses a curator's statement that calls the data anonymous, and leaves out a note that does.
-
-The sections follow the points that NIST SP 800-226 examines in a privacy claim, and the fields of the
-registry of deployments ([2509.13509](https://arxiv.org/abs/2509.13509)).
-"""
-STATED = """\
-## What the ledger cannot know
-
-The curator fills in these lines with a TOML file of texts (`--statements`). They have the grade *assumed*.
-"""
-VERIFYING = """\
-## Verifying
-
-`tacit verify FILE` needs only the JSON form of the certificate. It
-
-1. checks the file against the published schema, `tacit/report/certificate.schema.json`;
-2. recomputes the price of every mechanism with the accountants of this installation, and detects a charge
-   that is below the price of its mechanism;
-3. composes the charges, with parallel composition over the declared blocks, and compares every figure;
-4. writes every line again from the figures and compares it word by word. If another version of Tacit wrote
-   the certificate, its lines cannot be compared: the verdict is then "not verified";
-5. checks the signature: Ed25519 over the line `tacit certificate, format 1` and the canonical JSON (sorted
-   keys, no white space) of everything else. With `--public-key` the signature must be by that key.
-
-The file alone cannot show that a charge was left out consistently. With `--ledger URL` the command replays
-the ledger's chain of hashes up to the entry that the certificate names, and compares the certificate with
-those entries. Later charges are no contradiction. Restoring an older copy of the ledger would hide charges.
-Only an **anchor** (the number and hash of the last entry) that is stored elsewhere shows that this did not
-happen. Each certificate contains an anchor, so publishing the certificate is enough.
-
-`tacit verify runs/first/statement.json --ledger budget.db` compares the privacy statement of a run with a
-ledger in the same way: it detects a run that took more steps, or added less noise, than was charged.
-
-It lists the fields that nothing determines as "Not verified". The exit code is 0 if the file agrees, 1 if it
-does not or is not verified, and 2 if it is no certificate. This is a part of the
-example's JSON. Its amounts are in units of 1e-12 (1e-18 for delta):
-"""
-CURATOR = """\
-## The curator's view
-
-`tacit ledger status budget.db` shows each budget as a bar with each analyst's share. `--watch` keeps the bars
-current, `--json` prints them for programs, and `--html FILE` writes a page with a chart of the spent budget,
-the cap, and the refusals over time. The analyst's name is the user name of the operating system unless stated
-otherwise. The name distinguishes colleagues, and proves nothing.
+`tacit verify` reads this form, whose schema is `tacit/report/certificate.schema.json`. A part of the
+example, with amounts in units of 1e-12 (1e-18 for delta):
 """
 
 

@@ -261,7 +261,7 @@ def toml_page() -> str:
         "## `[card]`",
         "",
         "What the model card says of its publisher"
-        " ([using a model](../../how-to/use-a-model.md#what-the-files-say)).",
+        " ([using a model](../../how-to/reading-a-run.md#what-the-files-say)).",
         "",
     ]
     lines += ["## `notes`", "", "A list of sentences for the statement, before the first section.", ""]

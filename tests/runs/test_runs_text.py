@@ -260,10 +260,9 @@ def test_any_causal_model_is_asked_as_the_window_model_is() -> None:
 
 def test_the_how_to_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its configuration on fewer lines and steps, and its commands."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "attacks-and-audits.md").read_text(
-        encoding="utf-8"
-    )
-    part = page.split("\n## Text: ", 1)[1].split("\n## ", 1)[0]
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "attack-and-audit.md"
+    text = page.read_text(encoding="utf-8")
+    part = text.split("\n## What a language model memorised", 1)[1].split("\n## ", 1)[0]
     (config,) = re.findall(r"^```toml\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
     (console,) = re.findall(r"^```console\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
     for there, here in (

@@ -1,7 +1,7 @@
 """The certificate of a data set: the promise for all its releases, its signature, and its check.
 
 The certificate sums up the entries of the ledger, and adds the curator's statements. Every line has a grade,
-and a line without a value says NOT STATED. ``docs/how-to/certificate.md`` explains the certificate, and
+and a line without a value says NOT STATED. ``docs/how-to/share-and-prove.md`` explains the certificate, and
 shows one.
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from tacit.cli.app import run as tacit
 
-PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "use-a-model.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "reading-a-run.md"
 HERE = r"^(?P<words>[^\n]*) <<'END'\n(?P<text>.*?)^END\n"
 
 
