@@ -1,4 +1,4 @@
-"""Write docs/reference/certificate-example.md and its chart from the code: ``python docs/build_certificate.py``.
+"""Write the example certificate and its chart from the code: ``python docs/build_certificate.py``.
 
 With ``--check`` nothing is written, and the exit code is 1 if the page does not match the code.
 """
@@ -195,7 +195,8 @@ INTRODUCTION = """\
 
 The certificate of a registry of hospital visits after a training run, four queries, and a query that the
 ledger refused because it exceeded the budget. [Share and
-prove](../how-to/share-and-prove.md#certificates) explains it. (`python docs/build_certificate.py` writes this page.)
+prove](../how-to/share-and-prove.md#certificates) explains it. (`python docs/build_certificate.py` writes
+this page.)
 """
 JSON_HEAD = """\
 ## As JSON

@@ -30,6 +30,7 @@ TUTORIALS = sorted(path.stem for path in (DOCS / "tutorials").glob("*.md") if pa
 # The pages whose blocks go on from each other; other pages have tests of their own.
 PAGES = [
     DOCS / "explanation" / "what-epsilon-means.md",
+    DOCS / "reference" / "support.md",
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
@@ -74,6 +75,13 @@ def test_there_are_pages_with_code_and_each_peer_has_a_program() -> None:
     assert sum(len(blocks_of(page)) for page in PAGES) > 20
     text = "".join(blocks_of(DOCS / "how-to" / "coming-from.md"))
     assert all(f"from {name} import" in text for name in PEERS)
+
+
+def test_the_tests_that_hold_what_is_supported_exist() -> None:
+    text = (DOCS / "reference" / "support.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| .* \| ([^|]*) \|$", text, re.MULTILINE):
+        for name in re.findall(r"`([^`…]+)`", row):
+            assert (ROOT / "tests" / name).exists(), name
 
 
 def script(page: Path) -> str:

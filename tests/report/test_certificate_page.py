@@ -1,4 +1,4 @@
-"""docs/how-to/share-and-prove.md and its chart are what the code says today, and the example in them verifies."""
+"""The example certificate and its chart are what the code says today, and it verifies."""
 
 from __future__ import annotations
 
