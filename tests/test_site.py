@@ -163,7 +163,7 @@ def test_a_survival_study_leads_to_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough(instead="test_the_first_tutorial_runs")
-@pytest.mark.parametrize("name", ["language-model", "private-assistant", "attack-and-audit"])
+@pytest.mark.parametrize("name", ["hospital", "language-model", "private-assistant", "attack-and-audit"])
 def test_long_tutorials_run(name: str, tmp_path: Path) -> None:
     assert follow(name, tmp_path)
 
@@ -177,6 +177,7 @@ def test_every_tutorial_checks_its_figures_and_has_a_test() -> None:
         "language-model",
         "private-assistant",
         "attack-and-audit",
+        "hospital",
     }
     of_packages = {"public-text", "public-pictures"}  # whose figures test_public_model_pages.py checks
     assert set(TUTORIALS) == tested | of_packages
