@@ -222,8 +222,8 @@ class Setting:
             ema_decay=self.ema_decay,
             physical_batch_size=physical_batch_size,
         )
-        for batch in session.batches():
-            session.step(batch)
+        for step in session.batches():
+            session.step(step)
             if watcher is not None:
                 watcher(session)
         return evaluate(session.current_model, *data.test)

@@ -220,8 +220,8 @@ def trained_once(setting: Setting, data: Parts, plan: Plan, rate: float, folder:
     if setting.optimizer == "adamw":
         optimizer = torch.optim.AdamW(weights, lr=rate)
     session = PrivateSession(model, optimizer, (data.x, data.y), plan, loss=classification_loss)
-    for ticket in session.batches():
-        session.step(ticket)
+    for step in session.batches():
+        session.step(step)
     with torch.inference_mode():
         answers = torch.cat([model(part).argmax(1) for part in torch.split(data.test_x, 500)])
     return (answers == data.test_y).float()

@@ -115,8 +115,8 @@ def _once(data: Dataset, plan: Plan, rate: float, device: str, _: int) -> Evalua
         plan,
         loss=classification_loss,
     )
-    for batch in session.batches():
-        session.step(batch)
+    for step in session.batches():
+        session.step(step)
     return evaluate(model, *data.test)
 
 

@@ -284,11 +284,11 @@ def fit(tuning: Tuning, data: Reviews) -> nn.Module:
         ema_decay=tuning.ema_decay,
     )
     rates = [group["lr"] for group in optimizer.param_groups]
-    for ticket in session.batches():
+    for step in session.batches():
         left = 1 - session.steps_done / session.plan.steps
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * min(1.0, 2 * left)
-        session.step(ticket)
+        session.step(step)
     return session.current_model
 
 

@@ -172,8 +172,8 @@ def _train(model: WindowModel, data: _Data, plan: Plan | None, request: Request)
         return
     optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.private_rate)
     session = PrivateSession(model, optimizer, data.train, plan, loss=text_loss)
-    for batch in session.batches():
-        session.step(batch)
+    for step in session.batches():
+        session.step(step)
         request.listener(title, session.steps_done, plan.steps)
 
 

@@ -176,8 +176,8 @@ def _train(model: _Autoencoder, records: Tensor, plan: Plan | None) -> None:
     if plan is not None:
         optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.private_rate)
         session = PrivateSession(model, optimizer, (records,), plan, loss=_loss, augmentation=_WithNoise())
-        for batch in session.batches():
-            session.step(batch)
+        for step in session.batches():
+            session.step(step)
         return
     optimizer = torch.optim.Adam(model.parameters(), lr=_SETTING.rate)
     for _ in range(math.ceil(_SETTING.plain_passes)):

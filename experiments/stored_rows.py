@@ -99,8 +99,8 @@ def _private(name: str, data: Dataset, epsilon: float, request: Request) -> Row:
         model = nn.Linear(_FEATURES, len(data.classes))
         optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE, momentum=0.9)
         session = PrivateSession(model, optimizer, (x, data.train.targets), plan, loss=_losses)
-        for batch in session.batches():
-            session.step(batch)
+        for step in session.batches():
+            session.step(step)
         accuracies.append(evaluate(model, others, data.test.targets).score)
         request.listener(f"{name}, ε = {epsilon:g}", number + 1, request.seeds)
     nothing = StoredShare(0.0, 0.0, 0, 0, 0)

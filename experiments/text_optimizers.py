@@ -174,11 +174,11 @@ def on_names(trial: Trial, *, quick: bool) -> float:
 def train(session: PrivateSession) -> None:
     """Take all steps, with rates that fall linearly to zero over the second half of them."""
     rates = [group["lr"] for group in session.optimizer.param_groups]
-    for ticket in session.batches():
+    for step in session.batches():
         share = min(1.0, 2 * (1 - session.steps_done / session.plan.steps))
         for group, rate in zip(session.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * share
-        session.step(ticket)
+        session.step(step)
 
 
 def on_reviews(trial: Trial, *, quick: bool) -> float:

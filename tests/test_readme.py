@@ -386,8 +386,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: session(data=DataLoader(TensorDataset(*rows()))),
         r"data=loader\.dataset",
     ),
-    "`loss.backward()`": (backward_beside, r"session\.step\(batch\) computes the gradients"),
-    "a second optimizer": (second_optimizer, r"Train them by session\.step\(batch\) alone"),
+    "`loss.backward()`": (backward_beside, r"session\.step\(step\) computes the gradients"),
+    "a second optimizer": (second_optimizer, r"Train them by session\.step\(step\) alone"),
     "an optimizer that holds": (
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
         "one module of all that is trained",

@@ -350,13 +350,13 @@ def test_a_turn_is_taken_once_and_in_order() -> None:
     run = session()
     batch = next(run.batches())
     run.step(batch)
-    with pytest.raises(PrivacyRefusal, match=r"is not that of the session's next step"):
+    with pytest.raises(PrivacyRefusal, match=r"is not the session's next one"):
         run.step(batch)
     turns = run.batches()
     next(turns)
     with pytest.raises(InvalidInput, match="was not taken"):
         next(turns)
-    with pytest.raises(InvalidInput, match="takes the ticket"):
+    with pytest.raises(InvalidInput, match="takes what session"):
         run.step("batch")  # type: ignore[arg-type]
 
 

@@ -330,8 +330,8 @@ def rehearse_plan(
         audit=AuditSlots(slots),
         generator=generator,
     )
-    for batch in session.batches():
-        session.step(batch)
+    for step in session.batches():
+        session.step(step)
         progress(session.steps_done, plan.steps)
     return session.slot_evidence()
 
@@ -539,9 +539,9 @@ def train_privately(run: FinishedRun, rows: TensorPair) -> nn.Module:
     """Train the run's model on other records, by its plan."""
     config = run.config.model_copy(update={"audit": AuditSection()})  # plants no slots
     session = session_on(config, replace(run.data, train=rows), scaled_plan(run.plan, len(rows.inputs)))
-    for batch in session.batches():
+    for step in session.batches():
         begin_step(config, session.model, session.optimizer, session.steps_done, run.plan.steps)
-        session.step(batch)
+        session.step(step)
     return released(session.current_model)
 
 

@@ -314,8 +314,8 @@ def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> Least
         raise InvalidInput(
             f"the session trains a {type(moments).__name__}. Make it with least_squares_session."
         )
-    for ticket in session.batches():
-        session.step(ticket)
+    for step in session.batches():
+        session.step(step)
     plan = session.plan
     return moments.solve(
         records=plan.expected_batch_size, noise_multiplier=plan.gradient_noise_multiplier, ridge=ridge

@@ -159,8 +159,8 @@ def train(
                 _add_row(session, spent[done], lines, evaluate, watchers)
         return (float(should_stop()),)
 
-    for batch in session.batches(progress=progress):
-        report = session.step(batch)
+    for step in session.batches(progress=progress):
+        report = session.step(step)
         lines.take(report.loss)
         done = session.steps_done
         due = done in spent if checkpoint_every is None else done % checkpoint_every == 0

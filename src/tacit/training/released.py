@@ -86,7 +86,7 @@ class GuardedOptimizer:
             raise PrivacyRefusal(
                 f"gradients that are not private are on {', '.join(stray)}: a loss.backward() ran outside "
                 "the session. If it was of a loss of the records, remove it from the loop: "
-                "session.step(batch) computes the gradients. If another model is trained through this one, "
+                "session.step(step) computes the gradients. If another model is trained through this one, "
                 "as the generator of a GAN is through a private discriminator, freeze this one for its "
                 "backward pass: discriminator.requires_grad_(False) before the generator's "
                 "loss.backward(), discriminator.requires_grad_(True) after it."
@@ -107,7 +107,7 @@ class GuardedOptimizer:
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
                 "optimizer.step() was called outside the private session. Its gradient is neither clipped "
-                "nor noised. Remove it from the loop: session.step(batch) takes the optimizer's step."
+                "nor noised. Remove it from the loop: session.step(step) takes the optimizer's step."
             )
         guarded = self._ids - _STEPPING
         if not guarded:
@@ -118,7 +118,7 @@ class GuardedOptimizer:
                 f"a second optimizer ({type(optimizer).__name__}) is about to change "
                 f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. A private session trains "
                 "these parameters, and this gradient is neither clipped nor noised. Train them by "
-                "session.step(batch) alone. Take steps on public records before the session is made, on a "
+                "session.step(step) alone. Take steps on public records before the session is made, on a "
                 "copy of the model, or after del session."
             )
 

@@ -97,8 +97,8 @@ def score_held_out(
     ...     return torch.nn.functional.cross_entropy(model(x), y, reduction="none")
     >>> session = PrivateSession(model, torch.optim.SGD(model.parameters(), lr=0.1), (x[:64], y[:64]), plan,
     ...                          loss=loss, charges=StepCharges(ledger, "visits", plan))
-    >>> for ticket in session.batches():
-    ...     _ = session.step(ticket)
+    >>> for step in session.batches():
+    ...     _ = session.step(step)
     >>> score = score_held_out(session, x[64:], y[64:])
     >>> score_held_out(session, x[64:], y[64:]) == score  # a run releases one score
     True
@@ -327,8 +327,8 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
                 "each time that it is called. The charge is spent, because runs have been made."
             )
         trained[id(parameter)] = weakref.ref(parameter)
-    for batch in session.batches():
-        session.step(batch)
+    for step in session.batches():
+        session.step(step)
     return session.current_model
 
 

@@ -122,8 +122,8 @@ class PrivateSession:
     ...     model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), plan,
     ...     loss=lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"),
     ... )
-    >>> for batch in session.batches():
-    ...     report = session.step(batch)
+    >>> for step in session.batches():
+    ...     report = session.step(step)
     >>> session.steps_done, session.epsilon <= 3.0
     (10, True)
     """
@@ -256,11 +256,11 @@ class PrivateSession:
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """Return the tickets of the steps that are left, to the end of the plan or of a stream's days so far.
+        """Return the steps that are left, to the end of the plan or of a stream's days so far.
 
         The result has a length, which bars such as tqdm show.
 
-        With ``charges`` the tickets end when the ledger refuses the next chunk of steps.  :attr:`stopped`
+        With ``charges`` they end when the ledger refuses the next chunk of steps.  :attr:`stopped`
         then gives the reason.
 
         Args:
@@ -273,7 +273,7 @@ class PrivateSession:
         return _Tickets(self._tickets(stop, "private training", progress), stop - self._run.done)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """Return the tickets of about one pass over the records, fewer at the end of the plan.
+        """Return the steps of about one pass over the records, fewer at the end of the plan.
 
         The result has a length, which bars such as ``tqdm(session.epoch(progress=False))`` show.
 
@@ -292,8 +292,7 @@ class PrivateSession:
                 yield StepTicket(step)
                 if self._run.done == step:
                     raise InvalidInput(
-                        f"the step of batch {step} was not taken. Call session.step(batch) once for each "
-                        "batch."
+                        f"step {step} was not taken. Call session.step(step) once for each step of the loop."
                     )
 
     def _is_paid_for(self) -> bool:
@@ -303,14 +302,17 @@ class PrivateSession:
             self._run.together.check_model()
         return paid
 
-    def step(self, ticket: StepTicket) -> StepReport:
-        """Take the private step of this ticket, and the optimizer's step with its noisy gradient.
+    def step(self, step: StepTicket) -> StepReport:
+        """Take this private step, and the optimizer's step with its noisy gradient.
+
+        Args:
+            step: what :meth:`batches` or :meth:`epoch` yields.
 
         Raises:
             BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
             Diverged: the step was taken, and weights are NaN or infinite after it.
             UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
-            PrivacyRefusal: the step of this ticket was taken before; other code left gradients on the
+            PrivacyRefusal: the step was taken before; other code left gradients on the
                 parameters; the step would reuse noise that was released with another sum; or the model or the
                 optimizer of this rank differs from that of rank 0.
             ProcessLost: another rank failed or ended.
@@ -323,19 +325,18 @@ class PrivateSession:
                 f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
                 "is spent. Make a plan with more steps before the run starts."
             )
-        if not isinstance(ticket, StepTicket):
+        if not isinstance(step, StepTicket):
             raise InvalidInput(
-                "step takes the ticket that session.batches() or session.epoch() gives; got "
-                f"{type(ticket).__name__}."
+                f"step takes what session.batches() or session.epoch() yields; got {type(step).__name__}."
             )
-        if ticket.step != self._run.done:
+        if step.step != self._run.done:
             raise PrivacyRefusal(
-                f"ticket {ticket.step} is not that of the session's next step, {self._run.done}. Pass each "
-                "ticket of session.batches() to session.step once, in order."
+                f"step {step.step} is not the session's next one, {self._run.done}. Pass each step of "
+                "session.batches() to session.step once, in order."
             )
         self._run.optimizer.check_no_gradients()
 
-        return StepReport(ticket.step, loss=self._run.step(ticket.step))
+        return StepReport(step.step, loss=self._run.step(step.step))
 
     def __repr__(self) -> str:
         done = f"{self._run.done:,} of {self.plan.steps:,} steps done"

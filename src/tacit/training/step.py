@@ -236,7 +236,7 @@ class StepTicket:
 
 _NO_RECORDS = (
     "a step ticket is not a batch: it holds no records, because the choice of records is secret. Write "
-    "`for ticket in session.batches(): session.step(ticket)`; the session reads the records, and computes "
+    "`for step in session.batches(): session.step(step)`; the session reads the records, and computes "
     "their losses and gradients itself. To look at records or to evaluate, take your own data, such as "
     "held-out records, outside this loop."
 )
