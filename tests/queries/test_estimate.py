@@ -15,7 +15,15 @@ from scipy import integrate
 
 from tacit.ledger import Column, Policy
 from tacit.queries.engines import DuckDBEngine
-from tacit.queries.measures import Measure, Present, laplace_sum_reach
+from tacit.queries.measures import (
+    Measure,
+    Pair,
+    bound,
+    centred,
+    gaussian_sigma,
+    laplace_scale,
+    laplace_sum_reach,
+)
 from tacit.queries.plan import Compiled, RawTable, collect, compile_query, release_all, sampler
 from tacit.queries.private_table import Estimate, Reading, _plain, content_of, estimate
 from tacit.queries.query import (
@@ -105,10 +113,45 @@ def test_intervals_hold_the_truth_in_95_of_100(name: str, noise: str) -> None:
     assert misses(estimates(item, policy(), NOISE[noise]), true) <= 52
 
 
-@pytest.mark.parametrize("name", ["count", "sum", "mean"])
+@pytest.mark.parametrize("name", ["count", "sum", "mean", "variance of numbers"])
 def test_intervals_hold_under_replace_one_too(name: str) -> None:
     item, true = TRUE[name]
     assert misses(estimates(item, policy("replace-one"), NOISE["laplace"]), true) <= 52
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_count_beside_its_mean_is_a_whole_number_whose_interval_holds(adjacency: str) -> None:
+    items = (Count("kids"), Mean("kids"))
+    compiled = compile_query(Query(items, where=Compare("kids", ">=", 0)), policy(adjacency), epsilon=1.0)
+    found = drawn(items[0], compiled, counted(compiled))
+    assert all(type(end) is int for one in found for end in (one.value, one.low, one.high))
+    assert misses(found, 60) <= 52
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "mechanism", "better"),
+    [("replace-one", "laplace", 4), ("replace-one", "gaussian", 2), ("add-remove", "laplace", 2),
+     ("add-remove", "gaussian", 1)],
+)  # fmt: skip
+def test_a_mean_has_less_noise_than_a_sum_and_a_count_of_half_the_budget_each(
+    adjacency: str, mechanism: str, better: float
+) -> None:
+    """By the variances of the two noises at a mean in the middle of the bounds, where the count is free."""
+    rules = policy(adjacency)
+    noise = {"epsilon": 1.0} if mechanism == "laplace" else {"rho": 0.5, "mechanism": mechanism}
+    half = {name: share / 2 if name != "mechanism" else share for name, share in noise.items()}
+    (pair,) = compile_query(Query((Mean("kids"),)), rules, **noise).releases
+    total = bound(centred("kids", rules), rules, groups=False, filtered=False)
+    exchanged = 2 if adjacency == "replace-one" else 1
+    separate = float(
+        laplace_scale(exchanged * total.whole, Fraction(half["epsilon"]))
+        if mechanism == "laplace"
+        else gaussian_sigma(exchanged**2 * total.squared, Fraction(half["rho"]))
+    )
+    assert isinstance(pair.measure, Pair)
+    in_sum = sum(float(factor) ** 2 for factor in pair.measure.form(pair.measure.total))
+    assert separate**2 / (in_sum * float(pair.scale) ** 2) == pytest.approx(better, rel=1e-6)
 
 
 def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +246,11 @@ def test_a_histogram_leaves_out_what_is_outside() -> None:
 
 
 def test_with_no_rows_nothing_is_known_but_the_bounds() -> None:
-    for count in (0, -5):
-        mean = without_noise(Mean("kids"), policy(), {Present: count})
+    for nothing in (0, -5):  # on replacing both numbers of the pair: none, or fewer than none
+        mean = without_noise(Mean("kids"), policy("replace-one"), {Pair: nothing})
         assert (mean.low, mean.high) == (0.0, 8.0)
         assert mean.value == 4.0
-        deviation = without_noise(StandardDeviation("kids"), policy(), {Present: count})
+        deviation = without_noise(StandardDeviation("kids"), policy("replace-one"), {Pair: nothing})
         assert 0.0 <= deviation.low <= deviation.value <= deviation.high <= 8.0
 
 

@@ -340,6 +340,11 @@ MIXED = [ROW | {"ward": ward} for ward in WARDS] + [OTHER]
         (Query((CountUnits(),), by=("ward",)), PER_PERSON, MIXED, []),
         (Query((Histogram("age", (0, 50, 90)),)), PER_PERSON, FIVE_ROWS, []),
         (Query((Quantile("age", 0.5),)), PER_PERSON, FIVE_ROWS, []),
+        (Query((Mean("age"),)), PER_ROW, [ROW], []),
+        (Query((Mean("age"),)), PERSON_EXCHANGED, FIVE_ROWS, [LOW] * 4),
+        (Query((Mean("cost"),)), EXCHANGED, [ROW, OTHER], [LOW]),
+        (Query((Mean("cost"),)), EXCHANGED, [ROW | {"cost": None}, OTHER], [LOW]),
+        (Query((Mean("cost"),), by=("ward",)), EXCHANGED, [ROW, OTHER], [LOW]),
         (Query((Count("cost"),)), EXCHANGED, [ROW | {"cost": None}, OTHER], [LOW]),
         (Query((Sum("cost"),)), EXCHANGED, [ROW, OTHER], [LOW]),
         (Query((Sum("age"),)), EXCHANGED, [ROW, OTHER], [LOW]),
@@ -445,6 +450,22 @@ def test_half_of_the_noise_under_replace_one_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(plan, "bound", halved)
     with pytest.raises(AssertionError, match=TOO_FAR):
         check(Query((Sum("cost"),)), odd, "laplace", rows, replacement)
+
+
+def test_planted_bug_a_turned_pair_in_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that goes from one group to another moves two turned pairs, each by all that is charged."""
+    query = Query((Mean("cost"),), by=("ward",))
+    assert check(query, EXCHANGED, "laplace", [ROW, OTHER], [LOW])
+    real = plan.pairs_of
+
+    def turned(*facts: Any) -> Any:
+        return {measure: replace(pair, turned=True) for measure, pair in real(*facts).items()}
+
+    monkeypatch.setattr(plan, "pairs_of", turned)
+    assert check(Query((Mean("cost"),)), EXCHANGED, "laplace", [ROW, OTHER], [LOW])
+    for policy, rows, replacement in ((EXCHANGED, [ROW, OTHER], [LOW]), (PER_ROW, [ROW, OTHER], [])):
+        with pytest.raises(AssertionError, match=TOO_FAR):
+            check(query, policy, "laplace", rows, replacement)
 
 
 # --- vectors: what an event with one number says of them --------------------------------------------------
