@@ -4,8 +4,8 @@
 2. Distribution: the rate at which the 95 % intervals contain the answer without noise, on columns of Adult.
 3. The distance from the curve of Kaplan and Meier at epsilon 1 on three tables of lifelines, and the errors
 of five quantiles beside those of OpenDP and diffprivlib, which split epsilon among them.
-4. The error of the mean age of 1,000 rows with 5 % missing ages at epsilon 1, beside that of a sum and a count
-which get half of epsilon each, as in Tacit 0.3.
+4. The error of the mean age of 1,000 rows at epsilon 1, if 5 % of the ages are missing, beside that of a sum
+and a count which get half of epsilon each, as in Tacit 0.3.
 
 ``--libraries`` names a folder with lifelines and diffprivlib; ``TACIT_DATA`` names that of ``adult.csv.gz``.
 """

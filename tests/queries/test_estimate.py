@@ -25,7 +25,15 @@ from tacit.queries.measures import (
     laplace_sum_reach,
 )
 from tacit.queries.plan import Compiled, RawTable, collect, compile_query, release_all, sampler
-from tacit.queries.private_table import Estimate, Reading, _plain, content_of, estimate
+from tacit.queries.private_table import (
+    Estimate,
+    Reading,
+    _parts,
+    _plain,
+    content_of,
+    estimate,
+    read_content,
+)
 from tacit.queries.query import (
     Aggregate,
     Compare,
@@ -260,6 +268,33 @@ def test_values_lie_in_their_intervals() -> None:
             assert one.low is not None
             assert one.high is not None
             assert one.low <= one.value <= one.high
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("by", [(), ("ward",)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_counts_are_whole_numbers(rows: int, by: tuple[str, ...], adjacency: str, noise: str) -> None:
+    """Those of rows, values, units and bins, beside a mean or not, in groups or not, printed or as data."""
+    columns = COLUMNS | {"ward": Column(kind="category", values=("a", "b"))}
+    rules = policy_of(columns, adjacency, public=20, unit_column="person", rows_per_unit=rows)
+    frame = FRAME.assign(person=[row // 3 for row in range(60)], ward=["a", "b"] * 30)
+    counts = (Count(), Count("age"), CountUnits(), Histogram("kids", (0, 2, 4)))
+    for items in (counts, (Mean("age"), *counts), (Variance("age"), Mean("kids"), *counts)):
+        compiled = compile_query(Query(items, by=by, where=Compare("kids", ">", 0)), rules, **NOISE[noise])
+        engine = DuckDBEngine(frame, rules)
+        raw = collect(compiled, [engine.rows(each) for each in compiled.statements])
+        content = content_of(compiled, release_all(compiled, raw, sampler()))
+        answer = read_content(
+            content, compiled, charge="", epsilon=1.0, delta=0.0, remaining=0.0, repeated=False
+        )
+        places = range(len(items) - len(counts), len(items))
+        for row in answer.rows:
+            found = [part for place in places for part in _parts(row.values[place])]
+            assert all(type(end) is int for one in found for end in (one.value, one.low, one.high))
+        heads, *lines = answer.cells()
+        shown = [line[heads.index("count")] for line in lines]
+        assert all("." not in cell for cell in shown)
 
 
 def test_halves_are_shown_as_such() -> None:

@@ -229,7 +229,7 @@ class Pair(Measure):
     # Differential Privacy", 2312.06658). If a unit's rows are exchanged within one sum, ``turned`` is better:
     # A + B and A - B move by at most 2 max(|dA|, |dB|) in L1 and (2 dA^2 + 2 dB^2)^(1/2) in L2. Both are at
     # most 2 K H, which the sum alone needs, and the number is free.
-    words = "sum and number of {0.total.column} in steps of {0.total.grid.step:g}"
+    words = "sum and count of {0.total.column} in steps of {0.total.grid.step:g}"
     total: Total
     count: Measure
     turned: bool
