@@ -64,6 +64,7 @@ from tacit.queries.query import (
     StandardDeviation,
     Survival,
     Variance,
+    column_of,
 )
 from tacit.queries.sql import parse
 
@@ -399,6 +400,7 @@ class Answer:
         log_rank: chi-squared and the p-value of the log-rank test, if the answer has survival curves of two
             groups; the test accounts for the noise.
         sampled: whether there are intervals for noise and sampling together, which those of survival are.
+        axes: for each aggregate, the name of what ``points`` are, such as the column of times.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -424,6 +426,7 @@ class Answer:
     points: tuple[tuple[float, ...], ...] = ()
     log_rank: tuple[float, float] | None = None
     sampled: bool = False
+    axes: tuple[str, ...] = ()
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
@@ -457,7 +460,7 @@ class Answer:
             "points": [*map(list, self.points)],
         }
         data["remaining_epsilon"] = data.pop("remaining")
-        del data["unit"]
+        del data["unit"], data["axes"]
         return data
 
     def to_json(self) -> str:
@@ -616,6 +619,10 @@ def read_content(
         repeated=repeated,
         threshold=data["threshold"],
         unit=compiled.policy.unit,
+        axes=tuple(
+            "share" if isinstance(item, Quantiles) else column_of(item) or ""
+            for item in compiled.query.aggregates
+        ),
     )
 
 
