@@ -194,18 +194,24 @@ listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
 def compile_query(
-    query: Query, policy: Policy, *, complete: Collection[str] = (), **privacy: Unpack[Privacy]
+    query: Query,
+    policy: Policy,
+    *,
+    complete: Collection[str] = (),
+    in_block: bool = False,
+    **privacy: Unpack[Privacy],
 ) -> Compiled:
     """Plan the answer to a question, and its cost, from public facts alone.
 
-    ``complete`` names the columns in which registration has found no missing cell.
+    ``complete`` names the columns in which registration has found no missing cell. ``in_block`` says that the
+    rows are those of a block, whose number is not public: an exchanged record may leave the block.
     """
     parameters = _Parameters(**privacy)
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
     groups = _declared_groups(query, policy)
     gate = count_of_units(policy)
-    grouped, filtered = bool(query.by), query.where is not None
+    grouped, filtered = bool(query.by), query.where is not None or in_block
     counted = [] if groups is not None else [gate]
     if bound(Rows(), policy, groups=grouped, filtered=filtered).public:
         counted.append(Rows())

@@ -936,7 +936,8 @@ class PrivateTable:
     def _compiled(self, query: Query, privacy: Privacy) -> Compiled:
         if not isinstance(query, Query):
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
-        return compile_query(query, self._policy, complete=self._complete, **privacy)
+        in_block = self._block is not None
+        return compile_query(query, self._policy, complete=self._complete, in_block=in_block, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
         """Return the key of a request in the history, and the request."""
