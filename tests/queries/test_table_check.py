@@ -434,10 +434,11 @@ def test_another_number_of_records_than_the_public_one_is_not_registered() -> No
     """Means divide by it. Rows count if a row is a unit, else different units; a block has fewer."""
     frame = pd.DataFrame({"pid": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]})
     people = {"x": Column(kind="number", lower=0, upper=10)}
-    for fields, number, counted in (
+    cases: list[tuple[dict[str, Any], int, str]] = [
         ({}, 3, "3 rows"),
         ({"unit_column": "pid", "rows_per_unit": 2}, 2, "2 different values of 'pid'"),
-    ):
+    ]
+    for fields, number, counted in cases:
         for stated in (2, 3):
             rules = policy_of(people, "replace-one", public=stated, **fields, blocks=("east", "west"))
             ledger = Ledger.create("sqlite://")

@@ -457,7 +457,7 @@ def pairs_of(
             sums.setdefault(count, set()).add(centred(item.column, policy))
     turned = policy.relation is Adjacency.REPLACE_ONE and not query.by
     pairs = [
-        Pair(*totals, count, turned)
+        Pair(next(iter(totals)), count, turned)
         for count, totals in sums.items()
         if len(totals) == 1 and count not in counted
     ]
