@@ -147,7 +147,9 @@ def test_a_mean_has_less_noise_than_a_sum_and_a_count_of_half_the_budget_each(
 ) -> None:
     """By the variances of the two noises at a mean in the middle of the bounds, where the count is free."""
     rules = policy(adjacency)
-    noise: dict[str, Any] = {"epsilon": 1.0} if mechanism == "laplace" else {"rho": 0.5, "mechanism": mechanism}
+    noise: dict[str, Any] = (
+        {"epsilon": 1.0} if mechanism == "laplace" else {"rho": 0.5, "mechanism": mechanism}
+    )
     half = {name: share / 2 if name != "mechanism" else share for name, share in noise.items()}
     (pair,) = compile_query(Query((Mean("kids"),)), rules, **noise).releases
     total = bound(centred("kids", rules), rules, groups=False, filtered=False)
