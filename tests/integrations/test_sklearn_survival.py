@@ -91,12 +91,24 @@ def test_bins_may_be_edges() -> None:
     assert other.time_edges_.tolist() == [0.0, 50.0, 400.0, 1000.0]
 
 
+def test_a_feature_that_is_the_time_or_the_event_is_refused() -> None:
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    number: dict[str, Any] = {"kind": "number", "lower": 0, "upper": 2000}
+    for extra, column, words in (("days", Y.time, "'days'"), ("event", 1.0 * Y.event, "'event'")):
+        features = frame[["a"]].assign(**{extra: column})
+        with pytest.raises(InvalidInput, match=f"column {words} of X is the time or the event"):
+            PrivateSurvival(**BASE, columns={"a": number, extra: number}).fit(features, Y)
+    with pytest.raises(InvalidInput, match="column 1 of X is the time"):
+        PrivateSurvival(**BASE, bounds=(0, 2000)).fit(np.column_stack([X[:, 0], Y.time]), Y)
+
+
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no bounds": ({"time_bounds": None}, Y, "time_bounds must be declared"),
     "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must hold numbers"),
     "one bin": ({"time_bins": 1}, Y, "bins"),
     "edges outside": ({"time_bins": [2000.0]}, Y, "must increase between lower"),
     "no structure": ({}, Y.time, "y must be a structured array"),
+    "events as words": ({}, ends(Y.time, np.where(Y.event, "yes", "no")), r"table\['died'\] == 'yes'"),
     "swapped fields": ({}, np.rec.fromarrays([Y.time, Y.event]), "y must be a structured array"),
     "three fields": ({}, np.rec.fromarrays([Y.event, Y.time, Y.time]), "y must be a structured array"),
     "no array": ({}, [(True, 1.0)], "y must be a structured array"),

@@ -15,9 +15,25 @@ from scipy import integrate
 
 from tacit.ledger import Column, Policy
 from tacit.queries.engines import DuckDBEngine
-from tacit.queries.measures import Measure, Present, laplace_sum_reach
+from tacit.queries.measures import (
+    Measure,
+    Pair,
+    bound,
+    centred,
+    gaussian_sigma,
+    laplace_scale,
+    laplace_sum_reach,
+)
 from tacit.queries.plan import Compiled, RawTable, collect, compile_query, release_all, sampler
-from tacit.queries.private_table import Estimate, Reading, _plain, content_of, estimate
+from tacit.queries.private_table import (
+    Estimate,
+    Reading,
+    _parts,
+    _plain,
+    content_of,
+    estimate,
+    read_content,
+)
 from tacit.queries.query import (
     Aggregate,
     Compare,
@@ -105,10 +121,47 @@ def test_intervals_hold_the_truth_in_95_of_100(name: str, noise: str) -> None:
     assert misses(estimates(item, policy(), NOISE[noise]), true) <= 52
 
 
-@pytest.mark.parametrize("name", ["count", "sum", "mean"])
+@pytest.mark.parametrize("name", ["count", "sum", "mean", "variance of numbers"])
 def test_intervals_hold_under_replace_one_too(name: str) -> None:
     item, true = TRUE[name]
     assert misses(estimates(item, policy("replace-one"), NOISE["laplace"]), true) <= 52
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_count_beside_its_mean_is_a_whole_number_whose_interval_holds(adjacency: str) -> None:
+    items = (Count("kids"), Mean("kids"))
+    compiled = compile_query(Query(items, where=Compare("kids", ">=", 0)), policy(adjacency), epsilon=1.0)
+    found = drawn(items[0], compiled, counted(compiled))
+    assert all(type(end) is int for one in found for end in (one.value, one.low, one.high))
+    assert misses(found, 60) <= 52
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "mechanism", "better"),
+    [("replace-one", "laplace", 4), ("replace-one", "gaussian", 2), ("add-remove", "laplace", 2),
+     ("add-remove", "gaussian", 1)],
+)  # fmt: skip
+def test_a_mean_has_less_noise_than_a_sum_and_a_count_of_half_the_budget_each(
+    adjacency: str, mechanism: str, better: float
+) -> None:
+    """By the variances of the two noises at a mean in the middle of the bounds, where the count is free."""
+    rules = policy(adjacency)
+    noise: dict[str, Any] = (
+        {"epsilon": 1.0} if mechanism == "laplace" else {"rho": 0.5, "mechanism": mechanism}
+    )
+    half = {name: share / 2 if name != "mechanism" else share for name, share in noise.items()}
+    (pair,) = compile_query(Query((Mean("kids"),)), rules, **noise).releases
+    total = bound(centred("kids", rules), rules, groups=False, filtered=False)
+    exchanged = 2 if adjacency == "replace-one" else 1
+    separate = float(
+        laplace_scale(exchanged * total.whole, Fraction(half["epsilon"]))
+        if mechanism == "laplace"
+        else gaussian_sigma(exchanged**2 * total.squared, Fraction(half["rho"]))
+    )
+    assert isinstance(pair.measure, Pair)
+    in_sum = sum(float(factor) ** 2 for factor in pair.measure.form(pair.measure.total))
+    assert separate**2 / (in_sum * float(pair.scale) ** 2) == pytest.approx(better, rel=1e-6)
 
 
 def test_an_interval_for_a_lower_level_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +256,11 @@ def test_a_histogram_leaves_out_what_is_outside() -> None:
 
 
 def test_with_no_rows_nothing_is_known_but_the_bounds() -> None:
-    for count in (0, -5):
-        mean = without_noise(Mean("kids"), policy(), {Present: count})
+    for nothing in (0, -5):  # on replacing both numbers of the pair: none, or fewer than none
+        mean = without_noise(Mean("kids"), policy("replace-one"), {Pair: nothing})
         assert (mean.low, mean.high) == (0.0, 8.0)
         assert mean.value == 4.0
-        deviation = without_noise(StandardDeviation("kids"), policy(), {Present: count})
+        deviation = without_noise(StandardDeviation("kids"), policy("replace-one"), {Pair: nothing})
         assert 0.0 <= deviation.low <= deviation.value <= deviation.high <= 8.0
 
 
@@ -217,6 +270,33 @@ def test_values_lie_in_their_intervals() -> None:
             assert one.low is not None
             assert one.high is not None
             assert one.low <= one.value <= one.high
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("by", [(), ("ward",)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_counts_are_whole_numbers(rows: int, by: tuple[str, ...], adjacency: str, noise: str) -> None:
+    """Those of rows, values, units and bins, beside a mean or not, in groups or not, printed or as data."""
+    columns = COLUMNS | {"ward": Column(kind="category", values=("a", "b"))}
+    rules = policy_of(columns, adjacency, public=20, unit_column="person", rows_per_unit=rows)
+    frame = FRAME.assign(person=[row // 3 for row in range(60)], ward=["a", "b"] * 30)
+    counts = (Count(), Count("age"), CountUnits(), Histogram("kids", (0, 2, 4)))
+    for items in (counts, (Mean("age"), *counts), (Variance("age"), Mean("kids"), *counts)):
+        compiled = compile_query(Query(items, by=by, where=Compare("kids", ">", 0)), rules, **NOISE[noise])
+        engine = DuckDBEngine(frame, rules)
+        raw = collect(compiled, [engine.rows(each) for each in compiled.statements])
+        content = content_of(compiled, release_all(compiled, raw, sampler()))
+        answer = read_content(
+            content, compiled, charge="", epsilon=1.0, delta=0.0, remaining=0.0, repeated=False
+        )
+        places = range(len(items) - len(counts), len(items))
+        for row in answer.rows:
+            found = [part for place in places for part in _parts(row.values[place])]
+            assert all(type(end) is int for one in found for end in (one.value, one.low, one.high))
+        heads, *lines = answer.cells()
+        shown = [line[heads.index("count")] for line in lines]
+        assert all("." not in cell for cell in shown)
 
 
 def test_halves_are_shown_as_such() -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from query_oracles import policy_of
 
 from tacit.errors import InvalidInput, MissingExtra, PrivacyRefusal, UnsupportedEvent
 from tacit.ledger import (
@@ -88,6 +89,21 @@ def table_of(budget: Budget, data: object = FRAME, **fields: Any) -> PrivateTabl
 
 
 COUNT = Query((Count(),))
+
+
+def test_the_number_of_rows_of_a_block_is_not_the_public_one() -> None:
+    """An exchanged record may leave the block, so its number of rows is secret under replace-one too."""
+    ledger = Ledger.create("sqlite://")
+    rules = policy_of(
+        {"x": Column(kind="integer", lower=0, upper=10)}, "replace-one", public=100, blocks=("a", "b")
+    )
+    ledger.open_dataset("visits", rules)
+    frame = pd.DataFrame({"x": [1, 2, 3] * 10})
+    register_table(frame, ledger=ledger, dataset="visits", block="a")
+    table = PrivateTable(frame, ledger=ledger, dataset="visits", block="a")
+    answer = table.ask(Query((Count(), Mean("x"))), epsilon=50.0)
+    assert answer.epsilon == 50.0
+    assert abs(answer.value("count") - 30) < 3
 
 
 def test_an_answer_says_value_interval_cost_and_rest() -> None:

@@ -21,7 +21,7 @@ from query_oracles import integers, joined, missing, policy_of, truth
 
 from tacit.ledger import Column, Policy
 from tacit.queries.engines import DuckDBEngine
-from tacit.queries.measures import Bins, Grid, Measure, Present, Regular, Rows, Squares, Total, Units
+from tacit.queries.measures import Bins, Grid, Measure, Pair, Present, Regular, Rows, Squares, Total, Units
 from tacit.queries.plan import Compiled, RawTable, collect, compile_query
 from tacit.queries.query import (
     OPERATORS,
@@ -213,7 +213,23 @@ def by_hand(compiled: Compiled, table: list[dict[str, Any]]) -> RawTable:
             seen = [kept for own in units.values() for kept in that_count(own, rules, bool(query.by))]
         for measure in statement.measures:
             raw[measure] = summed(measure, statement.measures, seen)
+        for release in compiled.releases:
+            if isinstance(release.measure, Pair) and release.measure.parts[0] in statement.measures:
+                raw[release.measure] = paired(release.measure, statement.measures, seen)
     return raw
+
+
+def paired(pair: Pair, measures: Sequence[Measure], seen: list[Kept]) -> dict[Any, list[int]]:
+    """A sum and a number of values, as distances from both bounds or as their sum and difference."""
+    place = columns_of(measures).index(pair.total.column)
+    low, high = pair.total.grid.low, pair.total.grid.high
+    cells: dict[Any, list[int]] = {}
+    for row in seen:
+        k, both = row.values[place], cells.setdefault(row.group, [0, 0])
+        if k is not None:
+            moves = (2 * k - low - high, high - low) if pair.turned else (k - low, k - high)
+            cells[row.group] = [have + move for have, move in zip(both, moves, strict=True)]
+    return cells
 
 
 def columns_of(measures: Sequence[Measure]) -> list[str]:
@@ -267,13 +283,13 @@ limits = st.none() | st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 @pytest.mark.untraced
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(queries, tables, limits)
+@given(queries, tables, limits, st.sampled_from(["add-remove", "replace-one"]))
 def test_integers_are_what_their_definition_says(
-    query: Query, table: list[dict[str, Any]], limit: tuple[int, int] | None
+    query: Query, table: list[dict[str, Any]], limit: tuple[int, int] | None, adjacency: str
 ) -> None:
     """All rows count, or a limited number of a unit's rows in a limited number of groups."""
     fields = {"rows_per_unit": limit[0], "groups_per_unit": min(limit)} if limit else {"unit_column": None}
-    compiled = compiled_of(query, policy(**fields))
+    compiled = compiled_of(query, policy(adjacency, **fields))
     assert nonzero(integers(compiled, table, SCHEMA)) == nonzero(by_hand(compiled, table))
 
 

@@ -34,7 +34,7 @@ def test_the_programs_print_what_they_say(monkeypatch: pytest.MonkeyPatch, tmp_p
             exec(compile(code, "queries.md", "exec"), names)
         assert printed.getvalue().splitlines() == shown(code)
     assert len(shown(first)) == 6
-    assert len(shown(third)) == 11
+    assert len(shown(third)) == 10
     assert sum(epsilon for epsilon, _ in planned(PAGE)) == 1.2
 
 

@@ -246,6 +246,14 @@ def test_answers_are_sound_whatever_the_rows(size: int, share: float) -> None:
         assert math.isfinite((estimates.log_rank(counts, counts) or (0.0, 0.0))[0])
 
 
+def test_bins_after_the_last_person_do_not_disturb_the_log_rank_test() -> None:
+    counts = Counts(np.array([0.0, 0, 0, 90, 0, 0, 0]), (0.0, 1.0, 2.0, 3.0), 2.0, whole=True)
+    more = Counts(np.array([50.0, 0, 0, 40, 0, 0, 0]), (0.0, 1.0, 2.0, 3.0), 2.0, whole=True)
+    assert (counts.resolved, more.resolved) == (0, 1)
+    assert estimates.log_rank(more, more) == (0.0, 1.0)
+    assert estimates.log_rank(counts, more) is None
+
+
 # --- questions -------------------------------------------------------------------------------------------
 
 
@@ -323,6 +331,28 @@ def test_python_refuses_the_same(table: PrivateTable) -> None:
         compile_query(Query((CumulativeHazard("months", "stage"),)), policy_of(COLUMNS), epsilon=1.0)
     with pytest.raises(InvalidInput, match="at most 201"):
         table.survival("months", "died", edges=range(300), epsilon=1.0)
+
+
+def test_several_rows_of_a_unit_are_refused_for_curves() -> None:
+    """Their times are not independent, and the intervals would be too narrow."""
+    rules = policy_of(COLUMNS, unit_column="pid", rows_per_unit=3)
+    for item in (Survival("months", "died"), CumulativeHazard("months", "died")):
+        with pytest.raises(InvalidInput, match=r"one row of each patient.*up to 3.*rows_per_unit = 1"):
+            compile_query(Query((item,)), rules, epsilon=1.0)
+    one = policy_of(COLUMNS, unit_column="pid")
+    assert compile_query(Query((Survival("months", "died"),)), one, epsilon=1.0).releases
+
+
+def test_the_axis_of_a_figure_names_the_time_and_its_bins(
+    table: PrivateTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("tacit.report.curves.save_figure", lambda figure, path: drawn.append(figure))
+    for edges in (range(0, 25, 6), (0, 6, 24)):
+        plot_curves(table.survival("months", "died", edges=edges, epsilon=1.0), Path("curves.png"))
+    plot_curves(table.sql("SELECT boxplot(months) FROM trial", epsilon=1.0), Path("box.png"))
+    labels = [axes.get_xlabel() for figure in drawn for axes in figure.axes]
+    assert labels == ["months, bins of 6"] * 2 + ["months"] * 2 + ["share"]
 
 
 def test_curves_are_drawn(table: PrivateTable, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from query_oracles import policy_of
 
 from tacit.cli.app import run
 from tacit.columns.tables import numbers_of
@@ -427,6 +428,29 @@ def test_a_text_that_cannot_be_made_is_found_before_a_question_fails_on_it() -> 
 def test_more_rows_than_the_policy_allows_are_found() -> None:
     rules = Policy(unit="row", adjacency="add-remove", budget=PureBudget(1.0), largest_table=2)
     assert kinds(check_table(pd.DataFrame({"x": [1, 2, 3]}), rules)) == ["too many"]
+
+
+def test_another_number_of_records_than_the_public_one_is_not_registered() -> None:
+    """Means divide by it. Rows count if a row is a unit, else different units; a block has fewer."""
+    frame = pd.DataFrame({"pid": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]})
+    people = {"x": Column(kind="number", lower=0, upper=10)}
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({}, 3, "3 rows"),
+        ({"unit_column": "pid", "rows_per_unit": 2}, 2, "2 different values of 'pid'"),
+    ]
+    for fields, number, counted in cases:
+        for stated in (2, 3):
+            rules = policy_of(people, "replace-one", public=stated, **fields, blocks=("east", "west"))
+            ledger = Ledger.create("sqlite://")
+            ledger.open_dataset("visits", rules)
+            if stated == number:
+                assert register_table(frame, ledger=ledger, dataset="visits").clean
+                continue
+            with pytest.raises(InvalidInput, match=f"the table has {counted}.*public_records = {number}"):
+                register_table(frame, ledger=ledger, dataset="visits")
+            with pytest.raises(PrivacyRefusal, match="not registered"):
+                PrivateTable(frame, ledger=ledger, dataset="visits")
+            assert register_table(frame, ledger=ledger, dataset="visits", block="east").clean
 
 
 def test_the_certificate_names_accepted_findings(tmp_path: Path) -> None:

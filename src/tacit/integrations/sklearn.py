@@ -38,6 +38,7 @@ from tacit.integrations.sklearn_records import (
     declared_classes,
     outputs_of,
     records_of,
+    refuse_ends,
     refuse_unknown_arguments,
     sample_weights,
     scaled,
@@ -356,7 +357,8 @@ class PrivateSurvival(PrivateEstimator):
     * Columns, bounds and bins come from the arguments, never from the data.
 
     Raises:
-        InvalidInput: from fit, if a setting is missing or out of range, or times are negative or missing.
+        InvalidInput: from fit, if a setting is missing or out of range, times are negative or missing, or
+            ``X`` contains the time or the event.
         PrivacyRefusal: from fit, if the plan cannot be accounted for.
 
     >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 3))
@@ -394,6 +396,7 @@ class PrivateSurvival(PrivateEstimator):
         bins = np.asarray(self.time_bins).tolist()
         edges = (low, *Column(kind="number", lower=low, upper=high, bins=bins).edges, high)
         times, events = times_and_events(y, low)
+        refuse_ends(X, y, times)
         check_unit(self, X, owners)
         inputs, _ = records_of(self, X, times, _numbers)
         ends = np.stack([times.clip(max=high), events & (times <= high)], axis=1)
@@ -403,7 +406,11 @@ class PrivateSurvival(PrivateEstimator):
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
-        """Return a risk (n,) for ``X`` (n, d): the larger, the sooner the event; minus the mean time."""
+        """Return a score of risk (n,) for ``X`` (n, d): the larger, the sooner the event.
+
+        As in scikit-survival, the score is no time: it is minus the mean time, which
+        :meth:`predict_mean_time` returns.
+        """
         return -self.predict_mean_time(X)
 
     def predict_survival(self, X: Records) -> NDArray[np.float64]:

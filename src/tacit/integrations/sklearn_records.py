@@ -141,17 +141,34 @@ def times_and_events(y: Any, low: float) -> tuple[NDArray[np.float64], NDArray[n
         raise WrongType(
             "y must be a structured array (n,) of two fields: the event, true or false, and the time, a "
             "number. Make it by numpy.rec.fromarrays([events, times], names='event, time'), or by "
-            "sksurv.util.Surv."
+            "sksurv.util.Surv. Convert events that are words: table['died'] == 'yes'."
         )
     events, times = (y[name] for name in fields)
     if wrong := int(((events != 0) & (events != 1)).sum()):
-        raise InvalidInput(f"y holds {wrong:,} events that are neither 0 nor 1. Correct these records.")
+        raise InvalidInput(
+            f"y contains {wrong:,} events that are neither 0 nor 1. Correct these records, or convert other "
+            "codes: table['died'] == 2."
+        )
     if wrong := int((~np.isfinite(times) | (times < low)).sum()):
         raise InvalidInput(
             f"y holds {wrong:,} times that are missing, infinite, or before the lower bound {low:g} of "
             "time_bounds. Remove or correct these records, or state a lower bound that fits."
         )
     return times.astype(np.float64), events.astype(np.bool_)
+
+
+def refuse_ends(X: Any, y: Any, times: NDArray[np.float64]) -> None:
+    """Refuse features among which are the time or the event: they are not known when a model predicts."""
+    frame = hasattr(X, "columns")
+    names = [*X.columns] if frame else range(X.shape[1] if getattr(X, "ndim", 0) == 2 else 0)
+    for name in names:
+        column = np.asarray(X[name] if frame else X[:, name])
+        number = column.dtype.kind in "iuf" and np.array_equal(column, times)
+        if number or (isinstance(name, str) and name in y.dtype.names):
+            raise InvalidInput(
+                f"column {name!r} of X is the time or the event of y, unknown when a model is used. "
+                "Leave it out of X. If it is another column, rename the field of y."
+            )
 
 
 def class_weights(

@@ -30,6 +30,8 @@ from tacit.queries.measures import (
     Bound,
     Choice,
     Measure,
+    Pair,
+    Rows,
     bound,
     choice_of,
     count_of_units,
@@ -38,6 +40,7 @@ from tacit.queries.measures import (
     laplace_scale,
     measures_of,
     most_groups,
+    pairs_of,
     rho_within,
     root_down,
     rounded_down,
@@ -161,8 +164,8 @@ class Compiled:
         return events[0] if len(events) == 1 else Compose(tuple(events))
 
     def release(self, measure: Measure) -> Release:
-        """Return the release of a measure with noise or as a public number, not one that is a choice."""
-        return next(item for item in self.releases if item.measure == measure and item.quantile is None)
+        """Return the release that gives a measure with noise or as a public number, not as a choice."""
+        return next(item for item in self.releases if measure in item.measure.gives and not item.quantile)
 
     def choice(self, quantile: Quantile) -> Release:
         return next(item for item in self.releases if item.quantile == quantile)
@@ -191,30 +194,40 @@ listing_privacy = listing(Privacy, vars(_Parameters()))
 
 
 def compile_query(
-    query: Query, policy: Policy, *, complete: Collection[str] = (), **privacy: Unpack[Privacy]
+    query: Query,
+    policy: Policy,
+    *,
+    complete: Collection[str] = (),
+    in_block: bool = False,
+    **privacy: Unpack[Privacy],
 ) -> Compiled:
     """Plan the answer to a question, and its cost, from public facts alone.
 
-    ``complete`` names the columns in which registration has found no missing cell.
+    ``complete`` names the columns in which registration has found no missing cell. ``in_block`` says that the
+    rows are those of a block, whose number is not public: an exchanged record may leave the block.
     """
     parameters = _Parameters(**privacy)
     check_query(query, policy)
     check_in("mechanism", parameters.mechanism, ("laplace", "gaussian"))
     groups = _declared_groups(query, policy)
     gate = count_of_units(policy)
+    grouped, filtered = bool(query.by), query.where is not None or in_block
+    counted = [] if groups is not None else [gate]
+    if bound(Rows(), policy, groups=grouped, filtered=filtered).public:
+        counted.append(Rows())
+    pairs = pairs_of(query, policy, complete, counted)
     needed: list[tuple[Measure, Quantile | None]] = [
-        (measure, item if isinstance(item, Quantile) else None)
+        (pairs.get(measure, measure), item if isinstance(item, Quantile) else None)
         for item in query.aggregates
         for measure in measures_of(item, policy, complete)
     ]
     if groups is None:
         needed.append((gate, None))
-    grouped, filtered = bool(query.by), query.where is not None
     bounds = {need: bound(need[0], policy, groups=grouped, filtered=filtered) for need in needed}
 
-    # A query's epsilon (or rho) is divided equally among its different measures. A mean needs two (a centred
-    # sum and a count), a variance or standard deviation three, and any other aggregate one. If two aggregates
-    # need the same measure, it is measured once. The groups do not divide epsilon further, because
+    # A query's epsilon (or rho) is divided equally among its different measures. A mean needs one (the pair
+    # of a sum and a count), a variance or standard deviation two, and any other aggregate one. If two
+    # aggregates need the same measure, it is measured once. The groups do not divide epsilon further, because
     # contribution bounding limits a unit's rows, and each row counts once, in one group.
     parts = sum(not limit.public for limit in bounds.values())
     noise = _noise_of(parameters, parts=parts, threshold=groups is None)
@@ -224,7 +237,9 @@ def compile_query(
     )
 
     # sums share a statement, and each measure with bins has its own
-    measures = dict.fromkeys(release.measure for release in releases if release.law != "public")
+    measures = dict.fromkeys(
+        part for release in releases if release.law != "public" for part in release.measure.parts
+    )
     sums = [measure for measure in measures if not measure.binned]
     batches = [sums, *([measure] for measure in measures if measure.binned)]
 
@@ -445,6 +460,10 @@ def collect(compiled: Compiled, results: Sequence[Sequence[tuple[Any, ...]]]) ->
                 counts = table.setdefault(tuple(group), [0] * measure.bins)
                 for bin_at in measure.bins_at(int(at)):
                     counts[bin_at] += min(max(number, -most), most)
+    for pair in {release.measure for release in compiled.releases}:
+        if isinstance(pair, Pair):
+            low, high = (raw[part] for part in pair.parts)
+            raw[pair] = {group: pair.mixed(*low[group], *high[group]) for group in low}
     return raw
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import starmap
@@ -24,6 +24,7 @@ from tacit.queries.measures import (
     Grid,
     Lifetimes,
     Measure,
+    Pair,
     Regular,
     Squares,
     Total,
@@ -63,6 +64,7 @@ from tacit.queries.query import (
     StandardDeviation,
     Survival,
     Variance,
+    column_of,
 )
 from tacit.queries.sql import parse
 
@@ -113,6 +115,9 @@ class _Span:
         return _Span(self.low * step, self.value * step, self.high * step)
 
 
+_Place = tuple[Release, int]  # of a noisy integer
+
+
 @dataclass(frozen=True)
 class Reading:
     compiled: Compiled
@@ -122,8 +127,11 @@ class Reading:
         """Return the values of a measure, with intervals that each miss with probability at most ``risk``."""
         release = self.compiled.release(measure)
         if release.law == "public":
-            count = Fraction(self.compiled.policy.public_records or 0)
+            count = self.value(measure)
             return [_Span(count, count, count)]
+        if isinstance(release.measure, Pair):
+            value, reach = self.value(measure), _reach_of_sum([[(Fraction(1), measure)]], self, risk)
+            return [_Span(value - reach, value, value + reach)]
         half = interval(release.law, release.scale, 1.0 - risk)
         f = release.bound.factor
         return [
@@ -133,8 +141,22 @@ class Reading:
     def count(self, column: str) -> Measure:
         return count_of(column, self.compiled.complete)
 
+    def form(self, measure: Measure) -> dict[_Place, Fraction]:
+        """Return the factors of the noisy integers in a number; none if it is public."""
+        release = self.compiled.release(measure)
+        if release.law == "public":
+            return {}
+        one = (Fraction(1, release.bound.factor),)
+        factors = release.measure.form(measure) if isinstance(release.measure, Pair) else one
+        return {(release, place): factor for place, factor in enumerate(factors)}
+
     def value(self, measure: Measure) -> Fraction:
-        return self.spans(measure, 1.0 - LEVEL)[0].value
+        form = self.form(measure)
+        if not form:
+            return Fraction(self.compiled.policy.public_records or 0)
+        return sum(
+            (factor * self.values[release][place] for (release, place), factor in form.items()), Fraction(0)
+        )
 
 
 def estimate(item: Aggregate, reading: Reading) -> Estimate | tuple[Estimate, ...]:
@@ -234,21 +256,26 @@ def _points(item: Aggregate, policy: Policy) -> tuple[float, ...]:
 _Part = tuple[Fraction, Measure]  # a factor, and the measure whose noisy number it multiplies
 
 
-def _reach_of_sum(parts: Sequence[_Part], reading: Reading, risk: float) -> Fraction:
-    """Return t with P(|noise of the sum| > t) <= ``risk``, for the sum of ``parts``."""
+def _reach_of_sum(ways: Iterable[Sequence[_Part]], reading: Reading, risk: float) -> Fraction:
+    """Return t with P(|noise of the sum| > t) <= ``risk``, for a sum that is one of ``ways`` or between."""
     # Spread the integer noise evenly over the unit interval around each integer. It is then no further from 0
     # than continuous noise of the same distribution (for Laplace noise, with the scale 1 / (2 tanh(1 / (2
     # b))), just above b). All these densities decrease on both sides of 0, so the same holds for the sums
     # (Birnbaum 1948). Half a unit of each part, added to t, covers the spreading.
-    scales, spread, laplace = [], Fraction(0), False
-    for coefficient, measure in parts:
-        release = reading.compiled.release(measure)
-        if release.law != "public" and coefficient:
+    most: dict[_Place, Fraction] = {}
+    for parts in ways:
+        factors: dict[_Place, Fraction] = {}
+        for coefficient, measure in parts:
+            for place, factor in reading.form(measure).items():
+                factors[place] = factors.get(place, Fraction(0)) + coefficient * factor
+        for place, factor in factors.items():
+            most[place] = max(most.get(place, Fraction(0)), abs(factor))
+    scales, spread, laplace = [], sum(most.values(), Fraction(0)) / 2, False
+    for (release, _), factor in most.items():
+        if factor:
             laplace = release.law == "laplace"
             wide = float(release.scale)
-            wide = 0.5 / math.tanh(0.5 / wide) if laplace else wide
-            scales.append(abs(float(coefficient)) * wide / release.bound.factor)
-            spread += abs(coefficient) / (2 * release.bound.factor)
+            scales.append(float(factor) * (0.5 / math.tanh(0.5 / wide) if laplace else wide))
     if not scales:
         return spread
     reach = laplace_sum_reach(scales, risk) if laplace else normal_sum_reach(scales, risk)
@@ -270,8 +297,8 @@ def _centred_mean(total: Total, reading: Reading, risk: float, *, least: int) ->
         return span
     x = reading.value(total) / rows
     for _ in range(3):
-        widest = max(abs(span.low), abs(span.high))
-        reach = _reach_of_sum([(Fraction(1), total), (widest, count)], reading, risk) / rows
+        ways = [[(Fraction(1), total), (-end, count)] for end in (span.low, span.high)]
+        reach = _reach_of_sum(ways, reading, risk) / rows
         span = _clamped(_Span(x - reach, x, x + reach), low, high)
     return span if rows >= least else _clamped(_Span(span.low, Fraction(0), span.high), span.low, span.high)
 
@@ -312,11 +339,13 @@ def _variance(column: str, reading: Reading, *, sample: bool) -> Estimate:
         nearest, ends = min(max(s / rows, mean.low), mean.high), (mean.low, mean.high)
         lowest, *highest = (q - 2 * m * s + m * m * rows for m in (nearest, *ends))
         slack = unit / 2 if squares.shift else Fraction(0)
-        means = (*ends, min(max(Fraction(0), mean.low), mean.high))  # and the possible mean nearest to 0
+        # and the possible means nearest to 0 and to the middle, where factors of a count are smallest
+        centres = (Fraction(0), Fraction(total.grid.low + total.grid.high, 2) - total.centre)
+        means = (*ends, *(min(max(centre, mean.low), mean.high) for centre in centres))
         for _ in range(3):
-            widest = max(abs(m * m - v) for m in means for v in (span.low, span.high))
-            parts = [(unit, squares), (2 * max(map(abs, ends)), total), (widest, count)]
-            reach = _reach_of_sum(parts, reading, 0.9 * risk)
+            corners = [(m, v) for m in means for v in (span.low, span.high)]
+            ways = [[(unit, squares), (-2 * m, total), (m * m - v, count)] for m, v in corners]
+            reach = _reach_of_sum(ways, reading, 0.9 * risk)
             low, high = (lowest - reach) / rows - slack, (max(highest) + reach) / rows + slack
             middle = q / rows - mean.value**2 if rows >= least else Fraction(0)
             span = _clamped(_Span(low, min(max(middle, low), high), high), Fraction(0), top)
@@ -371,6 +400,7 @@ class Answer:
         log_rank: chi-squared and the p-value of the log-rank test, if the answer has survival curves of two
             groups; the test accounts for the noise.
         sampled: whether there are intervals for noise and sampling together, which those of survival are.
+        axes: for each aggregate, the name of what ``points`` are, such as the column of times.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -396,6 +426,7 @@ class Answer:
     points: tuple[tuple[float, ...], ...] = ()
     log_rank: tuple[float, float] | None = None
     sampled: bool = False
+    axes: tuple[str, ...] = ()
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
         """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
@@ -429,7 +460,7 @@ class Answer:
             "points": [*map(list, self.points)],
         }
         data["remaining_epsilon"] = data.pop("remaining")
-        del data["unit"]
+        del data["unit"], data["axes"]
         return data
 
     def to_json(self) -> str:
@@ -588,6 +619,10 @@ def read_content(
         repeated=repeated,
         threshold=data["threshold"],
         unit=compiled.policy.unit,
+        axes=tuple(
+            "share" if isinstance(item, Quantiles) else column_of(item) or ""
+            for item in compiled.query.aggregates
+        ),
     )
 
 
@@ -901,7 +936,8 @@ class PrivateTable:
     def _compiled(self, query: Query, privacy: Privacy) -> Compiled:
         if not isinstance(query, Query):
             raise InvalidInput(f"query must be a Query, such as Query((Count(),)); got {query!r}.")
-        return compile_query(query, self._policy, complete=self._complete, **privacy)
+        in_block = self._block is not None
+        return compile_query(query, self._policy, complete=self._complete, in_block=in_block, **privacy)
 
     def _request(self, compiled: Compiled, attempt: int) -> tuple[str, dict[str, Any]]:
         """Return the key of a request in the history, and the request."""

@@ -677,6 +677,12 @@ def _check_lifetimes(
             f"times are from 0 to a declared upper bound, but the policy declares {item.time!r} from "
             f"{time.low!r}. Declare lower = 0, and register the table again: that finds negative times."
         )
+    if policy.rows_per_unit > 1:
+        raise InvalidInput(
+            f"a survival curve counts one row of each {policy.unit}, as its intervals are for rows that are "
+            f"independent; the policy counts up to {policy.rows_per_unit}. Prepare a table with one row of "
+            f"each {policy.unit}, such as until the first event, and open it with rows_per_unit = 1."
+        )
     event = declaration(item.event, policy)
     zero_or_one = event.kind == "integer" and (
         (event.low, event.high) == (0.0, 1.0) or set(event.values or ()) == {0, 1}
@@ -684,8 +690,8 @@ def _check_lifetimes(
     if event.kind != "boolean" and not zero_or_one:
         raise InvalidInput(
             f"an event is true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare it "
-            'as kind = "boolean", with the words of its cells (true = ["dead"], false = ["alive"]), or as '
-            'kind = "integer", lower = 0, upper = 1.'
+            'as kind = "boolean". If its cells are not yes and no, or 1 and 0, state which mean what: true = '
+            '["2"], false = ["1"].'
         )
     if item.edges is not None and (item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1):
         raise InvalidInput(

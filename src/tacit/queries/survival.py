@@ -68,52 +68,51 @@ class Counts:
         d, e = self.exposed(cells)
         return np.cumsum(np.log1p(-d[..., :bins] / e[..., :bins]), axis=-1)
 
+    def estimate(self, f: Callable[[Array], Array], level: float) -> tuple[Array, Array]:
+        """Return a function of the logarithm of survival in the resolved bins, and z s of (1)."""
+        bins = self.resolved
+        return _estimate(lambda x: f(self.log_survival(x, bins)), self.cells, self.variance, level)
 
-def _reach(f: Callable[[Array], Array], cells: Array, variance: float, level: float) -> Array:
-    """Return z s of (1) for each component of f."""
+
+def _estimate(
+    f: Callable[[Array], Array], cells: Array, variance: float, level: float
+) -> tuple[Array, Array]:
+    """Return f and z s of (1), for each component of f."""
     steps = _STEP * np.eye(len(cells))
     squared = ((f(cells + steps) - f(cells - steps)) / (2 * _STEP)).T ** 2
     noise = squared.sum(axis=-1) * variance
     z = NormalDist().inv_cdf((1 + level) / 2)
-    return np.asarray(z * np.sqrt(np.maximum(squared @ (cells + variance), noise)))
+    return f(cells), np.asarray(z * np.sqrt(np.maximum(squared @ (cells + variance), noise)))
+
+
+def _spans(low: Array, value: Array, high: Array) -> list[Span]:
+    return list(zip(value.tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def survival(counts: Counts, level: float) -> list[Span]:
     """Return the share without an event at the end of each bin; it never increases."""
     # Beyond the resolved bins the curve stays where it is, and its interval goes down to 0.
-    bins, resolved = len(counts.edges) - 1, counts.resolved
-    value, low, high = np.ones(bins), np.zeros(bins), np.ones(bins)
-    if resolved:
-        curve = np.exp(counts.log_survival(counts.cells, resolved))
-        reach = curve * _reach(
-            lambda cells: counts.log_survival(cells, resolved), counts.cells, counts.variance, level
-        )
-        value[:resolved] = np.minimum.accumulate(np.clip(curve, 0.0, 1.0))
-        low[:resolved] = np.minimum(np.clip(curve - reach, 0.0, 1.0), value[:resolved])
-        high[:resolved] = np.maximum(np.clip(curve + reach, 0.0, 1.0), value[:resolved])
-        value[resolved:] = value[resolved - 1]
-        high[resolved:] = high[resolved - 1]
-    return list(zip(value.tolist(), low.tolist(), high.tolist(), strict=True))
+    curve, reach = counts.estimate(np.exp, level)
+    low, value, high = (np.clip(each, 0.0, 1.0) for each in (curve - reach, curve, curve + reach))
+    value = np.minimum.accumulate(value)
+    spans = _spans(np.minimum(low, value), value, np.maximum(high, value))
+    last, _, highest = spans[-1] if spans else (1.0, 0.0, 1.0)
+    return spans + [(last, 0.0, highest)] * (len(counts.edges) - 1 - len(spans))
 
 
 def cumulative_hazard(counts: Counts, level: float) -> list[Span]:
     """Return the cumulative hazard at the end of each bin; it never decreases."""
     # -log S is exact if the hazard is constant within a bin. A sum of d / e would be smaller in wide bins.
-    bins, resolved = len(counts.edges) - 1, counts.resolved
-    if not resolved:
-        return [(0.0, 0.0, None)] * bins
-    curve = -counts.log_survival(counts.cells, resolved)
-    reach = _reach(lambda cells: counts.log_survival(cells, resolved), counts.cells, counts.variance, level)
+    curve, reach = counts.estimate(np.negative, level)
     value = np.maximum.accumulate(np.maximum(curve, 0.0))
-    low = np.clip(curve - reach, 0.0, value)
-    high = np.maximum(curve + reach, value)
-    spans: list[Span] = list(zip(value.tolist(), low.tolist(), high.tolist(), strict=True))
-    return spans + [(float(value[-1]), float(low[-1]), None)] * (bins - resolved)
+    spans = _spans(np.clip(curve - reach, 0.0, value), value, np.maximum(curve + reach, value))
+    last, lowest, _ = spans[-1] if spans else (0.0, 0.0, None)
+    return spans + [(last, lowest, None)] * (len(counts.edges) - 1 - len(spans))
 
 
 def restricted_mean(counts: Counts, level: float) -> Span:
     """Return the area below the survival curve, which is straight between the edges."""
-    resolved, widths = counts.resolved, np.diff(counts.edges)
+    widths = np.diff(counts.edges)
 
     def area(log_survival: Array) -> Array:
         curve = np.exp(log_survival)
@@ -122,16 +121,9 @@ def restricted_mean(counts: Counts, level: float) -> Span:
         return np.asarray(parts.sum(axis=-1, keepdims=True))
 
     spans = survival(counts, level)
-    value = float(area(np.log(np.maximum([each[0] for each in spans], 1e-300)))[0])
-    if not resolved:
-        return value, 0.0, float(counts.edges[-1])
-    known = float(area(counts.log_survival(counts.cells, resolved))[0])
-    reach = float(
-        _reach(
-            lambda cells: area(counts.log_survival(cells, resolved)), counts.cells, counts.variance, level
-        )[0]
-    )
-    rest = float(widths[resolved:].sum()) * (spans[-1][2] or 0.0)
+    (value,) = area(np.log(np.maximum([each[0] for each in spans], 1e-300))).tolist()
+    (known,), (reach,) = (each.tolist() for each in counts.estimate(area, level))
+    rest = float(widths[counts.resolved :].sum()) * (spans[-1][2] or 0.0)
     low, high = max(known - reach, 0.0), min(known + reach + rest, float(counts.edges[-1]))
     return value, min(low, value), max(high, value)
 
@@ -148,12 +140,13 @@ def log_rank(first: Counts, second: Counts) -> tuple[float, float] | None:
     size = len(first.cells)
 
     def excess(cells: Array) -> Array:
-        d, e = first.exposed(cells[..., :size])
-        other_d, other_e = second.exposed(cells[..., size:])
+        d, e = (x[..., :resolved] for x in first.exposed(cells[..., :size]))
+        other_d, other_e = (x[..., :resolved] for x in second.exposed(cells[..., size:]))
         expected = (d + other_d) * e / (e + other_e)
-        return np.asarray((d - expected)[..., :resolved].sum(axis=-1, keepdims=True))
+        return np.asarray((d - expected).sum(axis=-1, keepdims=True))
 
     cells = np.concatenate([first.cells, second.cells])
     level = 2 * NormalDist().cdf(1.0) - 1  # one standard deviation
-    z = float(excess(cells)[0] / _reach(excess, cells, first.variance, level)[0])
+    value, reach = _estimate(excess, cells, first.variance, level)
+    z = float(value[0] / reach[0])
     return z**2, math.erfc(abs(z) / math.sqrt(2.0))

@@ -14,6 +14,8 @@ from tacit.errors import InvalidInput, PrivacyRefusal
 from tacit.ledger import Ledger, Policy
 from tacit.ledger.charges import Verdict
 from tacit.queries.engines import Engine, EngineFailure, Places, engine_of
+from tacit.queries.measures import count_of_units
+from tacit.queries.query import CountUnits, Query
 from tacit.queries.statements import (
     among,
     exp,
@@ -26,6 +28,7 @@ from tacit.queries.statements import (
     or_else,
     present,
     sql,
+    statement,
     typed,
     unit_tests,
 )
@@ -212,7 +215,8 @@ def register_table(
     Raises:
         UncleanTable: if there are findings that are not accepted; nothing is stored.
         Conflict: if the content is registered as another data set, or as another block.
-        InvalidInput: as for :func:`check_table`.
+        InvalidInput: as for :func:`check_table`, or if a table that is no block has another number of
+            records than the policy's ``public_records``.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -226,11 +230,27 @@ def register_table(
     with _open_engine(data, policy) as engine:
         fingerprint = ledger.fingerprint(engine.content())
         check = check_table(engine, policy, accept_missing=accept_missing, accept_outside=accept_outside)
+        if not check.clean:
+            raise UncleanTable(dataset, check)
+        if block is None:
+            _check_number(engine, policy)
         engine.check(policy)  # refuse a file that changed after the check
-    if not check.clean:
-        raise UncleanTable(dataset, check)
     ledger.register_content(dataset, fingerprint, block=block, verdict=check.accepted)
     return check
+
+
+def _check_number(engine: Engine, policy: Policy) -> None:
+    """Refuse a table with another number of records than the public one, by which means divide."""
+    if policy.public_records is None:
+        return
+    ((number,),) = engine.rows(statement([count_of_units(policy)], Query((CountUnits(),)), policy))
+    if number != policy.public_records:
+        counted = "rows" if policy.unit_column is None else f"different values of {policy.unit_column!r}"
+        raise InvalidInput(
+            f"the table has {number:,} {counted}, but the policy states public_records = "
+            f"{policy.public_records:,}. Means and totals rest on this number. Register the whole table, or "
+            f"open the data set with public_records = {number}."
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from tacit.errors import InvalidInput
@@ -35,6 +36,9 @@ def plot_curves(answer: Answer, path: Path) -> None:
             ]
             xs, lows, highs = zip(*ends, strict=True) if ends else ((), (), ())
             axes.fill_between(xs, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+        widths = {f"{after - before:g}" for before, after in itertools.pairwise((0.0, *answer.points[place]))}
+        bins = f", bins of {widths.pop()}" if answer.sampled and len(widths) == 1 else ""
+        axes.set_xlabel(label_of(answer.axes[place], 40) + bins)
         axes.set(ylabel=label_of(name, 40), ylim=(0, None) if axes.dataLim.ymin >= 0 else None)
         axes.grid(alpha=0.25)
         if answer.by:
