@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from pages import blocks_of, comments_of, printed
 from tacit.cli.app import run as tacit
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "language-models.md"
+OF_PEFT = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 FEWER = (("range(200)", "range(2)"), ("\nsteps = 60", "\nsteps = 2"))
 
 
@@ -37,6 +39,7 @@ def follow(page: Path) -> list[str]:
     return shown.splitlines()
 
 
+@OF_PEFT
 @pytest.mark.usefixtures("no_pictures")
 def test_the_page_runs_with_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -49,10 +52,14 @@ def test_the_page_runs_with_few_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     assert Path("runs/letters/adapter_model.safetensors").exists()
 
 
+@OF_PEFT
 @pytest.mark.thorough(instead="test_the_page_runs_with_few_steps")
 def test_the_adapter_learns_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert follow(PAGE) == ["True"]
+    (told,) = re.findall(r"accuracy per token is about ([\d.]+)", PAGE.read_text(encoding="utf-8"))
+    score = json.loads(Path("runs/letters/evaluation.json").read_text())["score"]
+    assert score == pytest.approx(float(told), abs=0.05)
 
 
 def test_the_fields_of_examples_are_those_of_a_run_file() -> None:
