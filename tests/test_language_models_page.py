@@ -1,78 +1,72 @@
-"""The page on language models is one story: its blocks run in order, on little text or on the real one."""
+"""The example of the page on language models runs, and its adapter learns the letters."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from pages import blocks_of, comments_of, printed
 
 from tacit.cli.app import run as tacit
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "language-models.md"
-SMALLER = (
-    ("n_embd=320, n_layer=4, n_head=5", "n_embd=8, n_layer=1, n_head=2"),
-    ('sampling = "truncated-poisson"', 'sampling = "full"'),
-    ("largest_batch", "# largest_batch"),
-    ("\nbatch_size = 256\n", '\nbatch_size = "full"\n'),
-    ("\nbatch_size = 512\n", '\nbatch_size = "full"\n'),
-    ("steps = 100", "steps = 2"),
-    ("steps = 60", "steps = 2"),
-)
+OF_PEFT = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+FEWER = (("range(200)", "range(2)"), ("\nsteps = 60", "\nsteps = 2"))
 
 
-def follow(page: str) -> None:
-    """Run the blocks in the current folder: each of TOML is a file of the command after it."""
-    configs = iter(("plays.toml", "names.toml"))
-    shared: dict[str, object] = {"__name__": "__main__"}
-    for kind, block in re.findall(r"^```(sh|python|toml)\n(.*?)^```$", page, flags=re.M | re.DOTALL):
-        if kind == "python":
-            exec(compile(block, "<page>", "exec"), shared)
-        elif kind == "toml":
-            Path(next(configs)).write_text(block, encoding="utf-8")
-        else:
-            program, *arguments = shlex.split(block)
-            assert program in ("tacit", "pip")
-            if program == "tacit":
-                assert tacit(arguments) == 0
-    assert next(configs, None) is None
+def follow(page: Path) -> list[str]:
+    """Run the blocks in the current folder as a reader would, and return what the last program prints."""
+    *programs, last = blocks_of(page)
+    names: dict[str, object] = {}
+    printed(programs, names)
+    commands = blocks_of(page, "sh")[0].splitlines()
+    assert [shlex.split(command)[:2] for command in commands] == [
+        ["tacit", "init"],
+        ["tacit", "train"],
+        ["tacit", "generate"],
+    ]
+    for command in commands:
+        assert tacit(shlex.split(command)[1:]) == 0
+        if command == commands[0]:
+            assert Path("letters.toml").exists()
+            Path("letters.toml").write_text(blocks_of(page, "toml")[0], encoding="utf-8")
+    assert len(Path("texts/texts.jsonl").read_text().splitlines()) == 200
+    (shown,) = printed([last], names)
+    assert comments_of(last) == ["True"]
+    return shown.splitlines()
 
 
-def losses(run: str) -> tuple[float, float]:
-    figures = json.loads(Path(run, "evaluation.json").read_text())
-    return figures["loss"], figures["loss_of_a_constant"]
-
-
+@OF_PEFT
 @pytest.mark.usefixtures("no_pictures")
-def test_the_page_runs_on_little_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_with_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TACIT_DATA", str(tmp_path))
-    with gzip.open("tinyshakespeare.txt.gz", "wt") as file:
-        file.write("\n\n".join(f"FIRST:\nSpeech {number} of many." for number in range(600)))
-    with gzip.open("names.txt.gz", "wt") as file:
-        file.write("\n".join(f"name{number}" for number in range(80)))
-    page = PAGE.read_text(encoding="utf-8")
-    for there, here in SMALLER:
-        assert there in page
-        page = page.replace(there, here)
-    follow(page)
-    assert Path("runs/names/adapter_model.safetensors").exists()
+    text = PAGE.read_text(encoding="utf-8")
+    for there, here in FEWER:
+        assert there in text
+        text = text.replace(there, here)
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    follow(tmp_path / "page.md")
+    assert Path("runs/letters/adapter_model.safetensors").exists()
 
 
-@pytest.mark.thorough(instead="test_the_page_runs_on_little_text")
-@pytest.mark.filterwarnings("default")
-def test_the_page_reaches_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of an hour on one core: the losses of the page, far below the entropy of single bytes."""
-    data = Path(os.environ.get("TACIT_DATA", "nowhere")).absolute()
-    if not (data / "tinyshakespeare.txt.gz").exists() or not (data / "names.txt.gz").exists():
-        pytest.skip("TACIT_DATA names no folder with tinyshakespeare.txt.gz and names.txt.gz")
-    monkeypatch.setenv("TACIT_DATA", str(data))
+@OF_PEFT
+@pytest.mark.thorough(instead="test_the_page_runs_with_few_steps")
+def test_the_adapter_learns_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    follow(PAGE.read_text(encoding="utf-8"))
-    for run, most in (("runs/plays", 0.85), ("runs/names", 0.95)):
-        loss, unigram = losses(run)
-        assert loss < most * unigram, run
+    assert follow(PAGE) == ["True"]
+    (told,) = re.findall(r"accuracy per token is about ([\d.]+)", PAGE.read_text(encoding="utf-8"))
+    score = json.loads(Path("runs/letters/evaluation.json").read_text())["score"]
+    assert score == pytest.approx(float(told), abs=0.05)
+
+
+def test_the_fields_of_examples_are_those_of_a_run_file() -> None:
+    from tacit.runs.config import Config
+
+    annotation = Config.model_fields["data"].annotation
+    keys = set(getattr(annotation, "model_fields", {}))
+    (table,) = re.findall(r"^\| `\[data\]` \| a line .*?\n\n", PAGE.read_text("utf-8"), re.M | re.DOTALL)
+    first = [line.split(" | ")[0] for line in table.splitlines()[2:]]
+    assert {name for cell in first for name in re.findall(r"`(\w+)`", cell)} <= keys

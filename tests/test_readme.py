@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(DOCS / "how-to" / name for name in ("pytorch-loop.md", "price-a-mechanism.md")),
+    DOCS / "how-to" / "pytorch-loop.md",
 ]
 LONGEST = 100  # lines of the README
 
@@ -138,11 +138,11 @@ def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.Ca
         assert all(f"{word} " in told for word in words if word.startswith("--")), line
 
 
-def test_the_price_in_the_shell_is_told_and_drawn(
+def test_the_cost_of_a_mechanism_in_the_shell_is_printed_and_drawn(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (console,) = blocks_of(DOCS / "how-to" / "price-a-mechanism.md", "console")
+    (console,) = blocks_of(DOCS / "how-to" / "plan-and-account.md", "console")
     program, *arguments = shlex.split(console.removeprefix("$ ").replace("\\\n", " "))
     assert program == "tacit"
     assert run_command(arguments) == 0

@@ -163,7 +163,7 @@ def test_a_survival_study_leads_to_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough(instead="test_the_first_tutorial_runs")
-@pytest.mark.parametrize("name", ["hospital", "language-model", "private-assistant", "attack-and-audit"])
+@pytest.mark.parametrize("name", ["hospital", "private-assistant", "attack-and-audit"])
 def test_long_tutorials_run(name: str, tmp_path: Path) -> None:
     assert follow(name, tmp_path)
 
@@ -174,7 +174,6 @@ def test_every_tutorial_checks_its_figures_and_has_a_test() -> None:
         "your-own-table",
         "survival-study",
         "team-budget",
-        "language-model",
         "private-assistant",
         "attack-and-audit",
         "hospital",

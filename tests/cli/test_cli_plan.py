@@ -118,7 +118,7 @@ def rows(text: str) -> list[list[float]]:
 
 
 def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "how-to" / "plan-a-run.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "plan-and-account.md").read_text(encoding="utf-8")
     command = re.search(r"^tacit (plan .*)$", text, re.MULTILINE)
     told = re.search(r"```text\n( *batch .*?)```", text, re.DOTALL)
     assert command is not None

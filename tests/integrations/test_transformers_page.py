@@ -1,4 +1,4 @@
-"""The page on transformers, Lightning and accelerate is true: its programs run, and its table is complete."""
+"""The page on public models: its loops run, and its table names every setting that is refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tacit.errors import InvalidInput
 from tacit.integrations.transformers import _BREAKS, _DISAGREES
 from tacit.losses import regression
 
-PAGE = text_of("transformers.md")
-BLOCKS = blocks_of("transformers.md")
+PAGE = text_of("public-models.md")
+BLOCKS = blocks_of("public-models.md")
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # Lightning's own use of torch

@@ -240,7 +240,7 @@ def check_accelerator(accelerator: Any) -> None:
 
 _REFUSED_ARGUMENTS = {
     "compute_loss_func": "it returns one number for a whole batch. Pass loss=, which returns one for each "
-    "record: docs/how-to/transformers.md",
+    "record: docs/how-to/public-models.md",
     "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
     "records. Pass model=; tacit.training.select_candidate chooses settings at a stated price",
 }
