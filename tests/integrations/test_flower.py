@@ -163,7 +163,7 @@ def test_the_program_of_the_page_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program: dict[str, Any] = {}
-    exec(blocks_of("sites.md")[1], program)
+    exec(blocks_of("people-and-sites.md")[4], program)
     client = ClientApp()
 
     @client.train()  # type: ignore[untyped-decorator]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, NeighboringRelation
 from dp_accounting.pld import PLDAccountant
-from pages import blocks_of, comments_of, printed
 
 from tacit.cli.app import run
 from tacit.errors import InvalidInput, UnsupportedEvent
@@ -252,9 +251,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert run([*words, "e", *wrong]) == 2
     assert with_budget.status("visits").spent[0] == spent
     with_budget.close()
-
-
-def test_the_page_prints_what_it_says() -> None:
-    (code,) = blocks_of("other-tools.md")
-    (lines,) = printed([code], {})
-    assert lines.splitlines() == comments_of(code)

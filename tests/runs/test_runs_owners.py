@@ -219,7 +219,7 @@ def test_canaries_of_such_a_run_are_people() -> None:
 def test_a_plan_by_rows_is_not_taken_for_one_of_records(capsys: pytest.CaptureFixture[str]) -> None:
     configured(data=USERS + 'draw = "rows"\n' + SPLIT)
     assert tacit(["plan", "run.toml"]) == 2
-    assert "docs/how-to/people.md" in " ".join(capsys.readouterr().err.split())
+    assert "docs/how-to/people-and-sites.md" in " ".join(capsys.readouterr().err.split())
 
 
 # --- the ledger ------------------------------------------------------------------------------------------

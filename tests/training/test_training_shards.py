@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,25 +261,6 @@ def test_an_older_fully_shard_is_refused() -> None:
     module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
     with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Take a newer PyTorch: 2.13"):
         check_sharding({}, {}, [module], Alone())
-
-
-# --- the page --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough(
-    instead="test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit"
-)
-def test_the_page_is_a_program_for_two_processes(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sharded-models.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "train.py").write_text(code)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    told = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert told.returncode == 0, told.stderr
-    (printed,) = [line for line in told.stdout.splitlines() if line]
-    assert f"`{printed}`" in page
-    assert torch.load(tmp_path / "model.pt")["0.weight"].shape == (64, 20)
-    assert len([*(tmp_path / "private").iterdir()]) == 2
 
 
 # --- the files -------------------------------------------------------------------------------------------

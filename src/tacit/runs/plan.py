@@ -52,9 +52,9 @@ def check_comparable(name: str, config: Config) -> None:
         )
     if config.data.draw == "rows":
         raise InvalidInput(
-            f'{name}: [data] draw = "rows" cannot be compared: its price is that of all rows of a person. '
-            "docs/how-to/people.md compares it with drawing people; tacit train prints the price of this run "
-            "before its first step."
+            f'{name}: [data] draw = "rows" cannot be compared: its cost is that of all rows of a person. '
+            "docs/how-to/people-and-sites.md compares it with drawing people; tacit train prints the cost of "
+            "this run before its first step."
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():

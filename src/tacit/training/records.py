@@ -1,6 +1,6 @@
 """Records by position, from arrays, data frames, lists and data sets.
 
-``docs/how-to/records.md`` lists the kinds.
+``docs/how-to/large-data.md`` lists the kinds.
 
 pandas, Polars and Arrow are supported and never imported.  A ``collate`` gets one record at a time, so that
 its output does not depend on the rest of the batch.  Letters: N records; n records of a batch.
@@ -271,7 +271,7 @@ def uneven(shapes: Sequence[str]) -> InvalidInput:
 
 
 Data: TypeAlias = Sized | Dataset[Any]
-"""Data that :func:`as_records` supports; ``docs/how-to/records.md`` lists the types."""
+"""Data that :func:`as_records` supports; ``docs/how-to/large-data.md`` lists the types."""
 Content: TypeAlias = Iterable[bytes | memoryview] | None
 """Bytes by which a ledger recognises records; None if each record would have to be decoded."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
@@ -531,7 +531,7 @@ class DatasetRecords(Records):
 def as_records(
     data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> Records:
-    """Make :class:`Records` from the data that a user passes; ``docs/how-to/records.md`` lists all types.
+    """Make :class:`Records` from the data that a user passes; ``docs/how-to/large-data.md`` lists all types.
 
     >>> as_records({"x": np.zeros((5, 3)), "y": [0, 1, 1, 0, 1]}).template
     {'x': 0, 'y': 1}

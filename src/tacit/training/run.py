@@ -123,7 +123,7 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
             f'device_map="auto" of transformers uses several. Load the model with device_map={{"": 0}}, or '
             'without device_map and then model.to("cuda"). A model that is too large for one device is '
             "trained by several processes, in shards of torch.distributed.fsdp.fully_shard "
-            "(docs/how-to/sharded-models.md)."
+            "(docs/how-to/gpu-and-processes.md)."
         )
     _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
 

@@ -70,10 +70,11 @@ class PrivateSession:
         data: :class:`~tacit.training.UserRecords` if a person may have several rows;
             :class:`~tacit.training.DatedRecords` for a plan by date.  Otherwise records, at most one for each
             person: arrays, tensors or lists (N, ...), including memory maps; mappings and tuples of these;
-            data frames; a list of records; or a map-style data set (``docs/how-to/records.md``).
+            data frames; a list of records; or a map-style data set (``docs/how-to/large-data.md``).
             Row i is record i, and item i depends on record i alone.  To check that, the session
             reads four items of a data set up to ten times before the first step.  Floating-point
             numbers are cast to the type of the model's parameters, integers to int64.
+        plan: the steps of the run, and their cost.
         loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings.  It
             returns one loss per record and no mean.  It may also be a loss module of ``torch.nn``, which is
             used without its reduction, or one of :mod:`tacit.losses`.  Each pass of a step calls the loss

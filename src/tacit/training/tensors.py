@@ -1,7 +1,7 @@
 """A record as tensors: its structure, the conversion of its values, and errors without values of a record.
 
 A template is the record with the numbers 0, 1, ... in place of its tensors, such as ``{"x": 0, "y": (1,
-2)}``.  :func:`cast_numbers` has the casting rule (``docs/how-to/records.md``).
+2)}``.  :func:`cast_numbers` has the casting rule (``docs/how-to/large-data.md``).
 """
 
 from __future__ import annotations
