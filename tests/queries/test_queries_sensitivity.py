@@ -459,7 +459,7 @@ def test_planted_bug_a_turned_pair_in_groups_is_found(monkeypatch: pytest.Monkey
     """A row that goes from one group to another moves two turned pairs, each by all that is charged."""
     query = Query((Mean("cost"),), by=("ward",))
     assert check(query, EXCHANGED, "laplace", [ROW, OTHER], [LOW])
-    real = plan.pairs_of
+    real = measures.pairs_of
 
     def turned(*facts: Any) -> Any:
         return {measure: replace(pair, turned=True) for measure, pair in real(*facts).items()}
