@@ -6,8 +6,8 @@
 * ``plan``: the event of the facts, its cost, and their JSON.
 """
 
-from tacit.plan.facts import LossReport, ScoreReport
+from tacit.plan.facts import GroupScoreReport, LossReport, ScoreReport
 from tacit.plan.plan import Plan, PlanSettings
 from tacit.plan.signal import Signal
 
-__all__ = ["LossReport", "Plan", "PlanSettings", "ScoreReport", "Signal"]
+__all__ = ["GroupScoreReport", "LossReport", "Plan", "PlanSettings", "ScoreReport", "Signal"]

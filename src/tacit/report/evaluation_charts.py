@@ -45,7 +45,20 @@ def charts_of(data: Data) -> dict[str, Axes]:
             charts[f"cells-{number}"] = _cells(cells, error["target"])
     if survival := data.get("survival"):
         charts["survival"] = _survival(survival)
+    for number, column in enumerate(data.get("by_group", ())):
+        if rows := [row for row in column["groups"] if row["error"] is not None]:
+            charts[f"groups-{number}"] = _groups(rows)
     return charts
+
+
+def _groups(rows: Sequence[Data]) -> Axes:
+    axes = new_chart("error", "", title="Error by group", size=(_WIDTH * 2, 1.2 + _ROW * len(rows)))
+    for place, row in enumerate(rows):
+        axes.plot(row["error_interval"], [place, place], color=BLUE, marker="|")
+        axes.plot(row["error"], place, color=BLUE, marker="o")
+    axes.set_yticks(range(len(rows)), [label_of(row["group"]) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    return axes
 
 
 def _survival(survival: Data) -> Axes:
