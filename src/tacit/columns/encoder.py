@@ -468,9 +468,9 @@ class Encoder:
                 value=by,
                 fix=f"Take one of {', '.join(self._declared)}.",
             )
-        column, before = self.columns[by], itertools.takewhile(lambda name: name != by, self._declared)
-        width, *others = (len([*feature_names(name, self.columns[name])]) for name in (by, *before))
-        block = inputs[:, sum(others) + (0 if self.text is None else self.text.length) :][:, :width]
+        column, later = self.columns[by], itertools.dropwhile(lambda name: name != by, self._declared)
+        width, *others = (len([*feature_names(name, self.columns[name])]) for name in later)
+        block = inputs[:, -width - sum(others) :][:, :width]
         names, codes = (*column.listed, "other"), block[:, : len(column.listed) + 1].argmax(1)
         if column.kind == "boolean":
             names, codes = classes_of(column), (block[:, 0] > 0).astype(np.int64)

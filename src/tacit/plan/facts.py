@@ -105,8 +105,6 @@ class GroupScoreReport:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", check_real("noise", self.noise, low=LEAST_NOISE))
-        if not self.by:
-            raise InvalidInput("must name at least one column", argument="by", value=self.by)
 
     @property
     def length(self) -> float:

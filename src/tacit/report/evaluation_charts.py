@@ -46,18 +46,17 @@ def charts_of(data: Data) -> dict[str, Axes]:
     if survival := data.get("survival"):
         charts["survival"] = _survival(survival)
     for number, column in enumerate(data.get("by_group", ())):
-        if rows := [row for row in column["groups"] if row["error"] is not None]:
-            charts[f"groups-{number}"] = _groups(rows)
+        charts[f"groups-{number}"] = _groups([row for row in column["groups"] if row["error"] is not None])
     return charts
 
 
 def _groups(rows: Sequence[Data]) -> Axes:
-    axes = new_chart("error", "", title="Error by group", size=(_WIDTH * 2, 1.2 + _ROW * len(rows)))
+    axes = new_chart("error", "", title="Error by group", size=(2 * _WIDTH, 1.2 + _ROW * len(rows)))
     for place, row in enumerate(rows):
-        axes.plot(row["error_interval"], [place, place], color=BLUE, marker="|")
-        axes.plot(row["error"], place, color=BLUE, marker="o")
+        low, high = row["error_interval"]
+        axes.plot([low, row["error"], high], [place] * 3, color=BLUE, marker="o", markevery=[1])
     axes.set_yticks(range(len(rows)), [label_of(row["group"]) for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.invert_yaxis()
     return axes
 
 

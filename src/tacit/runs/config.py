@@ -559,10 +559,8 @@ class Config(Section):
     def read_columns(self, source: str = "") -> dict[str, Column]:
         return parse_columns(self.columns, source=source)
 
-    def groups(self, encoder: Encoder | None, inputs: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """Return the groups of each column of ``[evaluation] by``; see :meth:`Encoder.groups`."""
-        if encoder is None:
-            return {}
+    def groups(self, encoder: Any, inputs: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """Return the groups of each column of ``[evaluation] by``, for which there is an :class:`Encoder`."""
         bands = self.evaluation.bands
         return {by: encoder.groups(inputs, by, bands.get(by, ())) for by in self.evaluation.by}
 

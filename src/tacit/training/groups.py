@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from tacit.errors import InvalidInput
@@ -41,14 +41,14 @@ _CONFIDENCE = 0.95
 FEWEST = 20
 """The fewest records of a figure."""
 _WORSE = 1.1  # times the others' rate of errors, from which on a group is served worse
-_HARMS = {"error": "the error", "found": "the share found"}
+_HARMS = ("error", "found")  # figures in which a group can be served worse
 
 Bounds = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """X and N as functions of the sums; by default N counts the records.
+    """The coefficients of X and N as functions of the sums.
 
     ``most`` is (a, b) if a record's variance is at most a + b e, for e the rate of errors, and X / N is in
     [-1, 1]; None if the variance is at most g (1 - g), and X / N is in [0, 1].
@@ -56,22 +56,19 @@ class _Figure:
 
     name: str
     above: tuple[float, ...]
+    below: tuple[float, ...]
     most: tuple[float, float] | None = None
-    below: tuple[float, ...] = ()
-
-    @property
-    def functions(self) -> tuple[Array, Array]:
-        """The coefficients x and w, (D,)."""
-        return np.array(self.above), np.array(self.below or [1.0] * (len(self.above) - 1) + [0.0])
 
 
+_FIVE, _THREE = (1, 1, 1, 1, 0), (1, 1, 0)
+_ERROR = _Figure("error", (1, 0, 0), _THREE)
 _OF_TWO = (
-    _Figure("error", (0, 1, 1, 0, 0)),
-    _Figure("calibration", (0.5, 0.5, -0.5, -0.5, 1), (0.25, 0.75)),
-    _Figure("found", (0, 0, 1, 0, 0), below=(0, 0, 1, 1, 0)),  # computed as the share that is not found
+    _Figure("error", (0, 1, 1, 0, 0), _FIVE),
+    _Figure("calibration", (0.5, 0.5, -0.5, -0.5, 1), _FIVE, (0.25, 0.75)),
+    _Figure("found", (0, 0, 1, 0, 0), (0, 0, 1, 1, 0)),  # computed as the share that is not found
 )
-_OF_SEVERAL = _Figure("error", (1, 0, 0)), _Figure("calibration", (0.5, -0.5, 1), (1, 0))
-_OF_NUMBERS = _Figure("error", (1, 0, 0)), _Figure("calibration", (0, 0, 1), (0, 0.25))
+_OF_SEVERAL = _ERROR, _Figure("calibration", (0.5, -0.5, 1), _THREE, (1, 0))
+_OF_NUMBERS = _ERROR, _Figure("calibration", (0, 0, 1), _THREE, (0, 0.25))
 
 
 @dataclass(frozen=True)
@@ -88,38 +85,34 @@ class Parts:
 
     def counts(self, figure: _Figure) -> Array:
         """Return N for each group, (G,)."""
-        return np.array([float((rows @ figure.functions[1]).sum()) for rows in self.rows])
-
-    def hidden(self, figure: _Figure) -> list[int]:
-        """Return the groups of which an exact figure would tell something about fewer than 20 records."""
-        return [] if self.noise else _too_small(self.counts(figure))
+        return np.array([(rows @ figure.below).sum() for rows in self.rows])
 
     def figure(self, figure: _Figure, group: int, level: float, error: float = 1.0) -> list[float]:
         """Return a figure of a group and its interval; NaN and the whole range if noise drowns it.
 
         ``error`` is the largest rate of errors.
         """
-        (x, w), z = figure.functions, float(ndtri((1.0 + level) / 2.0))
-        each, below = self.rows[group] @ x, self.counts(figure)[group]
-        above, v, ends = each.sum(), [-1.0, 1.0, 0.0], (0.0 if figure.most is None else -1.0, 1.0)
+        z, ends = float(ndtri((1.0 + level) / 2.0)), (0.0 if figure.most is None else -1.0, 1.0)
+        lines = np.array([figure.above, figure.below])
+        each, sums = self.rows[group] @ figure.above, self.rows[group].sum(0) @ lines.T
+        spread: Any = [[0.0, -0.5], [-0.5, -1.0]]  # as all matrices here, of the quadratic form in (1, -g)
         if not self.noise and len(each) > 1 and not np.isin(each, (0.0, 1.0)).all():
-            v = [0.0, 0.0, each.var(ddof=1)]
+            spread = [[each.var(ddof=1), 0.0], [0.0, 0.0]]
         elif figure.most is not None:
-            v = [0.0, 0.0, figure.most[0] + figure.most[1] * error]
-        variance = self.noise**2 * np.array([w @ w, -2.0 * x @ w, x @ x]) + below * np.array(v)
-        a, b, c = np.array([below**2, -2.0 * above * below, above**2]) - z**2 * variance
-        if below < FEWEST or a <= 0.0:
+            spread = [[figure.most[0] + figure.most[1] * error, 0.0], [0.0, 0.0]]
+        variance = self.noise**2 * lines @ lines.T + sums[1] * np.array(spread)
+        (c, b), (_, a) = np.outer(sums, sums) - z**2 * variance
+        if sums[1] < FEWEST or a <= 0.0:
             return [math.nan, *ends]
-        reach, middle = math.sqrt(max(b**2 - 4.0 * a * c, 0.0)) / (2.0 * a), -b / (2.0 * a)
-        found: list[float] = np.clip([above / below, middle - reach, middle + reach], *ends).tolist()
-        return found
+        reach = math.sqrt(max(b**2 - a * c, 0.0))
+        return [*map(float, np.clip([sums[0] / sums[1], (b - reach) / a, (b + reach) / a], *ends))]
 
     def of_better(self, figure: _Figure, group: int, level: float) -> float:
         """Return a figure of all other groups if it is surely and clearly better than the group's, else NaN.
 
         Surely: the interval of the difference excludes 0 (Zou & Donner 2008, as in mean_of_shares).
         """
-        if len(self.rows) < 2:
+        if len(self.rows) < 2 or figure.name not in _HARMS:
             return math.nan
         own, low, _ = self.figure(figure, group, level)
         rest, _, high = self.others(group).figure(figure, 0, level)
@@ -128,76 +121,64 @@ class Parts:
 
 
 def by_group(
-    truth: ArrayLike,
-    predicted: ArrayLike,
-    groups: Mapping[str, ArrayLike],
-    *,
-    target_bounds: tuple[float, float] | None = None,
-    plain: ArrayLike | None = None,
+    evaluation: Evaluation, groups: Groups, *, target_bounds: Bounds = (), plain: Evaluation | None = None
 ) -> dict[str, Any]:
-    """Compare the exact figures of groups of test records: error, calibration and the rate found.
+    """Compare the groups of test records: error, calibration and the rate found, with 95 % intervals.
 
-    They are not private: take test records that no budget protects.  A group of fewer than 20 records is
-    merged with the next larger one, because its figures are total minus the others.  A figure of fewer than
-    20 records, such as the rate found among few positives, is None, and so is one more for the same reason.
+    The figures of a noisy evaluation are computed from its released sums.  Others are exact, and not private:
+    take test records that no budget protects.  A group of fewer than 20 records is then merged with the next
+    larger one, because its figures are the total minus the others.  A figure of fewer than 20 records, such
+    as the rate found among few positives, is None, and so is one more for the same reason.
 
     Args:
-        truth: the class of each record, (n,), as a number 0, ..., k - 1; or a number.
-        predicted: probabilities (n, k), as ``predict_proba`` returns them; or numbers (n,).
-        groups: for each column, the group of each record, (n,): texts, whole numbers or booleans.
-        target_bounds: for numbers, the declared (low, high) of the target.  Others are moved to the nearest.
-        plain: the predictions of the same model without DP, to compare both in the smallest group.
+        evaluation: of :func:`evaluate`, for classes or one number, or of :func:`score_held_out`.
+        groups: for each column, the names of its groups and the group of each record, (n,), as a number: from
+            :meth:`tacit.columns.Encoder.groups`, or ``np.unique(labels, return_inverse=True)``.
+        target_bounds: for numbers, the declared (low, high) of the target, as in :func:`evaluate`.
+        plain: an exact evaluation of the same model without DP, to compare both in the smallest group.
 
     Returns:
         ``by_group``, a list with the figures of each column, as in evaluation.json, and ``sentences``, one
         for each way in which a group is served worse.
 
     Raises:
-        InvalidInput: if lengths differ, a group is missing or a float, or numbers have no bounds.
+        InvalidInput: if the evaluation is of other targets, or groups are floats or not one for each record.
 
-    >>> truth, found = np.arange(200) % 2, np.tile([[0.8, 0.2], [0.4, 0.6]], (100, 1))
-    >>> figures = by_group(truth, found, {"site": np.repeat(["a", "b", "c"], [97, 100, 3])})
+    >>> from tacit.training import evaluate
+    >>> model, site = torch.nn.Linear(1, 2), np.repeat(["a", "b", "c"], [97, 100, 3])
+    >>> _ = torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+    >>> found = evaluate(model, torch.zeros(200, 1), torch.arange(200) % 2)
+    >>> figures = by_group(found, {"site": np.unique(site, return_inverse=True)})
     >>> [(one["group"], one["error"]) for one in figures["by_group"][0]["groups"]]
-    [('b', 0.0), ('c or a', 0.0)]
+    [('b', 0.5), ('c or a', 0.5)]
     """
-    bounds = () if target_bounds is None else (target_bounds,)
-    models = [_rows(truth, one, bounds) for one in (predicted, plain) if one is not None]
-    columns = {by: _groups(by, np.asarray(column), len(models[0])) for by, column in groups.items()}
-    found, *others = (_exact(rows, columns, bounds) for rows in models)
-    for one, other in zip(found, *others, strict=True) if others else ():
+    found = _columns(evaluation, groups, target_bounds)
+    for one, other in zip(found, _columns(plain, groups, target_bounds), strict=True) if plain else ():
         for row, beside in zip(one["groups"], other["groups"], strict=True):
             row["without_dp"] = {key: beside[key] for key in _HARMS if key in row}
-    return {"by_group": found, "sentences": [*sentences(found)]}
+    return {"by_group": found, "sentences": [*_sentences(found)]}
 
 
-def _groups(by: str, cells: NDArray[Any], count: int) -> tuple[list[str], NDArray[np.int64]]:
-    if cells.shape != (count,) or any(isinstance(cell, float | None) for cell in cells.tolist()):
-        raise InvalidInput(
-            f"groups[{by!r}] must have one text, whole number or boolean for each of {count} records; got "
-            f"{cells.dtype} of shape {cells.shape}. Cut other numbers into declared bands."
-        )
-    names, numbers = np.unique(cells.astype(str), return_inverse=True)
-    return names.tolist(), numbers
-
-
-def _rows(truth: ArrayLike, predicted: ArrayLike, bounds: Bounds) -> Array:
-    """Return the tallies (n, D) of predictions."""
-    outputs, targets = np.asarray(predicted, dtype=np.float64), np.asarray(truth)
-    classes = range(outputs.shape[-1]) if outputs.ndim == 2 else ()
-    strange = bool(classes) and not np.isin(targets, classes).all()
-    if outputs.shape[:1] != targets.shape or bool(classes) == bool(bounds) or strange:
-        raise InvalidInput(
-            f"truth {targets.shape} and predicted {outputs.shape} do not fit: give class numbers 0, ..., "
-            "k - 1 and probabilities (n, k), or two arrays (n,) of numbers and their target_bounds."
-        )
-    for low, high in bounds:
-        middle, half = (low + high) / 2.0, (high - low) / 2.0
-        return _tallied((outputs - middle) / half, (targets - middle) / half)
-    return _tallied(np.log(outputs.clip(1e-300)), targets.astype(np.int64))
-
-
-def _tallied(outputs: NDArray[Any], truth: NDArray[Any]) -> Array:
-    found: Array = tallies(torch.from_numpy(outputs), torch.from_numpy(truth)).numpy()
+def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> list[dict[str, Any]]:
+    if evaluation.groups:
+        return [
+            of_column(one["by"], one["names"], Parts(np.array(one["sums"])[:, None], one["noise"]), bounds)
+            for one in evaluation.groups
+        ]
+    answers = evaluation.answers
+    if answers is None or evaluation.measure not in ("accuracy", "R²"):
+        raise InvalidInput("groups need an evaluation of classes or one number. Leave them out for others.")
+    rows, found = tallies(torch.from_numpy(answers.outputs), torch.from_numpy(answers.truth)).numpy(), []
+    for by, (names, numbers) in groups.items():
+        if len(numbers) != len(rows) or any(isinstance(name, float) for name in names):
+            raise InvalidInput(
+                f"groups[{by!r}] must have one of some named groups for each of {len(rows)} records; got "
+                f"{len(numbers)}, or floats. Cut floats into declared bands first."
+            )
+        few = _too_small(np.bincount(numbers, minlength=len(names)))
+        sets = [[group] for group in range(len(names)) if group not in few] + [few] * bool(few)
+        merged = [" or ".join(str(names[group]) for group in one) for one in sets]
+        found.append(of_column(by, merged, Parts([rows[np.isin(numbers, one)] for one in sets]), bounds))
     return found
 
 
@@ -209,53 +190,27 @@ def _too_small(counts: Array) -> list[int]:
     return few
 
 
-def _exact(rows: Array, groups: Groups, bounds: Bounds) -> list[dict[str, Any]]:
-    """Return the figures of each column, in which small groups are one group."""
-    found = []
-    for by, (names, numbers) in groups.items():
-        few = _too_small(np.bincount(numbers, minlength=len(names)))
-        sets = [[group] for group in range(len(names)) if group not in few] + [few] * bool(few)
-        merged = [" or ".join(names[group] for group in one) for one in sets]
-        found.append(of_column(by, merged, Parts([rows[np.isin(numbers, one)] for one in sets]), bounds))
-    return found
-
-
-def evaluated_groups(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> list[dict[str, Any]]:
-    """Return the figures of each column: noisy ones of a noisy evaluation, else exact ones.
-
-    **Guarantee**
-
-    * The figures of a noisy evaluation are computed from its sums alone, without the records.
-    """
-    if evaluation.answers is not None:
-        return _exact(_tallied(evaluation.answers.outputs, evaluation.answers.truth), groups, bounds)
-    return [
-        of_column(one["by"], one["names"], Parts(np.array(one["sums"])[:, None], one["noise"]), bounds)
-        for one in evaluation.groups
-    ]
-
-
 def of_column(by: str, names: Sequence[str], parts: Parts, bounds: Bounds) -> dict[str, Any]:
     """Return the figures of the groups of a column, and where a group is served worse than all others."""
-    several = parts.rows[0].shape[1] < len(_OF_TWO[0].above)
-    figures = _OF_NUMBERS if bounds else _OF_SEVERAL if several else _OF_TWO
+    figures = _OF_NUMBERS if bounds else _OF_TWO if parts.rows[0].shape[1] == len(_FIVE) else _OF_SEVERAL
     strict = 1.0 - 2.0 * (1.0 - _CONFIDENCE) / (len(names) * sum(one.name in _HARMS for one in figures))
     groups: list[dict[str, Any]] = [{"group": name, "records": None, "worse_than": {}} for name in names]
     errors = [1.0] * len(names)
     for figure in figures:
-        hidden = parts.hidden(figure)
+        counts = parts.counts(figure)
+        hidden = [] if parts.noise else _too_small(counts)
         for group, row in enumerate(groups):
             row[figure.name] = row[f"{figure.name}_interval"] = None
             if group in hidden:
                 continue
-            value, *ends = parts.figure(figure, group, _CONFIDENCE, errors[group])
-            row[figure.name] = finite(_in_units(figure, value, bounds))
-            row[f"{figure.name}_interval"] = sorted(_in_units(figure, end, bounds) for end in ends)
+            found = parts.figure(figure, group, _CONFIDENCE, errors[group])
             if figure.name == "error":
-                errors[group], row["records"] = ends[1], round(max(0.0, parts.counts(figure)[group]))
-            others = parts.of_better(figure, group, strict) if figure.name in _HARMS else math.nan
-            if not math.isnan(others):
-                row["worse_than"][figure.name] = _in_units(figure, others, bounds)
+                errors[group], row["records"] = found[2], round(max(0.0, counts[group]))
+            value, *ends, others = (
+                _in_units(figure, one, bounds) for one in (*found, parts.of_better(figure, group, strict))
+            )
+            row |= {figure.name: finite(value), f"{figure.name}_interval": sorted(ends)}
+            row["worse_than"] |= {} if math.isnan(others) else {figure.name: others}
     return {"by": by, "noise": parts.noise or None, "groups": groups}
 
 
@@ -267,16 +222,13 @@ def _in_units(figure: _Figure, value: float, bounds: Bounds) -> float:
     return width * (math.sqrt(value) if figure.name == "error" else 2.0 * value)
 
 
-def sentences(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _sentences(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield sentences on groups that are served worse, and on the privacy cost for the smallest group."""
     rows = [(f'{one["by"]} "{row["group"]}"', row) for one in columns for row in one["groups"]]
-    for key, words in _HARMS.items():
-        worse = [(name, row[key], row["worse_than"][key]) for name, row in rows if key in row["worse_than"]]
-        if worse:
-            named = ", ".join(f"{name} ({own:.3g}, against {others:.3g})" for name, own, others in worse)
-            yield f"Served worse than all others, by {words}: {named}."
+    for name, row in rows:
+        for key, others in row["worse_than"].items():
+            yield f"The group {name} is served worse: {key} {row[key]:.3g}, against {others:.3g} elsewhere."
     pairs = [(row["records"], name, row) for name, row in rows if row.get("without_dp", {}).get("error")]
-    if pairs:
-        _, name, row = min(pairs, key=lambda one: one[:2])
+    for _, name, row in sorted(pairs, key=lambda one: one[:2])[:1]:
         own, plain = row["error"], row["without_dp"]["error"]
         yield f"In the smallest group, {name}, the error is {own:.3g}, and without DP {plain:.3g}."
