@@ -255,7 +255,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> dict[str, Any]:
         """Return the exact figures of the groups of a declared column; see :func:`tacit.training.by_group`.
 
-        They are not private: take test records that no budget protects.
+        They are not private: take test records that no budget protects.  Two classes are told apart at a
+        probability of one half, whatever the ``threshold``.
 
         Args:
             X, y: test records, a data frame with the declared ``columns``, and their labels.
