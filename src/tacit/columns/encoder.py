@@ -453,6 +453,11 @@ class Encoder:
         for all others.  A number has one for each band between the increasing edges ``bands``.  Missing cells
         are a group if the column has an indicator for them.
 
+        Args:
+            inputs: encoded rows, from :meth:`inputs`.
+            by: the column, which is an input.
+            bands: for a number, the edges, between its bounds.
+
         Raises:
             InvalidInput: if the column is no declared input, or bands are missing or do not fit it.
 

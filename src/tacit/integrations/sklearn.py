@@ -262,6 +262,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             X, y: test records, a data frame with the declared ``columns``, and their labels.
             by: the column.
             bands: for a column of numbers, the increasing edges between its groups.
+
+        Returns:
+            The figures of each group and sentences, as from :func:`tacit.training.by_group`.
+
+        Raises:
+            InvalidInput: if the column is not declared, bands do not fit it, or a label is not declared.
         """
         outputs, numbers = outputs_of(self, X), class_numbers(np.asarray(y), self.classes_)
         if self.encoder_ is None:
