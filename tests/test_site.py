@@ -38,6 +38,7 @@ PAGES = [
             "learns-nothing",
             "plan-and-account",
             "prepare-data",
+            "reading-a-run",
             "share-and-prove",
             "train",
             "which-settings",
