@@ -270,8 +270,8 @@ def test_each_sum_has_noise_of_its_own_and_of_the_stated_width() -> None:
     for seed in range(400):
         generator = seeded_generator(seed)
         total = scoring._noisy(torch.zeros(2, dtype=torch.long), 7.0, generator)
-        parts = [*scoring._noisy_groups(rows, groups, None, 7.0, generator)]
-        values = [value for part in parts for row in part["sums"] for value in row]  # type: ignore[index, call-overload, union-attr]
+        parts: list[Any] = [*scoring._noisy_groups(rows, groups, None, 7.0, generator)]
+        values = [value for part in parts for row in part["sums"] for value in row]
         drawn.append([value / GRID for value in total] + values)
     noise = np.array(drawn)
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 6 / math.sqrt(len(noise))

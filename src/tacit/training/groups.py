@@ -152,23 +152,23 @@ def by_group(
     >>> [(one["group"], one["error"]) for one in figures["by_group"][0]["groups"]]
     [('b', 0.5), ('c or a', 0.5)]
     """
-    found = _columns(evaluation, groups, target_bounds)
+    found = [*_columns(evaluation, groups, target_bounds)]
     for one, other in zip(found, _columns(plain, groups, target_bounds), strict=True) if plain else ():
         for row, beside in zip(one["groups"], other["groups"], strict=True):
             row["without_dp"] = {key: beside[key] for key in _HARMS if key in row}
     return {"by_group": found, "sentences": [*_sentences(found)]}
 
 
-def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> list[dict[str, Any]]:
-    if evaluation.groups:
-        return [
-            of_column(one["by"], one["names"], Parts(np.array(one["sums"])[:, None], one["noise"]), bounds)
-            for one in evaluation.groups
-        ]
+def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> Iterator[dict[str, Any]]:
+    for one in evaluation.groups:
+        parts = Parts(np.array(one["sums"])[:, None], one["noise"])
+        yield of_column(one["by"], one["names"], parts, bounds)
     answers = evaluation.answers
+    if evaluation.groups:
+        return
     if answers is None or evaluation.measure not in ("accuracy", "R²"):
         raise InvalidInput("groups need an evaluation of classes or one number. Leave them out for others.")
-    rows, found = tallies(torch.from_numpy(answers.outputs), torch.from_numpy(answers.truth)).numpy(), []
+    rows = tallies(torch.from_numpy(answers.outputs), torch.from_numpy(answers.truth)).numpy()
     for by, (names, numbers) in groups.items():
         if len(numbers) != len(rows) or any(isinstance(name, float) for name in names):
             raise InvalidInput(
@@ -178,11 +178,10 @@ def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> list[dic
         few = _too_small(np.bincount(numbers, minlength=len(names)))
         sets = [[group] for group in range(len(names)) if group not in few] + [few] * bool(few)
         merged = [" or ".join(str(names[group]) for group in one) for one in sets]
-        found.append(of_column(by, merged, Parts([rows[np.isin(numbers, one)] for one in sets]), bounds))
-    return found
+        yield of_column(by, merged, Parts([rows[np.isin(numbers, one)] for one in sets]), bounds)
 
 
-def _too_small(counts: Array) -> list[int]:
+def _too_small(counts: NDArray[Any]) -> list[int]:
     """Return the groups of fewer than 20 records, and the next larger ones until they have 20 together."""
     order = np.argsort(counts, kind="stable")
     before = np.cumsum(counts[order]) - counts[order]

@@ -132,7 +132,7 @@ def score_held_out(
             "score_held_out(session, inputs, targets, owners=...)."
         )
     noise, by = report.noise, getattr(report, "by", ())
-    if by != tuple(groups or ()):
+    if tuple(by) != tuple(groups or ()):
         raise InvalidInput(f"groups must be by the columns of the plan, {by}; got {tuple(groups or ())}.")
 
     def release() -> Json:
