@@ -161,7 +161,7 @@ def by_group(
 
 def _columns(evaluation: Evaluation, groups: Groups, bounds: Bounds) -> Iterator[dict[str, Any]]:
     for one in evaluation.groups:
-        parts = Parts(np.array(one["sums"])[:, None], one["noise"])
+        parts = Parts([*np.array(one["sums"])[:, None]], one["noise"])
         yield of_column(one["by"], one["names"], parts, bounds)
     answers = evaluation.answers
     if evaluation.groups:
