@@ -245,7 +245,7 @@ def toml_page() -> str:
         (
             "[columns.NAME]",
             Column,
-            "What is public about a column ([describe a table](../../how-to/prepare-data.md#describe-a-table)).",
+            "A column ([describe a table](../../how-to/prepare-data.md#describe-a-table)).",
         ),
         ("[table]", Dialect, "How the file of a table is written."),
     ):

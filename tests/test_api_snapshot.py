@@ -16,7 +16,7 @@ from pages import module_at
 
 HERE = Path(__file__).parent
 SNAPSHOT = HERE / "api.txt"
-MOST = 208
+MOST = 209
 """Names that a reader of the reference meets."""
 
 

@@ -14,7 +14,7 @@ from tacit.clipping.rules import AdaptiveClipping, AutomaticClipping, FlatClippi
 from tacit.correlation import BLT, Banded, BandedInverse, Tree
 from tacit.errors import BudgetExceeded, InvalidInput, PrivacyRefusal
 from tacit.events import Adjacency, Compose, Gaussian, PoissonSampled, Repeat
-from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
+from tacit.plan import GroupScoreReport, LossReport, Plan, PlanSettings, ScoreReport
 from tacit.plan.plan import _FAMILIES
 from tacit.rounding import round_up
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, PoissonSampling, ShuffledBatches
@@ -189,6 +189,7 @@ PLANS: dict[str, Plan] = {
         clipping=AdaptiveClipping(1.0, count_noise=6.0), loss_report=LossReport(4.0),
         score_report=ScoreReport(9.0),
     ),
+    "groups": make(score_report=GroupScoreReport(9.0, ("sex", "age"))),
     "rows": make(clipping=PerLayerClipping(5.0, (("a", 3.0), ("b", 4.0))), rows_per_user=3),
     "automatic": make(clipping=AutomaticClipping(0.3), delta=0.01, allow_large_delta=True),
 }  # fmt: skip

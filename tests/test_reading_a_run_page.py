@@ -41,7 +41,7 @@ def test_the_page_runs_from_the_first_line_to_the_last(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.M | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "python", "python", "sh", "sh", "python"]
+    assert [kind for kind, _ in blocks] == ["sh", "python", "sh", "python", "python", "sh", "sh", "python"]
     told: list[str] = []
     for kind, block in blocks:
         if kind == "sh":
@@ -51,7 +51,7 @@ def test_the_page_runs_from_the_first_line_to_the_last(
         execute(block)
         told += (expected := re.findall(r"^print\(.*\)  # (.*)$", block, flags=re.MULTILINE))
         assert capsys.readouterr().out.splitlines() == expected
-    assert len(told) == 8
+    assert len(told) == 10
     assert (
         Path("predictions.csv")
         .read_text()

@@ -80,7 +80,7 @@ def test_there_are_pages_with_code_and_each_peer_has_a_program() -> None:
 def test_the_tests_that_hold_what_is_supported_exist() -> None:
     text = (DOCS / "reference" / "support.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\| .* \| ([^|]*) \|$", text, re.MULTILINE):
-        for name in re.findall(r"`([^`…]+)`", row):
+        for name in re.findall(r"`([\w/]+/[\w.]*|[\w/]+\.py)`", row):
             assert (ROOT / "tests" / name).exists(), name
 
 

@@ -684,3 +684,65 @@ def test_bins_need_bounds_and_numbers() -> None:
         Column(kind="number", bins=[3])
     with pytest.raises(InvalidInput, match="has no bins"):
         Column(kind="category", values=("a", "b"), bins=[3])
+
+
+# --- groups -----------------------------------------------------------------------------------------------
+
+GROUPED = Encoder(
+    {
+        "age": Column(kind="integer", lower=0, upper=120, bins=3, missing="indicator"),
+        "sick": Column(kind="boolean"),
+        "site": Column(kind="category", values=("east", "west")),
+        "day": Column(kind="date", lower="2020-01-01", upper="2021-01-01"),
+    },
+    "sick",
+)
+
+
+@given(
+    values=st.lists(st.floats(-50, 150), min_size=1, max_size=5),
+    bands=st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True).map(sorted),
+)
+@settings(max_examples=50, deadline=None)
+def test_bands_of_a_number_begin_at_their_lower_edge(values: list[float], bands: list[int]) -> None:
+    encoder = Encoder({"age": Column(kind="number", lower=0, upper=100)})
+    cells = np.array([*values, *bands], dtype=float)
+    names, numbers = encoder.groups(encoder.inputs({"age": cells}), "age", bands)
+    far = [min(abs(value - band) for band in bands) for value in cells]  # float32 does not tell others apart
+    wanted = [sum(value >= band for band in bands) for value in cells]
+    assert all(
+        one == two
+        for one, two, apart in zip(numbers.tolist(), wanted, far, strict=True)
+        if apart == 0.0 or apart > 1e-4
+    )
+    assert len(names) == len(bands) + 1
+
+
+def test_groups_are_declared_values_and_others_and_missing() -> None:
+    cells = {"age": ["30", "", "60"], "site": ["west", "north", "east"], "day": ["2020-02-02"] * 3}
+    inputs = GROUPED.inputs(cells)
+    names, numbers = GROUPED.groups(inputs, "age", [45])
+    assert (names, numbers.tolist()) == (("under 45", "45 and over", "missing"), [0, 2, 1])
+    names, numbers = GROUPED.groups(inputs, "site")
+    assert (names, numbers.tolist()) == (("east", "west", "other"), [1, 2, 0])
+    booleans = Encoder({"old": Column(kind="boolean"), "age": GROUPED.columns["age"]})
+    names, numbers = booleans.groups(booleans.inputs({"old": ["yes", "no"], "age": ["1", "2"]}), "old")
+    assert (names, numbers.tolist()) == (("false", "true"), [1, 0])
+    assert GROUPED.groups(inputs[:0], "site")[1].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("by", "bands", "message"),
+    [
+        ("sick", [], "by must be a declared column that the model reads, and no target.*got 'sick'"),
+        ("sex", [], "got 'sex'. Take one of age, site, day"),
+        ("age", [], r"bands of 'age' must be edges .* between its bounds, 0 and 120"),
+        ("age", [60, 30], "must be edges that increase"),
+        ("age", [math.nan], "must be edges that increase"),
+        ("age", [0], "must be edges that increase"),
+        ("day", [3], "of a number"),
+    ],
+)
+def test_groups_that_are_not_declared_are_refused(by: str, bands: list[float], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        GROUPED.groups(np.zeros((0, len(GROUPED.features))), by, bands)

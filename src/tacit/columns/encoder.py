@@ -444,6 +444,49 @@ class Encoder:
         blocks = [self._cells(name, table, source, before).targets() for name in self.target_names]
         return blocks[0] if isinstance(self.target, str) else np.column_stack(blocks).astype(np.float32)
 
+    def groups(
+        self, inputs: NDArray[Any], by: str, bands: Sequence[float] = ()
+    ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """Return the groups of an input column, and the group (n,) of each row of encoded ``inputs`` (n, d).
+
+        The groups depend on the declarations alone.  A category has one for each declared value, and "other"
+        for all others.  A number has one for each band between the increasing edges ``bands``.  Missing cells
+        are a group if the column has an indicator for them.
+
+        Args:
+            inputs: encoded rows, from :meth:`inputs`.
+            by: the column, which is an input.
+            bands: for a number, the edges, between its bounds.
+
+        Raises:
+            InvalidInput: if the column is no declared input, or bands are missing or do not fit it.
+
+        >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=120)})
+        >>> names, numbers = encoder.groups(encoder.inputs({"age": ["30", "12"]}), "age", [30, 60])
+        >>> names, numbers.tolist()
+        (('under 30', '30 to under 60', '60 and over'), [1, 0])
+        """
+        if by not in self._declared:
+            raise InvalidInput(
+                "must be a declared column that the model reads, and no target or text",
+                argument="by",
+                value=by,
+                fix=f"Take one of {', '.join(self._declared)}.",
+            )
+        column, later = self.columns[by], itertools.dropwhile(lambda name: name != by, self._declared)
+        width, *others = (len([*feature_names(name, self.columns[name])]) for name in later)
+        block = inputs[:, -width - sum(others) :][:, :width]
+        names, codes = (*column.listed, "other"), block[:, : len(column.listed) + 1].argmax(1)
+        if column.kind == "boolean":
+            names, codes = classes_of(column), (block[:, 0] > 0).astype(np.int64)
+        elif not is_one_hot(column):
+            names = _bands(by, column, bands)
+            edges = _scaled(np.array(bands, dtype=np.float64), column).astype(inputs.dtype)
+            codes = np.searchsorted(edges, block[:, 0], side="right")
+        if column.missing == "indicator":
+            names, codes = (*names, "missing"), np.where(block[:, -1] > 0, len(names), codes)
+        return names, codes
+
     def _cells(self, name: str, table: Mapping[str, Cells], source: str, before: int) -> _CellsOfColumn:
         return _CellsOfColumn(name, self.columns[name], table[name], self.dialect, source, before)
 
@@ -543,6 +586,20 @@ def _check_several(encoder: Encoder) -> None:
             f"target must list only booleans (labels) or only numbers; got {got}. Declare all as one of "
             "these, or predict each in a separate run."
         )
+
+
+def _bands(by: str, column: Column, bands: Sequence[float]) -> tuple[str, ...]:
+    low, high = bounds_of(column)
+    edges = [low, *bands, high]
+    if not (bands and column.is_number and all(one < two for one, two in itertools.pairwise(edges))):
+        raise InvalidInput(
+            f"of {by!r} must be edges that increase between its bounds, {low:g} and {high:g}, of a number",
+            argument="bands",
+            value=[*bands],
+            fix="Declare them without the data, such as [30, 50] for an age.",
+        )
+    between = (f"{one:g} to under {two:g}" for one, two in itertools.pairwise(bands))
+    return f"under {bands[0]:g}", *between, f"{bands[-1]:g} and over"
 
 
 def _table_of(cells: Mapping[str, Cells], columns: Sequence[str], source: str) -> Mapping[str, Cells]:

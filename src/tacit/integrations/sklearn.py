@@ -47,6 +47,8 @@ from tacit.integrations.sklearn_records import (
 from tacit.integrations.sklearn_tables import column_of_classes, fit_table, is_table
 from tacit.models.survival import LinearHazard, mean_time, survival_loss, survival_of
 from tacit.recipes import Recipe, hazard_recipe
+from tacit.training.evaluation import evaluate
+from tacit.training.groups import by_group
 from tacit.training.survival import concordance
 
 if TYPE_CHECKING:
@@ -248,6 +250,31 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
         labels: NDArray[Any] = self.classes_[numbers]
         return labels
+
+    def score_by_group(
+        self, X: Records, y: ArrayLike, by: str, bands: Sequence[float] = ()
+    ) -> dict[str, Any]:
+        """Return the exact figures of the groups of a declared column; see :func:`tacit.training.by_group`.
+
+        They are not private: take test records that no budget protects.  Two classes are told apart at a
+        probability of one half, whatever the ``threshold``.
+
+        Args:
+            X, y: test records, a data frame with the declared ``columns``, and their labels.
+            by: the column.
+            bands: for a column of numbers, the increasing edges between its groups.
+
+        Returns:
+            The figures of each group and sentences, as from :func:`tacit.training.by_group`.
+
+        Raises:
+            InvalidInput: if the column is not declared, bands do not fit it, or a label is not declared.
+        """
+        outputs, numbers = outputs_of(self, X), class_numbers(np.asarray(y), self.classes_)
+        if self.encoder_ is None:
+            raise InvalidInput("groups are of declared columns. Fit the estimator with columns.")
+        groups = {by: self.encoder_.groups(self.encoder_.frame(X), by, bands)}
+        return by_group(evaluate(torch.nn.Identity(), outputs.float(), torch.from_numpy(numbers)), groups)
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the exact accuracy on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""

@@ -19,7 +19,7 @@ from tacit.clipping.rules import (
 )
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, PrivacyRefusal, check_integer, check_real, check_small_delta
-from tacit.events import Adjacency, Event, Gaussian
+from tacit.events import Adjacency, Event, Gaussian, Repeat
 from tacit.events.base import check_event
 from tacit.sampling import (
     BallsInBinsSampling,
@@ -89,6 +89,34 @@ class ScoreReport:
         return Gaussian(self.noise)
 
 
+@dataclass(frozen=True)
+class GroupScoreReport:
+    """A :class:`ScoreReport`, and figures of the records by each column of ``by``; both cost the same.
+
+    A record is in one group of a column, so all groups of all columns are one release.  Adding or removing a
+    record changes it by at most ``length`` (in the l2 norm), and its noise is ``noise`` times that.
+
+    >>> GroupScoreReport(noise=20.0, by=("sex",)).event
+    Repeat(event=Gaussian(noise_multiplier=20.0), count=2)
+    """
+
+    noise: float
+    by: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", check_real("noise", self.noise, low=LEAST_NOISE))
+
+    @property
+    def length(self) -> float:
+        """An upper bound on the norm of what one record adds: a column has a unit of counts, and one half."""
+        return math.sqrt(1.25 * len(self.by)) * (1.0 + 1e-9)
+
+    @property
+    def event(self) -> Event:
+        """The event that releases the two noisy sums, and then the figures by group."""
+        return Repeat(Gaussian(self.noise), 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """The facts of a :class:`~tacit.plan.Plan`, without its cost; ``Plan`` documents each attribute."""
@@ -107,7 +135,7 @@ class Mechanism:
     rows_per_user: int | None = None
     correlation: Correlation | None = None
     loss_report: LossReport | None = None
-    score_report: ScoreReport | None = None
+    score_report: ScoreReport | GroupScoreReport | None = None
     epsilon_budget: float | None = None
     allow_large_delta: bool = False
 
@@ -137,7 +165,12 @@ class Mechanism:
             ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
             ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
             ("loss_report", self.loss_report, LossReport | None, "LossReport(bound=...), or None"),
-            ("score_report", self.score_report, ScoreReport | None, "ScoreReport(noise=...), or None"),
+            (
+                "score_report",
+                self.score_report,
+                ScoreReport | GroupScoreReport | None,
+                "ScoreReport(noise=...), or None",
+            ),
         ):
             if not isinstance(value, kind):
                 raise InvalidInput(f"must be {words}", argument=name, value=value)

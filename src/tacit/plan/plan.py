@@ -22,7 +22,15 @@ from tacit.errors import BudgetExceeded, InvalidInput, check_integer, check_real
 from tacit.events import Adjacency, Compose, CyclicPoissonSampled, Event, Gaussian, GroupPrivacy
 from tacit.events.base import FAMILY as EVENTS
 from tacit.notebook import facts
-from tacit.plan.facts import CORRELATIONS, RULES, SAMPLERS, LossReport, Mechanism, ScoreReport
+from tacit.plan.facts import (
+    CORRELATIONS,
+    RULES,
+    SAMPLERS,
+    GroupScoreReport,
+    LossReport,
+    Mechanism,
+    ScoreReport,
+)
 from tacit.plan.signal import Signal
 from tacit.rounding import NOISE_DIGITS, round_up
 from tacit.sampling import (
@@ -91,7 +99,7 @@ class PlanSettings(_Needed, total=False):
     rows_per_user: int | None
     correlation: Correlation | None
     loss_report: LossReport | None
-    score_report: ScoreReport | None
+    score_report: ScoreReport | GroupScoreReport | None
     allow_large_delta: bool
 
 
@@ -571,4 +579,7 @@ def _without_count(settings: PlanSettings) -> PlanSettings:
     return {**settings, "clipping": FlatClipping(rule.norm)}
 
 
-_FAMILIES = (Family("kind", (Plan, LossReport, ScoreReport, *SAMPLERS, *RULES, *CORRELATIONS)), EVENTS)
+_FAMILIES = (
+    Family("kind", (Plan, LossReport, ScoreReport, GroupScoreReport, *SAMPLERS, *RULES, *CORRELATIONS)),
+    EVENTS,
+)

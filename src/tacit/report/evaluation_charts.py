@@ -45,7 +45,19 @@ def charts_of(data: Data) -> dict[str, Axes]:
             charts[f"cells-{number}"] = _cells(cells, error["target"])
     if survival := data.get("survival"):
         charts["survival"] = _survival(survival)
+    for number, column in enumerate(data.get("by_group", ())):
+        charts[f"groups-{number}"] = _groups([row for row in column["groups"] if row["error"] is not None])
     return charts
+
+
+def _groups(rows: Sequence[Data]) -> Axes:
+    axes = new_chart("error", "", title="Error by group", size=(2 * _WIDTH, 1.2 + _ROW * len(rows)))
+    for place, row in enumerate(rows):
+        low, high = row["error_interval"]
+        axes.plot([low, row["error"], high], [place] * 3, color=BLUE, marker="o", markevery=[1])
+    axes.set_yticks(range(len(rows)), [label_of(row["group"]) for row in rows])
+    axes.invert_yaxis()
+    return axes
 
 
 def _survival(survival: Data) -> Axes:

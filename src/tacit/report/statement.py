@@ -20,7 +20,7 @@ from tacit.accounting import PrivacyCurve, account
 from tacit.errors import InvalidInput, weakness
 from tacit.events import Adjacency, event_to_json
 from tacit.notebook import facts
-from tacit.plan import Plan
+from tacit.plan import GroupScoreReport, Plan
 from tacit.rounding import round_up
 
 if TYPE_CHECKING:
@@ -235,6 +235,10 @@ def statement_data(
         covered.append(
             "one score on test records, whose noise has a standard deviation of "
             f"{plan.score_report.noise:g} records: its price is part of epsilon"
+        )
+    if isinstance(plan.score_report, GroupScoreReport):
+        covered.append(
+            f"figures of the test records by {', '.join(plan.score_report.by)}, with noise of the same cost"
         )
     replaced = {} if facts["ledger"] == "none" else {_OTHERS: _OTHERS_CHARGED, _TEST: _TEST_CHARGED}
     if plan.score_report is not None:

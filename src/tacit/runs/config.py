@@ -40,6 +40,7 @@ from tacit.runs.sections import (
     AuditSection,
     CanariesSection,
     DataSection,
+    EvaluationSection,
     LedgerSection,
     LoraSection,
     ModelSection,
@@ -338,6 +339,7 @@ _FREE = (
     "data.text", "data.test_text", "data.jsonl", "data.test_jsonl", "data.parquet", "data.test_parquet",
     "data.until", "model.huggingface", "model.encoder",
     "ledger.url", "ledger.dataset", "ledger.chunk", "ledger.block", "ledger.by", "ledger.one_record_per_unit",
+    "evaluation.by", "evaluation.bands",
     "privacy.test_baseline", "privacy.reference_score", "privacy.one_record_per_unit",
 )  # fmt: skip
 # Settings that accept several types, since pydantic reports one error for each type.
@@ -360,6 +362,7 @@ class Config(Section):
     optimizer: OptimizerSection
     training: TrainingSection
     run: RunSection = RunSection()
+    evaluation: EvaluationSection = EvaluationSection()
     audit: AuditSection = AuditSection()
     canaries: CanariesSection = CanariesSection()
     ledger: LedgerSection = LedgerSection()
@@ -504,6 +507,20 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        by, data = self.evaluation.by, self.data
+        if by and (data.source != "table" or self.pretrained or data.time is not None):
+            raise InvalidInput(
+                "[evaluation] by needs a table with a target, whose declared columns are the inputs: texts, "
+                "pictures and survival models have no figures by group. Leave it out."
+            )
+        if set(self.evaluation.bands) - set(by):
+            raise InvalidInput(
+                f"[evaluation] bands are for the columns {by} of by; got {', '.join(self.evaluation.bands)}."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_public_model(self) -> Self:
         """Refuse data that a public model cannot read, and texts without a model that reads them."""
         data, model = self.data, self.model
@@ -541,6 +558,11 @@ class Config(Section):
 
     def read_columns(self, source: str = "") -> dict[str, Column]:
         return parse_columns(self.columns, source=source)
+
+    def groups(self, encoder: Any, inputs: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """Return the groups of each column of ``[evaluation] by``, for which there is an :class:`Encoder`."""
+        bands = self.evaluation.bands
+        return {by: encoder.groups(inputs, by, bands.get(by, ())) for by in self.evaluation.by}
 
     def read_dialect(self, source: str = "") -> Dialect:
         return Dialect.from_data(self.table, f"{source}[table]")

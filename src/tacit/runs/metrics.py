@@ -34,6 +34,7 @@ from tacit.runs.config import Config
 from tacit.runs.model import task_of
 from tacit.sampling import FullBatch
 from tacit.training.evaluation import Evaluation, auc_deviation
+from tacit.training.groups import by_group
 from tacit.training.loop import MetricsRow
 from tacit.training.session import PrivateSession
 
@@ -281,6 +282,10 @@ def figures_of(
     )
     if words and config.privacy.test_baseline is None and not figures["useless"]:
         figures["verdict"] += _UNDECLARED
+    if groups := config.groups(data.encoder, data.test.inputs.numpy()):
+        compared = by_group(evaluation, groups, target_bounds=data.target_bounds)
+        figures["verdict"] = " ".join([figures["verdict"], *compared.pop("sentences")])
+        figures |= compared
     columns = None if data.encoder is None else by_column(model, data.encoder)
     return figures if columns is None else figures | {"by_column": columns}
 

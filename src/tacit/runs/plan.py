@@ -13,7 +13,7 @@ from typing import Any, cast
 from tacit.columns.encoder import Encoder, TextColumn
 from tacit.correlation import BLT, Banded, BandedInverse, Correlation, Tree
 from tacit.errors import InvalidInput, spelled
-from tacit.plan import LossReport, Plan, PlanSettings, ScoreReport
+from tacit.plan import GroupScoreReport, LossReport, Plan, PlanSettings, ScoreReport
 from tacit.plan.signal import Ranked, rank_tuning
 from tacit.pretrained.finding import ModelFolder
 from tacit.runs.config import Config, read_config
@@ -138,7 +138,11 @@ def _plan(config: Config) -> Plan:
         "correlation": _correlation(config, sampling, batch),
         "rows_per_user": config.data.rows_per_user if config.data.draw == "rows" else None,
         "loss_report": LossReport(privacy.loss_bound) if privacy.report_loss else None,
-        "score_report": None if privacy.test_noise is None else ScoreReport(privacy.test_noise),
+        "score_report": None
+        if (noise := privacy.test_noise) is None
+        else GroupScoreReport(noise, tuple(by))
+        if (by := config.evaluation.by)
+        else ScoreReport(noise),
     }
     if privacy.noise_multiplier is not None:
         return Plan.with_noise(

@@ -399,6 +399,17 @@ class TrainingSection(Section):
     ema_decay: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
+class EvaluationSection(Section):
+    """The groups of test records for which the evaluation shows figures.
+
+    ``by`` are columns of the table that the model reads.  The groups of a column are its declared values; for
+    a number they lie between its ``bands``, such as ``bands.age = [30, 50]``.
+    """
+
+    by: list[str] = Field(default_factory=list)
+    bands: dict[str, list[float]] = Field(default_factory=dict)
+
+
 class AuditSection(Section):
     """The number of audit slots to plant; 0 for none."""
 

@@ -296,7 +296,8 @@ class Run:
             return self._evaluate(model)
         owners = None if owned_by(self.config) is None else self.data.test_owners
         test = self._task.evaluated(self.data.test)
-        return self._task.in_words(score_held_out(self.session, *test, owners=owners))
+        groups = self.config.groups(self.data.encoder, test.inputs.numpy())
+        return self._task.in_words(score_held_out(self.session, *test, owners=owners, groups=groups))
 
     def _finish(self, rows: list[MetricsRow], watchers: tuple[Watcher, ...]) -> Outcome:
         session, plan = self.session, self.plan

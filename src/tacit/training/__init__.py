@@ -15,6 +15,7 @@ from tacit.training.audit_slots import AuditSlots
 from tacit.training.by_record import Augmentation, FlipAndCrop
 from tacit.training.charges import StepCharges
 from tacit.training.evaluation import Evaluation, evaluate
+from tacit.training.groups import by_group
 from tacit.training.least_squares import least_squares_session, solve_least_squares
 from tacit.training.loop import Watcher, train
 from tacit.training.ranks import Alone, ProcessRanks
@@ -37,6 +38,7 @@ __all__ = [
     "StepTicket",
     "UserRecords",
     "Watcher",
+    "by_group",
     "evaluate",
     "least_squares_session",
     "score_held_out",

@@ -9,7 +9,7 @@ Letters: n records, k labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,7 +240,8 @@ class Evaluation:
     An evaluation of :func:`score_held_out` has a noisy score.  It has no loss and none of the metrics above,
     and its ``baseline`` is public or None.  ``noise`` is the standard deviation of the noise, in records.
     ``interval`` contains the score without noise in 95 % of all releases.  ``steps`` is the number of steps
-    done at the release.
+    done at the release.  ``groups`` has, for each column of a report by group, its name ``by``, the ``names``
+    of its groups, the noisy ``sums`` of :func:`tallies` in each, and the standard deviation of the ``noise``.
     """
 
     score: float
@@ -264,6 +265,7 @@ class Evaluation:
     pairs: PairFigures | None = None
     survival: SurvivalFigures | None = None
     not_finite: int = 0
+    groups: tuple[Mapping[str, Any], ...] = ()
     answers: Answers | None = field(default=None, compare=False, repr=False)
 
 
@@ -487,6 +489,17 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
       because
       in a batch the rounding of its outputs depends on the number of records.
     """
+    return _each_alone(model, inputs, targets, _score_of).nan_to_num(0.0).clamp(0.0, 1.0)
+
+
+def record_tallies(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return :func:`tallies` of a model; as :func:`record_scores`, a row depends on no other record."""
+    return _each_alone(model, inputs, targets, lambda *pair: tallies(*pair)[0])
+
+
+def _each_alone(
+    model: nn.Module, inputs: Tensor, targets: Tensor, figures: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     inputs, targets = _pair(model, inputs, targets)
     device, floating = _device(model), floating_type(model)
     sample = cast_numbers(inputs[:2], floating)
@@ -497,11 +510,38 @@ def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     with evaluation_mode(model), without_numbers(), as_for_zeros(model, sample):
         rows = (cast_numbers(row, floating).to(device) for row in torch.split(inputs, 1))
         outputs = outputs_alone(model, output_of, rows)
-        scores = [
-            _score_of(output.float().cpu(), target)
+        found = [
+            figures(output.float().cpu(), target)
             for output, target in zip(outputs, torch.split(targets, 1), strict=True)
         ]
-    return torch.stack(scores).nan_to_num(0.0).clamp(0.0, 1.0)
+    return torch.stack(found)
+
+
+def tallies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return what each record adds to the sums of its group, (n, D) float64.
+
+    Two classes, D = 5: a 1 for (true class, predicted class), in the order 00, 01, 10, 11; then the
+    probability of the second class, less one half.  Several classes, D = 3: a 1 if the answer is wrong, a 1
+    if it is right, and its probability less one half.  One number in [-1, 1], D = 3: a quarter of the squared
+    error, its difference from 1, and a quarter of the error, of predictions in [-1, 1].
+
+    **Guarantee**
+
+    * A row depends on that record alone.  Its entries but the last are not negative and have a sum of at most
+      1, and the last is at most one half in size, whatever the model answers.
+
+    >>> tallies(torch.tensor([[0.0, 0.0], [9.0, -9.0]]), torch.tensor([0, 1])).round(decimals=3).tolist()
+    [[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0, -0.5]]
+    """
+    if targets.is_floating_point():
+        truth = targets.double().flatten().clamp(-1.0, 1.0)
+        error = (outputs.double().flatten().clamp(-1.0, 1.0) - truth).nan_to_num(2.0)
+        return torch.stack([error.square() / 4.0, 1.0 - error.square() / 4.0, error / 4.0], dim=1)
+    answers, chances = outputs.argmax(1), outputs.double().softmax(1)
+    two = outputs.shape[1] == 2
+    cells = F.one_hot(2 * targets + answers, 4) if two else F.one_hot((answers == targets).long(), 2)
+    lean = ((chances[:, 1] if two else chances.amax(1)) - 0.5).nan_to_num(0.0)
+    return torch.cat([cells, lean[:, None]], dim=1)
 
 
 def _score_of(output: Tensor, target: Tensor) -> Tensor:

@@ -28,14 +28,17 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from statistics import NormalDist
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.accounting.losses import log_one_over_gamma
@@ -46,9 +49,9 @@ from tacit.ledger import Ledger
 from tacit.ledger.records import Json
 from tacit.noise.gaussian import gaussian
 from tacit.noise.generator import Generator, Purpose
-from tacit.plan import Plan
+from tacit.plan import GroupScoreReport, Plan
 from tacit.training.charges import check_promise, delta_to_charge, register
-from tacit.training.evaluation import Evaluation, measure_of, record_scores
+from tacit.training.evaluation import Evaluation, measure_of, record_scores, record_tallies
 from tacit.training.ranks import check_one_process
 from tacit.training.session import PrivateSession
 from tacit.training.users import numbered
@@ -58,14 +61,24 @@ _LEVEL = 0.95
 _ROUNDS = 20  # iterations that narrow the interval; it hardly changes after three
 
 
+Groups: TypeAlias = Mapping[str, tuple[Sequence[str], NDArray[np.int64]]]
+"""For each column, the names of its groups, which are public, and the group (n,) of each record."""
+
+
 def score_held_out(
-    session: PrivateSession, inputs: Tensor, targets: Tensor, *, owners: Owners | None = None
+    session: PrivateSession,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    owners: Owners | None = None,
+    groups: Groups | None = None,
 ) -> Evaluation:
     """Release the run's only noisy score, on test records that the training did not use.
 
     ``inputs`` (n, ...) and ``targets`` are those of :func:`tacit.evaluate`.  ``owners`` name the person of
     each row, if a record of the plan is a person with several rows.  The score of a person is then the mean
-    over the person's rows.
+    over the person's rows.  ``groups`` are those of the columns that the plan's
+    :class:`tacit.plan.GroupScoreReport` names; :meth:`tacit.columns.Encoder.groups` makes them.
 
     The first call releases the score of the model at that time.  Every later call, also after a resume,
     returns the same score.  The number n of test records is secret: the noise hides it too.
@@ -77,9 +90,11 @@ def score_held_out(
     * A run makes only one such release, even if it crashes, because the ledger stores it before anyone sees
       it.
     * One record more or less changes the two sums by at most 1 in total, whatever the model computes from it.
+    * It changes the sums of all groups of all columns together by at most the report's ``length``.
 
     Raises:
-        InvalidInput: the plan has no score report, or the session has no charges.
+        InvalidInput: the plan has no score report, the session has no charges, or ``groups`` are not those of
+            the plan.
         PrivacyRefusal: no step was charged yet, another process released a score meanwhile, or records are
             people with several rows and ``owners`` are missing.
 
@@ -116,16 +131,49 @@ def score_held_out(
             "score of rows would add up all rows of one person. Name the person of each test row: "
             "score_held_out(session, inputs, targets, owners=...)."
         )
-    noise = report.noise
+    noise, by = report.noise, getattr(report, "by", ())
+    if tuple(by) != tuple(groups or ()):
+        raise InvalidInput(f"groups must be by the columns of the plan, {by}; got {tuple(groups or ())}.")
 
     def release() -> Json:
         # Fresh noise: an earlier process may have drawn some, but nothing was released with it.
         generator = Generator.from_os() if session.private else charges.generator
         raw_sums = _raw_sums(_of_people(record_scores(session.current_model, inputs, targets), owners))
         right, wrong = _noisy(raw_sums, noise, generator)
-        return {"steps": session.steps_done, "right": right, "wrong": wrong, "grid": _GRID}
+        answer: dict[str, Json] = {"steps": session.steps_done, "right": right, "wrong": wrong, "grid": _GRID}
+        if isinstance(report, GroupScoreReport) and groups is not None:
+            rows, deviation = record_tallies(session.current_model, inputs, targets), noise * report.length
+            answer["groups"] = [*_noisy_groups(rows, groups, owners, deviation, generator)]
+        return answer
 
     return _evaluation(charges.once("score", release), noise, targets)
+
+
+def _noisy_groups(
+    rows: Tensor, groups: Groups, owners: Owners | None, noise: float, generator: Generator
+) -> Iterator[Json]:
+    """Yield the sums of the rows (n, D) of each group of a column, with noise of this standard deviation."""
+    add_noise = partial(gaussian, generator, step=0, purpose=Purpose.SCORE, dtype=torch.float64)
+    for index, (by, (names, numbers)) in enumerate(groups.items(), start=1):
+        raw_sums = _raw_group_sums(rows, numbers, len(names), owners)
+        noisy = (raw_sums + add_noise(raw_sums.shape, std=noise * _GRID, index=index)).round() / _GRID
+        yield {"by": by, "names": [*names], "sums": noisy.tolist(), "noise": noise}
+
+
+def _raw_group_sums(
+    rows: Tensor, numbers: NDArray[np.int64], groups: int, owners: Owners | None = None
+) -> Tensor:
+    """Return (G, D), the sums of the (n, D) rows of each of G groups, in thousandths.
+
+    A person's part is the mean over the person's rows.  Parts are rounded towards 0, so that they do not
+    grow.
+    """
+    parts = F.one_hot(torch.from_numpy(numbers), groups)[:, :, None] * rows[:, None, :]
+    if owners is not None:
+        person = torch.from_numpy(numbered(owners)[0])
+        counts = torch.bincount(person)[:, None, None]
+        parts = parts.new_zeros(len(counts), *parts.shape[1:]).index_add(0, person, parts) / counts
+    return parts.mul(_GRID).trunc().sum(0)
 
 
 def _of_people(scores: Tensor, owners: Owners | None) -> Tensor:
@@ -166,7 +214,14 @@ def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
     measure, scale = measure_of(targets)
     ends = sorted((scale(low), scale(high)))
     return Evaluation(
-        scale(value), None, (), measure, interval=(ends[0], ends[1]), noise=noise, steps=stored["steps"]
+        scale(value),
+        None,
+        (),
+        measure,
+        interval=(ends[0], ends[1]),
+        noise=noise,
+        steps=stored["steps"],
+        groups=tuple(stored.get("groups", ())),
     )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tacit.columns import Column, Encoder
 from tacit.columns.encoder import TextColumn
 from tacit.columns.tables import Cells, CsvFile, cells_of_frame, is_csv, numbers_of, row_numbers
-from tacit.errors import InvalidInput, check_in, without_values
+from tacit.errors import InvalidInput, check_in, spelled, without_values
 from tacit.runs.config import Config
 from tacit.runs.kinds.source import (
     Kind,
@@ -79,6 +79,10 @@ class Table(Kind):
         )
         check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
+        if config.evaluation.by and not isinstance(encoder.target, str):
+            raise InvalidInput("[evaluation] by needs one target, and [data] target is a list. Leave by out.")
+        with spelled(lambda argument, _: f"[evaluation] {argument}"):
+            config.groups(encoder, np.zeros((0, len(encoder.features)), dtype=np.float32))
         begins = (
             "mean and spread" if encoder.target_bounds else "hazard in each bin" * bool(encoder.time_edges)
         )
