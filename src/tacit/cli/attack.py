@@ -49,7 +49,7 @@ def command(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/attack.")] = None,
+    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/attack.", metavar="DIR")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Attack the model of a run: how many of its records are detected with and without DP, and the limit.
@@ -84,7 +84,7 @@ def audit_command(
     ] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Use 64 shadow models and 5,000 canaries.")] = False,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/audit.")] = None,
+    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/audit.", metavar="DIR")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.

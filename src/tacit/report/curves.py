@@ -39,6 +39,6 @@ def plot_curves(answer: Answer, path: Path) -> None:
         axes.grid(alpha=0.25)
         if answer.by:
             axes.legend(title=", ".join(answer.by))
-    cost = f"ε = {answer.epsilon:.6g}" + (f", δ = {answer.delta:.3g}" if answer.delta else "")
+    cost = pair({"epsilon": answer.epsilon, "delta": answer.delta})
     figure.suptitle(f"With noise at {cost}; bands are 95 % intervals", fontsize=11)
     save_figure(figure, path)
