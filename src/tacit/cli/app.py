@@ -225,7 +225,9 @@ def run(arguments: list[str]) -> int:
         if type(problem).__name__.startswith("NoArgsIsHelp") or context is None:
             problem.show()  # the help
             return 2
-        return _fail("error", f"{problem.format_message().rstrip('.')}. See {context.command_path} --help.", 2)
+        return _fail(
+            "error", f"{problem.format_message().rstrip('.')}. See {context.command_path} --help.", 2
+        )
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
     except OSError as problem:

@@ -48,6 +48,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
 RunFile = Annotated[Path, argument("The run file, in TOML.", metavar="FILE")]
 FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
+ReportFolder = Annotated[
+    Path | None, option("Folder of the report; default: one in RUN/private.", metavar="DIR")
+]
 NoInput = Annotated[bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")]
 Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
 Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
@@ -170,19 +173,19 @@ class _Bar:
         self._bar.stop()
 
 
-_PAUSE = 10.0  # seconds between lines in a file or a pipe
+_PAUSE, _SHORT_PAUSE = 10.0, 0.5  # seconds between lines in a file or a pipe; before a new preparation
 
 
 class Preparations(_Bar):
     """A bar for each long preparation: call it with (title, done, total).
 
-    A file or a pipe gets a line at the start of each, and then at most one every ten seconds.
+    A file or a pipe gets a line at the start of each long one, and then at most one every ten seconds.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._tasks: dict[str, TaskID] = {}
-        self._told = 0.0
+        self._told = time.monotonic()
 
     def __call__(self, title: str, done: int, total: int) -> None:
         is_new = title not in self._tasks
@@ -190,7 +193,8 @@ class Preparations(_Bar):
             self._tasks[title] = self._bar.add_task(escape(title), total=total)
         self._bar.update(self._tasks[title], completed=done)
         now = time.monotonic()
-        if not messages.is_terminal and (is_new or (done < total and now - self._told > _PAUSE)):
+        pause = _SHORT_PAUSE if is_new else _PAUSE
+        if not messages.is_terminal and done < total and now - self._told > pause:
             self._told = now
             messages.print(f"{title}: {done:,} of {total:,}", soft_wrap=True)
 

@@ -70,8 +70,8 @@ def command(
     """Train a model with differential privacy.
 
     The folder of the run gets the model, the privacy statement, an evaluation that compares the model with
-    the majority class or the mean, the metrics and figures. Ctrl-C stops after the current step and saves. The same command
-    with --resume continues exactly as if nothing had happened, also after a crash.
+    the majority class or the mean, the metrics and figures. Ctrl-C stops after the current step and saves.
+    The same command with --resume continues exactly as if nothing had happened, also after a crash.
 
     With --ledger and --dataset, or a section [ledger] in the configuration, every chunk of steps is charged
     to the budget of the data set before it is performed. A plan that does not fit is refused before it
@@ -337,8 +337,8 @@ def batches_command(
     records, and gathers the records of each step. They are exactly those that the run would draw. The cost
     is that of the run, and is charged when the run trains.
 
-    The folder contains the records of each step and the key of the noise: it is as secret as the corpus. One run
-    uses it, and can be resumed; another run needs its own batches.
+    The folder contains the records of each step and the key of the noise: it is as secret as the corpus. One
+    run uses it, and can be resumed; another run needs its own batches.
 
     Exit codes: 0 done, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -376,7 +376,9 @@ _EPSILONS = (1.0, 3.0)
 
 
 def demo_command(
-    out: Annotated[Path | None, option("Folder of the run; default: the next free one in runs/.", metavar="DIR")] = None,
+    out: Annotated[
+        Path | None, option("Folder of the run; default: the next free one in runs/.", metavar="DIR")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs per epsilon in the table of means.")] = 5,
     as_json: AsJson = False,
 ) -> int:

@@ -24,7 +24,7 @@ from tacit.accounting.pld import chance_of_cut, left_for_poisson, smallest_large
 from tacit.accounting.price import last_whole
 from tacit.errors import InvalidInput, check_integer, check_real, check_small_delta, warn_if_weak
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
-from tacit.rounding import NOISE_DIGITS
+from tacit.rounding import NOISE_DIGITS, pair, shown_epsilon
 from tacit.sampling import FullBatch, PoissonSampling
 
 _LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return the least noise
@@ -152,7 +152,7 @@ class PlanRequest:
         if self.true_positive_rate is not None:
             most, at = self.true_positive_rate, self.false_positive_rate
             return f"true positives of any attack ≤ {most:g} at {at:g} false ones"
-        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
+        return pair({"epsilon": self.epsilon, "delta": self.delta})
 
     @property
     def gradients(self) -> float:
@@ -346,21 +346,17 @@ class PlanAdvice:
     def _about_epsilon(self) -> str:
         if self.question.epsilon is not None:
             return ""
-        return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
+        return f" That costs epsilon {shown_epsilon(self.epsilons[1])} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
         best, largest = self.recommended, self.question.largest_batch
         if best.cut is None or largest is None:
             return ""
-        cut, whole = (f"{epsilon:.6g}" for epsilon in self.epsilons)
-        price = (
-            f"which costs epsilon {cut} instead of {whole}"
-            if cut != whole
-            else f"which leaves epsilon {cut} as it is, to six digits"
-        )
+        cut, whole = map(shown_epsilon, self.epsilons)
+        cost = f"instead of {whole}" if cut != whole else "as without cuts, to three digits"
         return (
             f" Samples of more than {largest:,} are cut: that happens to a step with probability "
-            f"{best.cut:.1e}, {price}."
+            f"{best.cut:.1e}, and epsilon is {cut}, {cost}."
         )
 
     def _about_the_elbow(self) -> str:
@@ -371,7 +367,7 @@ class PlanAdvice:
         if above > NEAR_FLOOR:
             larger = f"batches of about {self.elbow:,}{self._with_room()}"
             return f"{start}; {larger} would come within {NEAR_FLOOR:.0%} of it."
-        start = f"{start}: beyond the elbow, at about {self.elbow:,}, a larger batch gains nothing."
+        start = f"{start}: from the elbow on, at about {self.elbow:,}, a larger batch gains hardly anything."
         return f"{start}{self._instead()}"
 
     def _with_room(self) -> str:
@@ -407,13 +403,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def advise(
-    question: PlanRequest, *, batch_sizes: Sequence[int] = (), progress: Progress | None = None
+    question: PlanRequest,
+    *,
+    batch_sizes: Sequence[int] = (),
+    taken: int | None = None,
+    progress: Progress | None = None,
 ) -> PlanAdvice:
     """Rank batch sizes by the noise that the budget requires.
 
     Args:
         question: the budget.
         batch_sizes: the sizes to compare; by default powers of two around the elbow, and the full batch.
+        taken: the batch size that training takes for other reasons than noise, which is then recommended.
         progress: called with (title, done, total).
 
     Raises:
@@ -432,13 +433,13 @@ def advise(
     whole = replace(question, largest_batch=None)
     floor = _noise(whole, question.records, _MANY) / (question.records * math.sqrt(_MANY))
     elbow = _elbow(whole, floor, report)
-    compared = sizes or _around(question, elbow)
+    compared = sizes or sorted({*_around(question, elbow), *([] if taken is None else [taken])})
     options: list[PlanOption] = []
     for done, batch_size in enumerate(compared):
         report("pricing batch sizes", done, len(compared))
         options.append(_option(question, batch_size, floor))
     report("pricing batch sizes", len(compared), len(compared))
-    options.sort(key=lambda option: (max(option.above_floor, NEAR_FLOOR), option.batch_size))
+    options.sort(key=lambda one: (one.batch_size != taken, max(one.above_floor, NEAR_FLOOR), one.batch_size))
     ranked = tuple(replace(option, rank=rank) for rank, option in enumerate(options, start=1))
     return PlanAdvice(question, ranked, floor, elbow)
 

@@ -680,8 +680,8 @@ def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str],
         for name, expected in recorded(then, run).items():
             problems += [f"against the ledger, {text}" for text in _differences(data[name], expected, name)]
     return problems, [
-        f"The ledger's {len(history):,} entries were replayed, and the certificate was compared with the "
-        f"first {len(then):,} of them; {max(0, later):,} came later.",
+        f"{counted(len(history), 'entry', 'entries')} of the ledger replayed; the certificate was compared "
+        f"with the first {len(then):,} of them; {max(0, later):,} came later.",
         *replay.notes,
     ]
 

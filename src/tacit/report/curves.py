@@ -1,4 +1,4 @@
-"""Pictures of answers to questions: curves of survival, hazard and shares, with their intervals."""
+"""Figures of answers to questions: curves of survival, hazard and shares, with their intervals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from tacit.errors import InvalidInput
 from tacit.queries.private_table import Answer, Estimate
 from tacit.report.canvas import label_of, line_style, new_figure, save_figure
+from tacit.rounding import pair
 
 
 def plot_curves(answer: Answer, path: Path) -> None:

@@ -344,7 +344,9 @@ def _figures(data: Data) -> list[str]:
             for (name, one, two), other in zip(rows, others, strict=True)
         ]
         return _table(("", "model", "public model", "baseline"), cells)
-    return _table(("", "model", _baseline_of(data)), [(name, figure(one), figure(two)) for name, one, two in rows])
+    return _table(
+        ("", "model", _baseline_of(data)), [(name, figure(one), figure(two)) for name, one, two in rows]
+    )
 
 
 def _matrix(data: Data) -> list[str]:

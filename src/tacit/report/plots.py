@@ -229,7 +229,8 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
     """Draw the sheet into the file ``path``. The ending of its name gives the format."""
     figure = new_figure(10.5, 4.4)
     figure.suptitle(
-        f"One {sheet.unit}: (ε, δ) = ({shown_epsilon(sheet.epsilon)}, {sheet.delta:g}), {sheet.curve.adjacency}"
+        f"One {sheet.unit}: (ε, δ) = ({shown_epsilon(sheet.epsilon)}, {sheet.delta:g}), "
+        f"{sheet.curve.adjacency}"
     )
     left, right = figure.subplots(1, 2)
     _draw_worlds(left, sheet)
@@ -353,8 +354,8 @@ def _draw_profile(axes: Axes, drawing: Drawing) -> None:
         _finite_line(axes, line, drawing.deltas, number, name)
     if math.isfinite(pricing.epsilon):
         axes.plot([pricing.epsilon], [pricing.delta], "o", color="black", zorder=5)
-        axes.annotate(f"ε = {shown_epsilon(pricing.epsilon)}", (pricing.epsilon, pricing.delta), xytext=(-8, -4),
-                      textcoords="offset points", ha="right", va="top")  # fmt: skip
+        axes.annotate(f"ε = {shown_epsilon(pricing.epsilon)}", (pricing.epsilon, pricing.delta),
+                      xytext=(-8, -4), textcoords="offset points", ha="right", va="top")  # fmt: skip
     axes.set(yscale="log", xlabel="ε", ylabel="δ (smaller is more private)")
     axes.set_xlim(left=0.0)
     axes.set_title("Every pair (ε, δ) that it satisfies", fontsize=11)

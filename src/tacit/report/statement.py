@@ -370,8 +370,8 @@ def promise(data: Mapping[str, Any]) -> list[str]:
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     headline = (
-        f"This model was trained with ({shown_epsilon(epsilon)}, {delta:.15g})-differential privacy. The unit of "
-        f"privacy is one {unit} (adjacency {adjacency})."
+        f"This model was trained with ({shown_epsilon(epsilon)}, {delta:.15g})-differential privacy. The "
+        f"unit of privacy is one {unit} (adjacency {adjacency})."
     )
     fixed = of_rows and adjacency is not Adjacency.ADD_REMOVE
     count = _FIXED.format(unit=unit) if fixed else f"How many of them there are is {_COUNT[adjacency]}."
@@ -391,7 +391,9 @@ def promise(data: Mapping[str, Any]) -> list[str]:
 
 def _details(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     guarantee, mechanism = data["guarantee"], data["mechanism"]
-    groups = "; ".join(f"{size} of them: {shown_epsilon(value)}" for size, value in guarantee["groups"].items())
+    groups = "; ".join(
+        f"{size} of them: {shown_epsilon(value)}" for size, value in guarantee["groups"].items()
+    )
     preparation = [item if isinstance(item, str) else json.dumps(item) for item in mechanism["preparation"]]
     return [
         ("Unit of privacy", f"one {guarantee['unit']}"),

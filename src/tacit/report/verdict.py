@@ -110,9 +110,7 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
 
 
 def _one_answer(evaluation: Evaluation, names: Sequence[str], answer: int) -> str:
-    below = (
-        f", and {evaluation.baseline:.4f} for the majority class" if answer != evaluation.constant else ""
-    )
+    below = f", and {evaluation.baseline:.4f} for the majority class" if answer != evaluation.constant else ""
     return (
         f'USELESS: the model answers "{names[answer]}" for every test record. That needs no training; its '
         f"accuracy is {evaluation.score:.4f}{below}.{_never(evaluation, names)}{_ranks(evaluation)}"

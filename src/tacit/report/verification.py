@@ -203,23 +203,23 @@ class Verification:
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
     """Write one or two sentences that compare Tacit's bounds with another accountant's answer."""
-    who = f"{opinion.source} ({opinion.method})"
     if opinion.epsilon is None:
         return f"{opinion.source} gives no answer: {opinion.why_not}"
+    says = f"{opinion.source} ({opinion.method}) says {shown_epsilon(opinion.epsilon)}"
     if math.isinf(upper) or upper == 0.0:
-        return f"{who} says {shown_epsilon(opinion.epsilon)}."
+        return f"{says}."
     side = "above" if opinion.epsilon >= upper else "below"
     apart = f"{max(1e-4, 100 * abs(opinion.epsilon / upper - 1.0)):.2g} % {side} ours"
     if opinion.epsilon < lower * (1.0 - ROUNDING):
         return (
-            f"{who} says {shown_epsilon(opinion.epsilon)}, {apart} and below our lower bound: the two do not agree. If "
+            f"{says}, {apart} and below our lower bound: the two do not agree. If "
             f"the number of steps times 1e-16 is near delta ({delta:g}), its rounding is known to bring it "
             "below the truth. Otherwise one of the two is wrong: please report it. The larger figure is the "
             "safe one."
         )
     if opinion.epsilon > 1.01 * upper:
-        return f"{who} says {shown_epsilon(opinion.epsilon)}, {apart}: a looser bound, which does not contradict ours."
-    return f"{who} says {shown_epsilon(opinion.epsilon)}, {apart}: the two agree."
+        return f"{says}, {apart}: a looser bound, which does not contradict ours."
+    return f"{says}, {apart}: the two agree."
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:

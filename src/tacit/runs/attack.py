@@ -236,12 +236,12 @@ def audit_folder(
             plan = plan_with_room(plan, slots)
         evidence = rehearse_plan(plan, slots, progress=partial(progress, "planted experiment"))
 
-    progress("what it proves", 0, 1)
+    progress("lower bounds on epsilon", 0, 1)
     audit, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
     if suspects(audit):
         tell = partial(progress, "a second, larger experiment")
         audit, again = _second_stage(audit, evidence, plan, slots, rehearsal, tell, rng)
-    progress("what it proves", 1, 1)
+    progress("lower bounds on epsilon", 1, 1)
     return FolderAudit(audit, slots, rehearsal, again)
 
 
