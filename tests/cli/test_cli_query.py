@@ -62,8 +62,8 @@ def test_an_answer_with_its_cost_and_what_is_left(shell: Shell) -> None:
     assert head.split() == ["ward", "n", "mean_age"]
     assert set(rule) == {"─"}
     assert [line.split()[0] for line in groups] == ["A", "B", "C"]
-    assert "It cost ε = 0.25." in out
-    assert "0.25 of ε = 1 spent, 0.75 left" in out
+    assert "It cost ε = 0.250." in out
+    assert "0.250 of ε = 1.00 spent, 0.750 left" in out
     assert "█" * 10 + "░" * 30 in out
     assert spent() == pytest.approx(0.25)
 

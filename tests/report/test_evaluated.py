@@ -75,7 +75,7 @@ def ranked(auc_shift: float, positives: int = 30, records: int = 1000) -> Evalua
 
 
 def test_a_model_that_ranks_a_rare_class_well_is_not_useless() -> None:
-    """Its accuracy is that of a constant answer, for no probability is above one half."""
+    """Its accuracy is that of the majority class, for no probability is above one half."""
     data = told(ranked(2.2))
     assert data["score"] == data["baseline"]["score"] == 0.97
     assert not data["useless"]
@@ -240,7 +240,7 @@ def test_a_noisy_score(interval: tuple[float, float], words: str) -> None:
     assert not {"classes", "confusion_matrix", "auc", "balanced_accuracy"} & set(data)
     assert evaluation_text(data) == ""
     assert score_line(data, " at ε = 2").endswith(f"({interval[0]:.3f} to {interval[1]:.3f}) at ε = 2 "
-                                                  "(a constant answer: 0.500)")  # fmt: skip
+                                                  "(baseline: 0.500)")  # fmt: skip
     assert "noise of 9 test records" in evaluation_page(data, title="x")
     assert "exact figures" not in evaluation_page(data, title="x")
 
@@ -285,7 +285,7 @@ def test_the_text_fits_a_terminal_and_the_page_stands_alone(classes: int) -> Non
     data = told(of_answers(labels, answers, classes), tuple(f"a long name, {n}" for n in range(classes)))
     text, page = evaluation_text(data), evaluation_page(data, title="<b>")
     assert max(map(len, text.splitlines())) <= 79
-    assert ("least recall" in text) == (classes >= 10)
+    assert ("true \\ predicted" in text) == (classes < 10)
     assert "<script" not in page
     assert "<b>" not in page.split("<body>")[1].split("</h1>")[0]
     assert ("Confusion matrix" in page) == (classes <= 200)

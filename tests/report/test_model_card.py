@@ -159,9 +159,7 @@ def test_a_run_with_a_test_key_is_not_called_private() -> None:
 def test_an_exact_score_is_said_to_be_outside_of_the_guarantee() -> None:
     text = section(model_card(statement().data, FACTS, EXACT), "Test score")
     assert EXACT["verdict"] in text
-    assert (
-        "Test accuracy 0.9000 (a constant answer: 0.5000). The figures of the test records are exact" in text
-    )
+    assert "Test accuracy 0.9000 (majority class: 0.5000). The figures of the test records are exact" in text
     assert "the guarantee does not cover them" in text
     assert "balanced accuracy 0.9000 0.5000" in text
 
@@ -180,9 +178,9 @@ def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:
     noisy = Evaluation(
         0.91284, None, (), interval=(0.8812, 0.9444), noise=20.0, steps=5, baseline=0.5, constant=None
     )
-    figures = evaluation_data(noisy, classes=("no", "yes"), baseline="a constant answer")
+    figures = evaluation_data(noisy, classes=("no", "yes"), baseline="the baseline")
     text = section(model_card(data, FACTS, figures), "Test score")
-    assert "Test accuracy 0.913 (0.881 to 0.944) (a constant answer: 0.500)" in text
+    assert "Test accuracy 0.913 (0.881 to 0.944) (baseline: 0.500)" in text
     assert "after 5 steps" in text
     assert "epsilon pays for" in text
     assert "exact" not in text

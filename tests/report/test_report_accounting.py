@@ -41,7 +41,6 @@ def test_quotes_are_those_of_the_accountants_and_the_best_is_the_smallest() -> N
         assert (quote.lower, quote.upper) == curve.epsilon_bounds(1e-5)
     assert pricing.best.method == "gaussian"
     assert pricing.epsilon == min(quote.upper for quote in pricing.quotes)
-    assert set(pricing.budgets()) == {"rdp", "gaussian"}
 
 
 def test_risk_of_a_gaussian_is_the_closed_form() -> None:

@@ -8,7 +8,6 @@ import functools
 import importlib
 import inspect
 import io
-import itertools
 import os
 import shutil
 import sys
@@ -84,6 +83,7 @@ _GROUPED = {
         "certificate": "Certify what was and will be released from a data set.",
     },
 }
+_VERBS = {verb: summary for verbs in _GROUPED.values() for verb, summary in verbs.items()}
 _SLOW = ("train", "batches", "predict", "generate", "export", "plan", "risk", "attack", "audit", "verify")
 """The verbs whose imports and reading can take more than a second: they say at once what they read."""
 _METAVARS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
@@ -124,7 +124,7 @@ def make_app(arguments: list[str]) -> typer.Typer:
         context_settings={"max_content_width": shutil.get_terminal_size().columns},
     )
     app.callback(invoke_without_command=True)(_version)
-    for verb, summary in itertools.chain.from_iterable(verbs.items() for verbs in _GROUPED.values()):
+    for verb, summary in _VERBS.items():
         is_called = arguments[:1] == [verb]
         if is_called and verb in _GROUPS:
             app.add_typer(_group(verb), name=verb, short_help=summary)

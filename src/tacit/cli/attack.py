@@ -326,8 +326,8 @@ def export_command(
 
     The file contains only the network: its input "inputs" takes any number of records, encoded as in
     training, and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns,
-    epsilon, delta and the unit of privacy are in its metadata, under the name tacit. The file is compared with the
-    model before it is written.
+    epsilon, delta and the unit of privacy are in its metadata, under the name tacit. The file is compared
+    with the model before it is written.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 

@@ -16,7 +16,6 @@ from rich.text import Text
 from tacit.cli.query import AcceptMissing, AcceptOutside, print_check, table_at
 from tacit.cli.terminal import AsJson, InDatabase, argument, console, messages, option, print_json, say
 from tacit.cli.verify import certificate_command
-from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Event, Gaussian, Laplace, ZeroConcentratedDP
 from tacit.ledger import Anchor, Ledger
@@ -42,19 +41,6 @@ def init(ledger: _Where) -> int:
     """
     book = Ledger.create(ledger)
     say(f"Created the ledger {book.uuid}. Next: tacit init TABLE --policy --out policy.toml")
-    return 0
-
-
-def template(
-    table: Annotated[Path, argument("A .parquet or .csv file.")],
-) -> int:
-    """Print a policy to fill in, with the table's columns, as tacit init TABLE --policy writes it.
-
-    Example:  tacit ledger template visits.parquet > policy.toml
-    """
-    from tacit.runs.init import Facts, policy_text
-
-    typer.echo(policy_text(sniff(table), Facts()))
     return 0
 
 
@@ -344,7 +330,6 @@ def key(
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "init": init,
-    "template": template,
     "open": open_dataset,
     "register": register,
     "datasets": datasets,

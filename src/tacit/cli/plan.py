@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -343,9 +343,6 @@ def account_command(
             )
         ),
     ] = "pld",
-    error_budget: Annotated[
-        bool, typer.Option("--error-budget", help="Show where the width of each bracket comes from.")
-    ] = False,
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
@@ -385,11 +382,9 @@ def account_command(
 
             draw_pricing(prepare_drawing(pricing, progress), drawing)
     if as_json:
-        print_json(_as_data(pricing, figure, budget=error_budget))
+        print_json(pricing.to_data() | {"figure": None if figure is None else str(figure)})
         return 0
     _show_pricing(pricing)
-    if error_budget:
-        _show_budget(pricing)
     if drawing is not None:
         show_line(f"Figure: {figure}")
     if records is not None and target >= 1.0 / records:
@@ -514,16 +509,6 @@ def _stated_adjacency(adjacency: str | None) -> Neighbours:
 # --- the answer -------------------------------------------------------------------------------------------
 
 
-def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str, Any]:
-    data = pricing.to_data() | {"figure": None if figure is None else str(figure)}
-    if budget:
-        data["error_budget"] = {
-            name: {"lower": errors.lower, "upper": errors.upper, "parts": dict(errors.parts)}
-            for name, errors in pricing.budgets().items()
-        }
-    return data
-
-
 def _show_pricing(pricing: Pricing) -> None:
     match pricing.event:
         case Repeat(PoissonSampled(rate, Gaussian(sigma)), count):
@@ -531,7 +516,7 @@ def _show_pricing(pricing: Pricing) -> None:
         case event:
             show_line(repr(event))
     console.print(f"{pricing.adjacency.value}, δ = {pricing.delta:.15g}")
-    table = Table("accountant", "ε", "too large by at most", "by direction")
+    table = Table("accountant", "ε", "too large by at most")
     for quote in pricing.quotes:
         table.add_row(*_row(quote))
     console.print(table)
@@ -541,13 +526,12 @@ def _show_pricing(pricing: Pricing) -> None:
     console.print(_meaning(pricing))
 
 
-def _row(quote: Quote) -> tuple[str, str, str, str]:
+def _row(quote: Quote) -> tuple[str, str, str]:
     if quote.refusal is not None:
-        return quote.method, "refused", "", ""
-    directions = ", ".join(f"{name} {shown_epsilon(value)}" for name, value in quote.directions.items())
+        return quote.method, "refused", ""
     known = quote.lower > 0.0 or quote.upper == 0.0
     gap = f"{quote.upper - quote.lower:.1e}" if known else "not known"
-    return quote.method, shown_epsilon(quote.upper), gap, directions or "the larger of them"
+    return quote.method, shown_epsilon(quote.upper), gap
 
 
 def _meaning(pricing: Pricing) -> str:
@@ -579,19 +563,3 @@ def _meaning(pricing: Pricing) -> str:
 def percent(probability: float, digits: int = 4) -> str:
     """Format a probability in per cent, rounded up."""
     return f"{round_up(100.0 * probability, digits)} %"
-
-
-def _show_budget(pricing: Pricing) -> None:
-    table = Table("accountant", "source", "ε", title="Where the width of the bracket comes from")
-    for name, budget in pricing.budgets().items():
-        has_lower_end = budget.lower > 0.0 or budget.upper == 0.0
-        table.add_row(
-            name, "upper less lower end", _size(budget.width) if has_lower_end else "no lower end is known"
-        )
-        for part, size in budget.parts.items():
-            table.add_row("", part, _size(size))
-    console.print(table)
-
-
-def _size(error: float) -> str:
-    return f"{error:.3g}" if math.isfinite(error) else "no finite bound"

@@ -367,8 +367,7 @@ class PlanAdvice:
         if above > NEAR_FLOOR:
             larger = f"batches of about {self.elbow:,}{self._with_room()}"
             return f"{start}; {larger} would come within {NEAR_FLOOR:.0%} of it."
-        start = f"{start}: from the elbow on, at about {self.elbow:,}, a larger batch gains hardly anything."
-        return f"{start}{self._instead()}"
+        return f"{start}: from the elbow on, at about {self.elbow:,}, a larger batch gains hardly anything."
 
     def _with_room(self) -> str:
         """State the largest batch that the elbow needs, if the one in the request is too small for it."""
@@ -379,18 +378,6 @@ class PlanAdvice:
             elbow / question.records, question.records, question.steps_of(elbow), question.delta
         )
         return f", with a largest batch of {room:,},"
-
-    def _instead(self) -> str:
-        best = self.recommended
-        smaller = [option for option in self.options if option.batch_size < 0.6 * best.batch_size]
-        if not smaller or self.question.steps is not None:
-            return ""
-        other = smaller[0]
-        noise = other.total_noise / best.total_noise - 1.0
-        return (
-            f" If {best.steps:,} steps are too few for the model, batches of {other.batch_size:,} give "
-            f"{other.steps:,} for {max(0.0, noise):.1%} more noise."
-        )
 
 
 _ELBOW_NOISE = 2.3  # solves sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the elbow by the central limit theorem
@@ -436,9 +423,9 @@ def advise(
     compared = sizes or sorted({*_around(question, elbow), *([] if taken is None else [taken])})
     options: list[PlanOption] = []
     for done, batch_size in enumerate(compared):
-        report("pricing batch sizes", done, len(compared))
+        report("comparing batch sizes", done, len(compared))
         options.append(_option(question, batch_size, floor))
-    report("pricing batch sizes", len(compared), len(compared))
+    report("comparing batch sizes", len(compared), len(compared))
     options.sort(key=lambda one: (one.batch_size != taken, max(one.above_floor, NEAR_FLOOR), one.batch_size))
     ranked = tuple(replace(option, rank=rank) for rank, option in enumerate(options, start=1))
     return PlanAdvice(question, ranked, floor, elbow)

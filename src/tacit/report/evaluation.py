@@ -47,7 +47,6 @@ _LABEL_FIGURES = {
 }
 """The metrics of a label, and their names in a terminal."""
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
-_WORST = 5  # the number of classes in the text if the confusion matrix is too wide
 
 
 def evaluation_data(
@@ -248,8 +247,8 @@ def warn_if_public_is_better(data: dict[str, Any]) -> None:
         )
 
 
-def score_line(data: Data, cost: str = "") -> str:
-    """Write the score with its ``cost``, its interval if it is noisy, and the baseline's score."""
+def score_line(data: Data) -> str:
+    """Write the score, its interval if it is noisy, and the baseline's score."""
     digits = 4
     score = figure(data["score"])
     if data["interval"] is not None:
@@ -260,7 +259,7 @@ def score_line(data: Data, cost: str = "") -> str:
     others = f"{_baseline_of(data)}: {constant}"
     if "public_model" in data:
         others = f"public model: {figure(data['public_model']['score'])}; {others}"
-    return f"test {data['measure']} {score}{cost} ({others})"
+    return f"test {data['measure']} {score} ({others})"
 
 
 def _baseline_of(data: Data) -> str:
@@ -312,7 +311,7 @@ def evaluation_text(data: Data) -> str:
     """Write the exact metrics in lines of at most 79 characters. The text is empty if the score is noisy."""
     parts = [_figures(data)] if data["interval"] is None else []
     if "classes" in data:
-        parts.append(_matrix(data) or _worst(data))
+        parts.append(_matrix(data))
     if "labels" in data:
         rows = [(cut(one["label"]), *(figure(one[key]) for key in _LABEL_FIGURES)) for one in data["labels"]]
         parts.append(_table(("label", *_LABEL_FIGURES.values()), rows))
@@ -320,7 +319,7 @@ def evaluation_text(data: Data) -> str:
         keys = ["mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared"]
         rows = [(cut(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in data["errors"]]
         parts.append(_table(("error of", "mean absolute", "baseline", "root mean squared", "baseline"), rows))
-    return "\n\n".join("\n".join(part) for part in parts)
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _figures(data: Data) -> list[str]:
@@ -361,19 +360,6 @@ def _matrix(data: Data) -> list[str]:
     ]
     lines = _table(("true \\ predicted", *names, "recall"), rows)
     return lines if len(lines[0]) <= _WIDTH else []
-
-
-def _worst(data: Data) -> list[str]:
-    """Write a table of the five classes with the least recall."""
-    ordered = sorted(
-        (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
-    )
-    rows = [
-        (cut(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
-        for one in ordered[:_WORST]
-    ]
-    head = (f"least recall, of {len(ordered)}", "records", "predicted", "recall")
-    return _table(head, rows)
 
 
 def _perplexity(loss: float | None) -> float | None:

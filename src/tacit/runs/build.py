@@ -369,7 +369,7 @@ def notes_on(
     if slots:
         lines.append(f"{slots} audit slots: canary records without data were planted for half of them")
     if canaries:
-        planted = f"{len(canaries)} made-up lines with random secrets were planted"
+        planted = f"{len(canaries)} synthetic lines with random secrets were planted"
         lines.append(f"{planted}, each by a secret coin")
     return tuple(lines)
 
