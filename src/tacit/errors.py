@@ -374,12 +374,13 @@ def suggested_delta(records: int) -> float:
 
 def check_small_delta(delta: float, records: int, unit: str) -> None:
     """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it."""
+    usual = suggested_delta(records)
     if delta >= 1 / records:
         raise PrivacyRefusal(
             f"= {delta:g} is not below 1/N = {1 / records:.3g}",
             argument="delta",
             why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
-            fix=f"Choose one such as {suggested_delta(records):g}, or say `allow_large_delta=True`.",
+            fix=f"Choose a smaller delta, such as {usual:g}, or say `allow_large_delta=True`.",
         )
 
 

@@ -19,7 +19,7 @@ from tacit.report import Statement
 from tacit.report.checklist import check_card
 from tacit.report.evaluation import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
-from tacit.rounding import round_up
+from tacit.rounding import shown_epsilon
 from tacit.training import Evaluation
 
 yaml: Any = pytest.importorskip("yaml")
@@ -70,8 +70,8 @@ def test_the_figures_are_those_of_the_statement() -> None:
     }
     for name in ("epsilon", "delta", "noise_multiplier"):
         assert isinstance(found["differential_privacy"][name], float), "a figure, no text"
-    assert f"Epsilon: {round_up(stated.epsilon, 6)} at delta 1e-05" in card
-    assert f"({round_up(stated.epsilon)}, 1e-05)-differential privacy" in card
+    assert f"Epsilon: {shown_epsilon(stated.epsilon)} at delta 1e-05" in card
+    assert f"({shown_epsilon(stated.epsilon)}, 1e-05)-differential privacy" in card
     flat = " ".join(card.split())
     for line in (*stated.data["covered"], *stated.data["not_covered"]):
         assert line in flat

@@ -22,7 +22,7 @@ from tacit.report import plots as guarantee_figures
 from tacit.report.canvas import figure_path, save_figure
 from tacit.report.plots import draw_pricing, prepare_drawing
 from tacit.report.pricing import Pricing, price_event
-from tacit.rounding import round_up
+from tacit.rounding import shown_epsilon
 
 RUN = Repeat(Gaussian(30.0), 100)
 
@@ -113,7 +113,7 @@ def test_the_lines_are_the_figures_of_the_accountants(
     assert (a[0], a[-1]) == (0.0, 1.0)
     words = {text.get_text() for axes in figure.axes for text in (axes.title, axes.xaxis.label, *axes.texts)}
     assert {"Cost at δ = 1e-05", "steps", "The limits of a test for membership"} <= words
-    assert f"ε = {round_up(priced().epsilon)}" in words
+    assert f"ε = {shown_epsilon(priced().epsilon)}" in words
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gaussian", "rdp"]
     with Image.open(tmp_path / "cost.png") as picture:
         assert picture.size == (1638, 533)

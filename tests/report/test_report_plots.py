@@ -45,7 +45,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = texts(monkeypatch)
     plots.plot_progress(ROWS, tmp_path / "p.png")
-    assert {"test accuracy", "ε spent", "steps", "0.600", "1"} <= set(found)
+    assert {"test accuracy", "ε spent", "steps", "0.600", "1.00"} <= set(found)
     assert "Score and cost over 100 steps" in found
     picture = pixels(tmp_path / "p.png")
     assert picture.shape == (624, 832, 3)

@@ -364,8 +364,8 @@ def _show_written(path: Path, text: str, *, policy: bool) -> None:
     if not blanks:
         show_line(f"Wrote {path}. Next: {command}")
         return
-    show_line(f"Wrote {path}. Before {command}")
-    console.print(f"fill in {counted(len(blanks), 'public fact')}, never from the data:")
+    facts = counted(len(blanks), "public fact")
+    show_line(f"Wrote {path}. Before {command}, fill in {facts}, never from the data:")
     for blank in blanks:
         show_line(f"  {blank}")
 
