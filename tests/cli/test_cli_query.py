@@ -98,7 +98,7 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(
     assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
     assert "count: ± 24\n" in out  # 8 ln 20, as an integer
     assert "It would cost ε = 0.250. Nothing was charged." in out
-    assert "25 % of the budget with this; 0 of ε = 1 spent, 1 left" in out
+    assert "25 % of the budget with this; 0 of ε = 1.00 spent, 1.00 left" in out
     said = shell("query", *ASKED, "--epsilon", "1.5", "--dry-run", COUNT, code=1)
     assert "be refused: the budget of 'visits' is too small for this release: epsilon 0 is spent" in said
     assert "1.5 would be spent with it, and the cap is 1." in said

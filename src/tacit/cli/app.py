@@ -136,10 +136,9 @@ def make_app(arguments: list[str]) -> typer.Typer:
 
 def _begin(arguments: list[str]) -> None:
     """Say what a slow verb reads, before its imports."""
-    if arguments[:1] == ["demo"] and "--help" not in arguments:
-        messages.print("Reading the digits of scikit-learn …")
-    named = next((word for word in arguments[1:] if Path(word).exists()), None)
-    if arguments[:1] and arguments[0] in _SLOW and named is not None and "--help" not in arguments:
+    verb, *words = arguments or [""]
+    named = "scikit-learn's digits" if verb == "demo" else next((w for w in words if Path(w).exists()), None)
+    if verb in (*_SLOW, "demo") and named is not None and "--help" not in words:
         messages.print(f"Reading {named} …", soft_wrap=True)
 
 

@@ -186,7 +186,6 @@ def _advice(check: TableCheck) -> list[str]:
 
 
 _BAR = 40  # characters
-_INTERRUPTED = 130  # the exit code after a Ctrl-C
 _EXAMPLE = (
     "tacit query visits.parquet --ledger budget.db --dataset visits --epsilon 0.5 "
     '"SELECT count(*) FROM visits"'
@@ -255,10 +254,8 @@ def command(
             if dry_run:
                 return _show_price(book, dataset, quote, as_json)
             answer = _asked(private, query, terms, by or getpass.getuser())
-    except KeyboardInterrupt:
-        return _interrupted("stopped before anything was charged.")
-    if answer is None:
-        return _INTERRUPTED
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(*(stop.args or ("stopped before anything was charged.",))) from None
     if drawing is not None:
         from tacit.report.curves import plot_curves
 
@@ -309,14 +306,14 @@ def _opened(
             yield opened
 
 
-def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
-    """Return the answer; after a Ctrl-C, print what became of the charge and return None."""
+def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer:
+    """Return the answer; a Ctrl-C says what became of the charge."""
     try:
         with messages.status("asking"):
             return private.ask(query, **terms, by=by)
     except KeyboardInterrupt:
-        _interrupted(_after_interrupt(private.price(query, **terms), terms["attempt"]))
-        return None
+        left = _after_interrupt(private.price(query, **terms), terms["attempt"])
+        raise KeyboardInterrupt(left) from None
 
 
 def _after_interrupt(quote: Quote, attempt: int) -> str:
@@ -330,11 +327,6 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
         f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask "
         f"again with --attempt {attempt + 1} for a new answer at the same cost."
     )
-
-
-def _interrupted(text: str) -> int:
-    messages.print(Text.assemble(("interrupted: ", "bold red"), text), soft_wrap=not messages.is_terminal)
-    return _INTERRUPTED
 
 
 # --- what is shown -------------------------------------------------------------------------------------

@@ -326,21 +326,11 @@ class PlanAdvice:
             if best.passes is None or best.passes == 1
             else f" Each batch is accumulated over about {best.passes:,} physical ones."
         )
-        records, epsilon, compute = (
-            f"{max(0.0, share):.0%}"
-            for share in (
-                best.saved_by_twice_records,
-                best.saved_by_twice_epsilon,
-                best.saved_by_twice_compute,
-            )
-        )
         return (
             f"Take batches of {best.batch_size:,} ({who}), {best.steps:,} steps, noise multiplier "
             f"{best.noise_multiplier:.4g}: the noise of a step's mean gradient is then "
             f"{best.noise_per_example:.2g} times the clipping "
-            f"norm.{passes}{self._about_epsilon()}{self._about_cuts()} {self._about_the_elbow()} Twice the "
-            f"records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
-            f"{compute}."
+            f"norm.{passes}{self._about_epsilon()}{self._about_cuts()} {self._about_the_elbow()}"
         )
 
     def _about_epsilon(self) -> str:

@@ -22,7 +22,7 @@ from tacit.report.canvas import BLUE, GREY, ORANGE, label_of, line_style, new_fi
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.report.run_page import draw_worlds
-from tacit.rounding import shown_epsilon
+from tacit.rounding import counted, shown_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def plot_progress(
     _line(lower, spent, "ε spent", ORANGE, shown_epsilon(spent[-1][1]))
     lower.set(xlabel="steps", xlim=(0, None), ylim=(0, None))
     last = rows[-1].steps if rows else 0
-    picture.suptitle(f"Score and cost over {last} {'step' if last == 1 else 'steps'}", fontsize=11)
+    picture.suptitle(f"Score and cost over {counted(last, 'step')}", fontsize=11)
     _mark(upper, private)
     save_figure(picture, path)
 
