@@ -51,7 +51,7 @@ def test_the_file_has_what_the_folder_says_and_blanks_for_the_promise(
     }  # fmt: skip
     said = " ".join(capsys.readouterr().out.split())
     assert "2 classes, images of 12 by 10 pixels, grey" in said
-    assert "5 public facts are left to fill in" in said
+    assert "fill in 5 public facts, never from the data" in said
 
 
 @pytest.mark.parametrize(("size", "proposed"), [((300, 150), [96, 48]), ((5, 40), [8, 40])])

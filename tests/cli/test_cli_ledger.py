@@ -59,16 +59,6 @@ def test_a_data_set_is_opened_once_with_one_policy(folder: Path, shell: Shell) -
     assert "did you mean 'note'" in shell(*again, code=2)
 
 
-def test_the_template_becomes_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("t.csv").write_text("age,ward\n871,secret\n")
-    text = shell("ledger", "template", "t.csv")
-    assert "[columns.ward]" in text
-    assert "secret" not in text
-    assert "871" not in text
-    assert "there is no table at" in shell("ledger", "template", "none.csv", code=2)
-
-
 def test_data_sets_are_listed(folder: Path, shell: Shell) -> None:
     assert "visits" in shell("ledger", "datasets", "budget.db")
     (row,) = shell.data("ledger", "datasets", "budget.db")["datasets"]
@@ -217,7 +207,6 @@ def test_after_an_old_copy_was_put_back_what_is_left_is_burned(folder: Path, she
 
 COMMANDS = (
     "init",
-    "template",
     "open",
     "datasets",
     "status",

@@ -542,9 +542,7 @@ def _meaning(pricing: Pricing) -> str:
             f"No finite epsilon is proven at delta {pricing.delta:g}: nothing is promised there. Use more "
             "noise, fewer steps or a larger delta."
         )
-    factor = (
-        f"{round_up(math.exp(epsilon), 3)} times" if epsilon < 20 else f"e^{shown_epsilon(epsilon)} times"
-    )
+    factor = round_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{shown_epsilon(epsilon)}"
     accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)
     detected = ", ".join(percent(rate) for _, rate in risk.detected)
     odds = " and ".join(f"{100.0 * before:g} % to {percent(after)}" for before, after in risk.posteriors)
