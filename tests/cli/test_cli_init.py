@@ -487,7 +487,7 @@ def test_a_plan_takes_what_the_run_file_says(shell: Shell) -> None:
     shell("init", "visits.csv", *ALL)
     text = shell("plan", "visits.toml", "--epochs", "5", "--batch-size", "1000")
     assert "16,000 records (unit: patient), ε = 3.00 at δ = 1e-05 under add-remove, 5 epochs" in text
-    assert "ε = 1 at" in shell("plan", "visits.toml", "--epsilon", "1", "--batch-size", "1000")
+    assert "ε = 1.00 at" in shell("plan", "visits.toml", "--epsilon", "1", "--batch-size", "1000")
     assert "epsilon must be" in shell("plan", "visits.toml", "--epsilon", "0", code=2)
 
 

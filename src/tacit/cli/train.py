@@ -287,7 +287,7 @@ def _show_end(folder: Path, figures: Mapping[str, Any], statement: Statement, th
     else:
         show_line("NOT PRIVATE: the noise came from a fixed test key", "bold red")
     exact = "" if not figures or figures["interval"] is not None else "exact test scores, "
-    show_line(f"Not covered: {exact}settings chosen by results, other runs on these records")
+    show_line(f"Not covered: {exact}tuning on results, other uses of these records")
     pages = [name for name in ("statement.txt", "evaluation.html") if (folder / name).exists()]
     declared = declarations_file(folder)
     curator = f" ({declared.name}: how the columns fit)" if declared.exists() else ""
