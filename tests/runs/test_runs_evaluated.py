@@ -56,7 +56,7 @@ def trained(capsys: pytest.CaptureFixture[str], out: str = "out") -> tuple[list[
     printed = capsys.readouterr().out
     assert tacit(["train", "run.toml", "--out", out, "--resume", "--json"]) == 0
     announced = printed.index("USELESS") if "USELESS" in printed else printed.index("Test ")
-    before = printed[:announced].partition("\n[")[0].strip()  # without the lines on what was chosen
+    before = printed[:announced].partition("\nChosen ")[0].strip()  # without the lines on what was chosen
     assert before.endswith("(add-remove)."), "nothing comes between the announcement and the verdict"
     return printed[announced:].splitlines(), json.loads(capsys.readouterr().out)
 
