@@ -86,7 +86,7 @@ _GROUPED = {
 _VERBS = {verb: summary for verbs in _GROUPED.values() for verb, summary in verbs.items()}
 _SLOW = ("train", "batches", "predict", "generate", "export", "plan", "risk", "attack", "audit", "verify")
 """The verbs whose imports and reading can take more than a second: they say at once what they read."""
-_METAVARS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
+_METAVARS = {"int": "N", "float": "X", "Path": "FILE", "str": "TEXT"}
 
 
 class _Groups(TyperGroup):
@@ -105,8 +105,7 @@ def _name_values(command: Callable[..., int]) -> None:
     for parameter, hint in hints.items():
         if get_origin(hint) is Annotated:
             kind, info = get_args(hint)[:2]
-            kinds = {kind, *get_args(kind), *(inner for part in get_args(kind) for inner in get_args(part))}
-            name = next((name for one, name in _METAVARS.items() if one in kinds), None)
+            name = next((name for one, name in _METAVARS.items() if one in str(kind)), None)
             info.metavar = info.metavar or (name if isinstance(info, OptionInfo) else parameter.upper())
     command.__annotations__ = hints  # evaluated, so that typer sees these objects
 

@@ -128,7 +128,7 @@ def command(
             epochs, steps = training.epochs, training.steps
     budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)
     facts = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
-    check_stated("a plan", _NEEDED, facts)
+    _check_stated(facts)
     assert records is not None and unit and delta is not None and adjacency  # noqa: PT018
     question = PlanRequest(
         records=whole("records", records),
@@ -184,13 +184,13 @@ def command(
     return 0
 
 
-def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
+def _check_stated(facts: Mapping[str, object]) -> None:
     """Refuse a question that lacks a needed fact."""
-    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
+    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
-            f"{question} needs {'; '.join(missing)}. There is no default, because each of these changes "
-            "what the promise means. For an example, see tacit plan --help."
+            f"a plan needs {'; '.join(missing)}. There is no default, because each of these changes what the "
+            "promise means. For an example, see tacit plan --help."
         )
 
 

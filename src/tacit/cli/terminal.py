@@ -173,9 +173,6 @@ class _Bar:
         self._bar.stop()
 
 
-_PAUSE, _SHORT_PAUSE = 10.0, 0.5  # seconds between lines in a file or a pipe; before a new preparation
-
-
 class Preparations(_Bar):
     """A bar for each long preparation: call it with (title, done, total).
 
@@ -188,12 +185,11 @@ class Preparations(_Bar):
         self._told = time.monotonic()
 
     def __call__(self, title: str, done: int, total: int) -> None:
-        is_new = title not in self._tasks
-        if is_new:
+        if is_new := title not in self._tasks:
             self._tasks[title] = self._bar.add_task(escape(title), total=total)
         self._bar.update(self._tasks[title], completed=done)
         now = time.monotonic()
-        pause = _SHORT_PAUSE if is_new else _PAUSE
+        pause = 0.5 if is_new else 10.0  # seconds
         if not messages.is_terminal and done < total and now - self._told > pause:
             self._told = now
             messages.print(f"{title}: {done:,} of {total:,}", soft_wrap=True)

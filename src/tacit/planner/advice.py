@@ -343,10 +343,9 @@ class PlanAdvice:
         if best.cut is None or largest is None:
             return ""
         cut, whole = map(shown_epsilon, self.epsilons)
-        cost = f"instead of {whole}" if cut != whole else "as without cuts, to three digits"
         return (
             f" Samples of more than {largest:,} are cut: that happens to a step with probability "
-            f"{best.cut:.1e}, and epsilon is {cut}, {cost}."
+            f"{best.cut:.1e}, and epsilon is {cut} instead of {whole}."
         )
 
     def _about_the_elbow(self) -> str:

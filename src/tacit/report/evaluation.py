@@ -290,8 +290,7 @@ def missed_classes(data: Data, run: str = "RUN") -> str:
     missed = [one for one in classes if one["recall"] is not None and one["recall"] < _MISSED]
     if not missed:
         return ""
-    shown = ", ".join(f'"{one["class"]}" is mostly missed (recall {one["recall"]:.2f})' for one in missed[:2])
-    words = f"{shown} and {len(missed) - 2} more classes" if len(missed) > 2 else shown
+    words = ", ".join(f'"{one["class"]}" is mostly missed (recall {one["recall"]:.2f})' for one in missed[:2])
     if len(classes) != 2 or len(missed) == 2:
         return f"{words}. See evaluation.html."
     lower = 0.1 if missed[0] is classes[1] else 0.9  # of the second class

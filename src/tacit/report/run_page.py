@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +238,8 @@ def figures(data: Data) -> dict[str, str]:
         by_kind["memory"] = f"{out} of {count} came out"
     for planted in data.get("audits", ()):
         result = _reported(planted)
-        by_kind["audit"] = "not contradicted" if _unconfirmed(result) else f"ε ≥ {result['eps_lower']:.2f}"
+        least = shown_epsilon(result["eps_lower"], ROUND_FLOOR)
+        by_kind["audit"] = "not contradicted" if _unconfirmed(result) else f"ε ≥ {least}"
     return by_kind
 
 
@@ -276,15 +278,19 @@ def _reported(experiment: Data) -> Data:
 
 def _proven(result: Data) -> str:
     """Write the verdict on the claim, if one was tested, and then what it comes from."""
-    claim = "The claim" if result["claimed_eps"] is None else f"The claim of ε ≤ {result['claimed_eps']:.2f}"
+    claim = (
+        "The claim"
+        if result["claimed_eps"] is None
+        else f"The claim of ε ≤ {shown_epsilon(result['claimed_eps'])}"
+    )
     verdict = "" if result["claim_rejected"] is None else f"{claim} is {result['judgement']} "
     planted = f"{verdict}{counted(result['canaries'], 'synthetic record')} were planted"
     if _unconfirmed(result):
         return f"{planted}, then fresh ones in the larger test."
     return (
         f"{planted}, and their traces were measured: with {100 * result['confidence']:g} % confidence ε is "
-        f"at least {result['eps_lower']:.2f} ({result['method']}). A small figure means a weak attack, not "
-        "safety."
+        f"at least {shown_epsilon(result['eps_lower'], ROUND_FLOOR)} ({result['method']}). A small figure "
+        "means a weak attack, not safety."
     )
 
 
