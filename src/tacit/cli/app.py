@@ -84,7 +84,19 @@ _GROUPED = {
     },
 }
 _VERBS = {verb: summary for verbs in _GROUPED.values() for verb, summary in verbs.items()}
-_SLOW = ("train", "batches", "predict", "generate", "export", "plan", "risk", "attack", "audit", "verify")
+_SLOW = (
+    "train",
+    "batches",
+    "predict",
+    "generate",
+    "export",
+    "plan",
+    "check",
+    "risk",
+    "attack",
+    "audit",
+    "verify",
+)
 """The verbs whose imports and reading can take more than a second: they say at once what they read."""
 _METAVARS = {"int": "N", "float": "X", "Path": "FILE", "str": "TEXT"}
 
