@@ -18,6 +18,7 @@ from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat
 from tacit.plan import Plan
 from tacit.planner import PlanAdvice, PlanRequest, advise, noise_multiplier
 from tacit.planner.advice import NEAR_FLOOR
+from tacit.rounding import shown_epsilon
 
 
 def question(**changes: Any) -> PlanRequest:
@@ -304,11 +305,6 @@ def test_replace_one_costs_more_noise() -> None:
     assert 1.5 < replaced / add < 2.5
 
 
-def test_fixed_compute_says_what_smaller_batches_buy() -> None:
-    words = advise(question(epochs=20.0), batch_sizes=[500, 1000, 3000]).in_words()
-    assert "steps are too few for the model, batches of" in words
-
-
 def test_data_for_json(advice: PlanAdvice) -> None:
     data = json.loads(json.dumps(advice.as_data(), allow_nan=False))
     assert data["recommended_batch_size"] == advice.elbow
@@ -321,9 +317,9 @@ def test_data_for_json(advice: PlanAdvice) -> None:
 def test_progress_is_told() -> None:
     seen: list[tuple[str, int, int]] = []
     advise(question(), batch_sizes=[5000], progress=lambda *what: seen.append(what))
-    assert {title for title, _, _ in seen} == {"looking for the elbow", "pricing batch sizes"}
+    assert {title for title, _, _ in seen} == {"looking for the elbow", "comparing batch sizes"}
     assert all(0 <= done <= total for _, done, total in seen)
-    assert seen[-1] == ("pricing batch sizes", 1, 1)
+    assert seen[-1] == ("comparing batch sizes", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +411,7 @@ def test_advice_for_a_risk_says_what_it_comes_to_as_epsilon() -> None:
     best = advice.recommended
     curve = account(event_of(1000, 10_000, 200, best.noise_multiplier), adjacency="add-remove")
     assert 0.98 <= curve.false_negative_rate(0.001) < 0.98 + 1e-5
-    assert f"That costs epsilon {curve.epsilon(1e-5):.4g} at delta = 1e-05." in advice.in_words()
+    assert f"That costs epsilon {shown_epsilon(curve.epsilon(1e-5))} at delta = 1e-05." in advice.in_words()
     twice = noise_multiplier(question(epsilon=2 * curve.epsilon(1e-5)), 1000)
     assert best.saved_by_twice_epsilon == pytest.approx(1 - twice / best.noise_multiplier, abs=1e-4)
     assert json.dumps(advice.as_data())

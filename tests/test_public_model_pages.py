@@ -142,7 +142,7 @@ def test_the_page_on_text_runs_and_shows_its_file(tmp_path: Path) -> None:
     packages, here = tiny_packages(tmp_path / "packages"), tmp_path / "here"
     here.mkdir()
     printed = follow(page(TEXT), here, packages=packages)
-    assert "PRIVACY STATEMENT" in printed
+    assert "Private: ε = " in printed
     (shown,) = blocks(page(TEXT), "toml")
     assert (here / "reviews.toml").read_text(encoding="utf-8") == shown
     assert len(pd.read_csv(here / "predictions.csv")) == 200
@@ -158,7 +158,7 @@ def test_the_page_on_pictures_runs(tmp_path: Path) -> None:
         assert there in text
         text = text.replace(there, fewer)
     printed = follow(text, here, packages=packages, data=tiny_cifar(tmp_path))
-    assert "PRIVACY STATEMENT" in printed
+    assert "Private: ε = " in printed
     assert "image_size = 128" in (here / "pictures.toml").read_text(encoding="utf-8")
     assert len(pd.read_csv(here / "found.csv")) == 2
 

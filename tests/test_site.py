@@ -124,7 +124,7 @@ def test_the_first_tutorial_runs(tmp_path: Path) -> None:
 
 def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) -> None:
     printed = follow("your-own-table", tmp_path)
-    assert "PRIVACY STATEMENT" in printed
+    assert "Private: ε = 3.00" in printed
     text = (DOCS / "tutorials" / "your-own-table.md").read_text(encoding="utf-8")
     (shown_file,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert (tmp_path / "patients.toml").read_text(encoding="utf-8") == shown_file
@@ -143,7 +143,7 @@ def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) 
 def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     """A run, three queries and a refusal on one ledger."""
     printed = follow("team-budget", tmp_path)
-    assert "Afterwards the data set patients has spent" in printed
+    assert "After the run, data set patients: ε = " in printed
     assert printed.count("It cost ε = ") == 3
     assert "exit code 1" in printed
     assert "PRIVACY CERTIFICATE" in printed

@@ -383,14 +383,24 @@ def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
         warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
 
 
+def suggested_delta(records: int) -> float:
+    """Return the largest power of ten that is at most a tenth of 1 / ``records``.
+
+    >>> [suggested_delta(records) for records in (375, 10_000, 100_000)]
+    [0.0001, 1e-05, 1e-06]
+    """
+    return float(f"1e{math.floor(-1.0 - math.log10(records) + 1e-9)}")
+
+
 def check_small_delta(delta: float, records: int, unit: str) -> None:
     """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it."""
+    usual = suggested_delta(records)
     if delta >= 1 / records:
         raise PrivacyRefusal(
             f"= {delta:g} is not below 1/N = {1 / records:.3g}",
             argument="delta",
             why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
-            fix=f"Choose a smaller delta, such as {records**-1.1:.1g}, or say `allow_large_delta=True`.",
+            fix=f"Choose a smaller delta, such as {usual:g}, or say `allow_large_delta=True`.",
         )
 
 

@@ -16,6 +16,7 @@ from tacit.accounting import account
 from tacit.cli import terminal
 from tacit.cli.app import run
 from tacit.events import Compose, Event, Gaussian, Laplace, PoissonSampled, Repeat, event_to_json
+from tacit.rounding import shown_epsilon
 
 DP_SGD = Repeat(PoissonSampled(0.01, Gaussian(4.0)), 10_000)
 STATED = ["--delta", "1e-5", "--adjacency", "add-remove"]
@@ -34,16 +35,14 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_setting_of_the_paper_in_words(shell: Shell) -> None:
     arguments = ["--records", "60000", "--batch-size", "600", "--noise", "4", "--epochs", "100", *STATED]
-    out, err = shell.both("account", *arguments, "--method", "pld,rdp,moments", "--error-budget")
+    out, err = shell.both("account", *arguments, "--method", "pld,rdp,moments")
     assert err == ""
     assert "10,000 steps, sampling rate 0.01, noise multiplier 4" in out
     assert "add-remove, δ = 1e-05" in out
     lower, upper = account(DP_SGD, adjacency="add-remove").epsilon_bounds(1e-5)
     row = next(line for line in out.splitlines() if line.startswith("│ pld")).split("│")
-    assert float(row[2]) == pytest.approx(upper, rel=1e-8)
-    assert float(row[3]) == pytest.approx(lower, rel=1e-8)
-    assert float(row[3]) <= lower <= upper <= float(row[2]), "rounded outwards"
-    assert "1.25857" in out
+    assert row[2].strip() == shown_epsilon(upper)
+    assert float(row[3]) == pytest.approx(upper - lower, rel=0.05)
     assert "not known" in out
     for words in (
         "at most 2.58 times as probable",
@@ -52,12 +51,10 @@ def test_the_setting_of_the_paper_in_words(shell: Shell) -> None:
         "Except with probability δ",
     ):
         assert words in " ".join(out.split()), words
-    assert "upper less lower end" in out
-    assert "no lower end is known" in out
 
 
 def test_json_holds_what_the_library_says(shell: Shell) -> None:
-    found = shell.data("account", *FLAGS, *STATED, "--method", "pld,rdp", "--error-budget")
+    found = shell.data("account", *FLAGS, *STATED, "--method", "pld,rdp")
     curve = account(DP_SGD, adjacency="add-remove")
     lower, upper = curve.epsilon_bounds(1e-5)
     assert found["event"] == json.loads(event_to_json(DP_SGD))
@@ -70,7 +67,6 @@ def test_json_holds_what_the_library_says(shell: Shell) -> None:
     for point in found["risk"]["true_positive_rate"]:
         missed = curve.false_negative_rate(point["at_false_positive_rate"])
         assert point["at_most"] == pytest.approx(1.0 - missed, abs=1e-5)
-    assert found["error_budget"]["pld"]["upper"] == upper
     assert found["figure"] is None
 
 
@@ -264,7 +260,7 @@ def test_help_is_honest(capsys: pytest.CaptureFixture[str], shell: Shell) -> Non
     """Every option is there, the defaults are those that exist, and the example runs."""
     text = shell("account", "--help")
     mechanism = "--noise --sampling-rate --records --batch-size --steps --epochs --event"
-    for option in f"{mechanism} --delta --adjacency --method --error-budget --figure --json".split():
+    for option in f"{mechanism} --delta --adjacency --method --figure --json".split():
         assert option in text
     assert text.count("[default:") == 1
     example = text.partition("Example: tacit ")[2].partition(" Options:")[0].split()

@@ -372,8 +372,6 @@ def test_lack_of_memory_is_told_from_bugs(shell: Shell, monkeypatch: pytest.Monk
     [
         (["train", "run.toml", "--seed", "3"], "No such option"),
         (["trian"], "No such command 'trian'"),
-        (["demo", "--seeds", "x"], "--seeds"),
-        (["demo", "--seeds", "0"], "--seeds must be an integer >= 1"),
     ],
 )
 def test_usage(arguments: list[str], words: str, shell: Shell) -> None:

@@ -51,7 +51,6 @@ CASES = {  # what is said of the folder
     "certificate budget.db --dataset visits --out folder": "folder",
     "certificate budget.db --dataset visits --html folder": "folder",
     "ledger init folder": "'folder' is a folder, and a ledger is a file",
-    "ledger template folder": "folder",
     "ledger open budget.db --dataset other --policy folder": "folder",
     "ledger open folder --dataset other --policy policy.toml": "folder",
     "ledger register budget.db folder --dataset visits": "folder",

@@ -50,8 +50,8 @@ def test_the_file_has_what_the_folder_says_and_blanks_for_the_promise(
         "epsilon", "delta", "unit", "adjacency", "records",
     }  # fmt: skip
     said = " ".join(capsys.readouterr().out.split())
-    assert "2 classes, pictures of 12 by 10 pixels, grey" in said
-    assert "5 public facts are left to fill in" in said
+    assert "2 classes, images of 12 by 10 pixels, grey" in said
+    assert "fill in 5 public facts, never from the data" in said
 
 
 @pytest.mark.parametrize(("size", "proposed"), [((300, 150), [96, 48]), ((5, 40), [8, 40])])
@@ -89,7 +89,7 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
     for arguments, words in (
         (["scans", "--target", "x", "--policy"], "do not apply (--policy, --target)"),
         (["scans", "--missing", "refuse"], "do not apply (--missing"),
-        (["ready", "--test-fraction", "0.3"], "has a folder of test pictures already"),
+        (["ready", "--test-fraction", "0.3"], "has a folder of test images already"),
         (["empty"], "has 0 folders of pictures"),
         (["one"], "one folder of pictures for each of at least two classes"),
         (["words"], "picture 1 of words/a, in the order of paths, is not a picture: "),

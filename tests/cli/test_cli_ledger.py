@@ -59,16 +59,6 @@ def test_a_data_set_is_opened_once_with_one_policy(folder: Path, shell: Shell) -
     assert "did you mean 'note'" in shell(*again, code=2)
 
 
-def test_the_template_becomes_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("t.csv").write_text("age,ward\n871,secret\n")
-    text = shell("ledger", "template", "t.csv")
-    assert "[columns.ward]" in text
-    assert "secret" not in text
-    assert "871" not in text
-    assert "there is no table at" in shell("ledger", "template", "none.csv", code=2)
-
-
 def test_data_sets_are_listed(folder: Path, shell: Shell) -> None:
     assert "visits" in shell("ledger", "datasets", "budget.db")
     (row,) = shell.data("ledger", "datasets", "budget.db")["datasets"]
@@ -77,7 +67,7 @@ def test_data_sets_are_listed(folder: Path, shell: Shell) -> None:
 
 def test_the_status_shows_who_spent_what(folder: Path, shell: Shell) -> None:
     text = shell("ledger", "status", "budget.db", "--html", "page.html")
-    for words in ("ada", "bob", "wards", "█", "ε = 0.3 at δ = 0", "1 refused", "1 reserved, 2 settled"):
+    for words in ("ada", "bob", "wards", "█", "ε = 0.300 at δ = 0", "1 refused", "1 reserved, 2 settled"):
         assert words in text
     assert "visits" in Path("page.html").read_text(encoding="utf-8")
     (view,) = shell.data("ledger", "status", "budget.db", "--dataset", "visits")["datasets"]
@@ -193,7 +183,7 @@ def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:
     assert "reason must not be empty" in shell(*raised, "2", "--reason", " ", code=2)
     assert "can only be raised" in shell(*raised, "0.5", "--reason", "a study", code=2)
     assert "delta" in shell(*raised, "2", "--reason", "a study", "--delta", "1e-6", code=2)
-    assert "of ε = 2 at δ = 0" in shell(*raised, "2", "--reason", "a study")
+    assert "of ε = 2.00 at δ = 0" in shell(*raised, "2", "--reason", "a study")
     assert "'a study'" in shell("certificate", "budget.db", "--dataset", "visits")
 
 
@@ -217,7 +207,6 @@ def test_after_an_old_copy_was_put_back_what_is_left_is_burned(folder: Path, she
 
 COMMANDS = (
     "init",
-    "template",
     "open",
     "datasets",
     "status",

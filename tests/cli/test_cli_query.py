@@ -62,8 +62,8 @@ def test_an_answer_with_its_cost_and_what_is_left(shell: Shell) -> None:
     assert head.split() == ["ward", "n", "mean_age"]
     assert set(rule) == {"─"}
     assert [line.split()[0] for line in groups] == ["A", "B", "C"]
-    assert "It cost ε = 0.25." in out
-    assert "0.25 of ε = 1 spent, 0.75 left" in out
+    assert "It cost ε = 0.250." in out
+    assert "0.250 of ε = 1.00 spent, 0.750 left" in out
     assert "█" * 10 + "░" * 30 in out
     assert spent() == pytest.approx(0.25)
 
@@ -85,7 +85,7 @@ def test_the_same_question_again_costs_nothing_and_another_attempt_does(
         assert ask("--epsilon", "0.25", text) == 0
         shown.append(capsys.readouterr().out.splitlines())
     assert shown[0][2] == shown[1][2]
-    assert "Asked before: answered from the ledger, at no cost (then ε = 0.25)." in shown[1]
+    assert "Asked before: answered from the ledger, at no cost (then ε = 0.250)." in shown[1]
     assert spent() == pytest.approx(0.25)
     assert ask("--epsilon", "0.25", "--attempt", "2", COUNT) == 0
     assert spent() == pytest.approx(0.5)
@@ -97,8 +97,8 @@ def test_a_dry_run_shows_the_price_and_charges_nothing(
     out = shell.out("query", *ASKED, "--epsilon", "0.25", "--dry-run", COUNT)
     assert "number of rows: discrete Laplace noise of scale 8, sensitivity 2" in out
     assert "count: ± 24\n" in out  # 8 ln 20, as an integer
-    assert "It would cost ε = 0.25. Nothing was charged." in out
-    assert "25 % of the budget with this; 0 of ε = 1 spent, 1 left" in out
+    assert "It would cost ε = 0.250. Nothing was charged." in out
+    assert "25 % of the budget with this; 0 of ε = 1.00 spent, 1.00 left" in out
     said = shell("query", *ASKED, "--epsilon", "1.5", "--dry-run", COUNT, code=1)
     assert "be refused: the budget of 'visits' is too small for this release: epsilon 0 is spent" in said
     assert "1.5 would be spent with it, and the cap is 1." in said
@@ -234,7 +234,7 @@ def test_ctrl_c_after_the_charge_says_that_it_stays(shell: Shell, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(DuckDBEngine, "rows", interrupted)
         said = shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
-    assert "stopped after ε = 0.25 was charged. The charge stays" in said
+    assert "stopped after ε = 0.250 was charged. The charge stays" in said
     assert "--attempt 2" in said
     assert spent() == pytest.approx(0.25)
     assert "attempt" in shell.err("query", *ASKED, "--epsilon", "0.25", COUNT, code=1)

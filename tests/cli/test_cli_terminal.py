@@ -166,15 +166,19 @@ def test_without_a_terminal_there_are_lines_and_no_bar(shell: Shell) -> None:
     assert "\r" not in out + err
     assert "━" not in out + err
     lines = err.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert lines[0] == "Reading iris.toml …"
     assert re.fullmatch(
-        r"iris: step 6 of 30, noisy loss -?\d\.\d+ ± \d\.\d+, ε ≤ \d\.\d{3}, test [01]\.\d{3}", lines[0]
+        r"iris: step 6 of 30, noisy loss -?\d\.\d+ ± \d\.\d+, ε ≤ \d\.\d{2,3}, test [01]\.\d{3}", lines[1]
     )
-    assert max(map(len, out.splitlines())) <= 80
-    assert re.search(r"^test accuracy [01]\.\d{4} at ε = \d", out, re.MULTILINE)
-    assert "PRIVACY STATEMENT" in out
-    assert "model.safetensors" in out
-    assert "do not release" in out
+    ending = out.splitlines()[-7:]
+    assert re.fullmatch(r"Test accuracy [01]\.\d{4} \(majority class: [01]\.\d{4}\)", ending[0])
+    assert re.fullmatch(r"Private: ε = \d\.\d\d at δ = 0\.001 for one flower \(add-remove\)", ending[1])
+    assert ending[2].startswith("Not covered: exact test scores, ")
+    assert ending[3] == "In out: statement.txt, evaluation.html; never release private/"
+    assert ending[5].startswith("  tacit predict out ")
+    assert "PRIVACY STATEMENT" not in out
+    assert Path("out/statement.txt").read_text().startswith("PRIVACY STATEMENT")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -189,7 +193,7 @@ def test_brackets_in_names_are_shown_as_they_are(shell: Shell) -> None:
     Path("iris.toml").rename("[bold]iris.toml")
     out, err = shell.both(*["train", "[bold]iris.toml", "--out", "[red]out"])
     assert "for one [red]flower[/red]" in " ".join(out.split())
-    assert "In [red]out:" in out
+    assert "In [red]out: " in out
     assert "[bold]iris: step 6" in err
 
 
@@ -292,7 +296,7 @@ def test_at_a_terminal_of_80_columns() -> None:
     bars = [line for line in lines if "/90000" in line]
     assert re.search(
         r"^iris [━╸╺ ]+ +\d+/90000 (\d+:)?\d\d:\d\d noisy loss -?\d\.\d+ ± \d\.\d+ "
-        r"ε ≤ \d\.\d{3} test [01]\.\d{3}",
+        r"ε ≤ \d\.\d+ test [01]\.\d{3}",
         bars[-1],
     )
     assert "Stopping after this step; a second Ctrl-C stops immediately." in lines
@@ -311,16 +315,16 @@ def test_a_terminal_that_knows_no_greek() -> None:
 def test_demo(shell: Shell, request: pytest.FixtureRequest) -> None:
     """All of it, in the next free folder."""
     Path("runs/demo-1").mkdir(parents=True)
-    out = shell.out("demo", "--seeds", "1")
-    assert "PRIVACY STATEMENT" in out
-    assert "In runs/demo-2:" in out
+    out = shell.out("demo")
+    assert len(out.splitlines()) <= 10
+    assert "In runs/demo-2: statement.txt" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert float(re.search(r"test accuracy (\d\.\d+) at ε = 3", out)[1]) > 0.88  # type: ignore[index]
+    assert float(re.search(r"Test accuracy (\d\.\d+) ", out)[1]) > 0.88  # type: ignore[index]
+    assert "Private: ε = 3.00 at δ = 0.0001 for one image (add-remove)" in out
     for name in ("model.safetensors", "statement.json", "progress.png", "privacy.png"):
         assert (Path("runs/demo-2") / name).stat().st_size > 500
     request.getfixturevalue("no_pictures")
-    found = shell.data("demo", "--seeds", "1", "--out", "mine")
-    assert [line["epsilon"] for line in found["repeats"]] == [1.0, 3.0]
+    assert shell.data("demo", "--out", "mine")["finished"] is True
     assert run(["demo", "--out", "mine"]) == 2
 
 

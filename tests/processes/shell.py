@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,6 @@ class Shell:
         out, err = self.both(*arguments, code=code)
         assert out == ""
         assert "Traceback" not in err
-        assert err.startswith("refused: " if code == 1 else ("error: ", "Usage: "))
-        return err
+        message = re.sub(r"\AReading .* …\n", "", err)
+        assert message.startswith("refused: " if code == 1 else "error: ")
+        return message

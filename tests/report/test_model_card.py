@@ -19,7 +19,7 @@ from tacit.report import Statement
 from tacit.report.checklist import check_card
 from tacit.report.evaluation import evaluation_data
 from tacit.report.model_card import CardFacts, model_card
-from tacit.rounding import round_up
+from tacit.rounding import shown_epsilon
 from tacit.training import Evaluation
 
 yaml: Any = pytest.importorskip("yaml")
@@ -70,8 +70,8 @@ def test_the_figures_are_those_of_the_statement() -> None:
     }
     for name in ("epsilon", "delta", "noise_multiplier"):
         assert isinstance(found["differential_privacy"][name], float), "a figure, no text"
-    assert f"Epsilon: {round_up(stated.epsilon, 6)} at delta 1e-05" in card
-    assert f"({round_up(stated.epsilon)}, 1e-05)-differential privacy" in card
+    assert f"Epsilon: {shown_epsilon(stated.epsilon)} at delta 1e-05" in card
+    assert f"({shown_epsilon(stated.epsilon)}, 1e-05)-differential privacy" in card
     flat = " ".join(card.split())
     for line in (*stated.data["covered"], *stated.data["not_covered"]):
         assert line in flat
@@ -159,9 +159,7 @@ def test_a_run_with_a_test_key_is_not_called_private() -> None:
 def test_an_exact_score_is_said_to_be_outside_of_the_guarantee() -> None:
     text = section(model_card(statement().data, FACTS, EXACT), "Test score")
     assert EXACT["verdict"] in text
-    assert (
-        "Test accuracy 0.9000 (a constant answer: 0.5000). The figures of the test records are exact" in text
-    )
+    assert "Test accuracy 0.9000 (majority class: 0.5000). The figures of the test records are exact" in text
     assert "the guarantee does not cover them" in text
     assert "balanced accuracy 0.9000 0.5000" in text
 
@@ -180,9 +178,9 @@ def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:
     noisy = Evaluation(
         0.91284, None, (), interval=(0.8812, 0.9444), noise=20.0, steps=5, baseline=0.5, constant=None
     )
-    figures = evaluation_data(noisy, classes=("no", "yes"), baseline="a constant answer")
+    figures = evaluation_data(noisy, classes=("no", "yes"), baseline="the baseline")
     text = section(model_card(data, FACTS, figures), "Test score")
-    assert "Test accuracy 0.913 (0.881 to 0.944) (a constant answer: 0.500)" in text
+    assert "Test accuracy 0.913 (0.881 to 0.944) (baseline: 0.500)" in text
     assert "after 5 steps" in text
     assert "epsilon pays for" in text
     assert "exact" not in text

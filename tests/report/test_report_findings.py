@@ -145,21 +145,19 @@ def test_a_contradicted_claim_is_said_at_once() -> None:
     assert "weak attack, not safety" in dict(summary(whole()))["audit"]
 
 
-def test_a_bound_above_the_claim_that_was_not_confirmed_is_said_to_be_expected_once_in_twenty() -> None:
-    """One verdict, then its reason: the bound of the first test is not said to be proven."""
+def test_a_bound_above_the_claim_that_was_not_confirmed_is_not_stated() -> None:
+    """One verdict, that of both stages: the bound of the first is neither in the words nor on the page."""
     result = AuditResult(
         "claim test", 1000, 0.95, 1e-5, 4.5, 2.0, claimed_eps=4.38, claim_rejected=False, suspected=True
     )
     data = whole() | {"audits": audits_found([Planted("Canaries in this run.", (result,))])}
     said = dict(summary(data))["audit"]
-    assert said.startswith(
-        "The claim of ε ≤ 4.38 is not contradicted: a second test did not confirm the first"
-    )
-    assert "The first test alone says, with 95 % confidence, that ε is at least 4.50" in said
-    assert figures(data)["audit"] == "not confirmed: once in 20 a first test says ε ≥ 4.50"
-    everywhere = json.dumps(data["audits"]) + said + page(data) + "".join(verdict(data)[1])
-    assert "proves" not in everywhere
-    assert "did contradict" not in everywhere
+    assert said.startswith("The claim of ε ≤ 4.38 is not contradicted: the second, larger test decides")
+    assert figures(data)["audit"] == "not contradicted"
+    sentences = [one["sentence"] for audit in data["audits"] for one in audit["results"]]
+    everywhere = " ".join([*sentences, said, page(data), verdict(data)[1]])
+    for words in ("4.50", "ε ≥", "proves", "did contradict", "first test"):
+        assert words not in everywhere, words
 
 
 def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_reaches() -> None:
@@ -167,7 +165,7 @@ def test_the_verdict_says_what_is_promised_what_tested_it_and_what_an_attacker_r
     assert not contradicted
     assert words == (
         "No experiment here contradicts the promise of ε ≤ 4.38 at δ = 1e-05 for one image. It was tested "
-        "with 1,000 planted records and one attack on membership. Any attacker who guesses whether one image "
+        "with 1,000 planted records and 1 attack on membership. Any attacker who guesses whether one image "
         "took part is right at most 70 times in 100; a blind guess is right 50 times."
     )
 

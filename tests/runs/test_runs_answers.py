@@ -688,7 +688,7 @@ def test_code_in_the_folder_of_a_tokenizer_is_not_run(tmp_path: Path) -> None:
 
 def test_preferences_are_audited_and_not_attacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["train", str(configured(tmp_path, "pairs")), "--out", str(tmp_path / "run")]) == 0
-    assert "To test it, with made-up records" in " ".join(capsys.readouterr().out.split())
+    assert f"  tacit audit {tmp_path / 'run'}\n" in capsys.readouterr().out
     assert command(["attack", str(tmp_path / "run"), "--shadows", "0"]) == 2
     assert "attacks do not support preferences" in " ".join(capsys.readouterr().err.split())
 

@@ -202,8 +202,8 @@ def test_a_useless_model_is_told_what_helps(
     assert train(text.replace("epsilon = 1.0", "epsilon = 0.0001")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "USELESS" in said
-    assert "epsilon (now 0.0001)" in said
-    assert "learning rate" not in said.partition("PRIVACY STATEMENT")[0]
+    assert "epsilon (now 0.000100)" in said
+    assert "learning rate" not in said
 
 
 # --- the ledger, and what goes wrong ---------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_held_out_labels_have_one_noisy_score_and_a_public_baseline(folder: Path
     assert "labels" not in found
     assert "mean_accuracy" not in found
     assert found["baseline"]["score"] == 0.5
-    assert found["baseline"]["predictor"] == "a constant answer, if each label is as often true as false"
+    assert found["baseline"]["predictor"] == "the baseline, if each label is as often true as false"
     with torch.no_grad():
         right = (run.session.current_model(run.data.test.inputs) >= 0).float() == run.data.test.targets
     exact = float(right.float().mean())

@@ -250,8 +250,8 @@ def test_the_command_line_names_the_ledger_and_shows_the_balance(
     arguments = ["train", "run.toml", "--out", "out", "--ledger", "budget.db", "--dataset", "digits"]
     assert tacit([*arguments, "--chunk", "10"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "Before the run the data set digits has spent ε = 0 of 3 at δ = 0.0001." in words
-    assert "Afterwards the data set digits has spent ε = " in words
+    assert "Before the run, data set digits: ε = 0 spent, of ε = 3.00 at δ = 0.0001." in words
+    assert "After the run, data set digits: ε = " in words
     assert reserved(folder) == [[0, 10], [10, 20], [20, 30]]
     with closing(Ledger.open("budget.db")) as ledger:
         body = next(entry.body for entry in ledger.history("digits") if entry.kind == "reserve")

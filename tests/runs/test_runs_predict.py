@@ -818,7 +818,7 @@ def test_the_card_of_a_run_is_that_of_its_statement_and_its_score(table_folder: 
         assert head["differential_privacy"][name] == stated["guarantee"][name]
     assert head["pipeline_tag"] == "tabular-classification"
     scores = (table_folder / "metrics.csv").read_text().splitlines()[-1].split(",")
-    assert f"Test accuracy {float(scores[3]):.4f} (a constant answer: " in card
+    assert f"Test accuracy {float(scores[3]):.4f} (majority class: " in card
     assert "* `age`: integer; 0 to 120\n" in card
     assert "* `job`: category; one of baker, smith\n" in card
     assert "* `sick`" not in card, "it is predicted"

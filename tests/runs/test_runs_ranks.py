@@ -70,8 +70,8 @@ def test_two_processes_are_one_run(here: Path) -> None:
     run = torchrun("--chunk", "3")
     out, err = run.communicate(timeout=100)
     assert run.returncode == 0, err
-    assert out.count("PRIVACY STATEMENT") == 1
-    assert "2 processes" in out
+    assert out.count("Private: ε = ") == 1
+    assert "2 processes" in (here / "out" / "statement.txt").read_text()
     assert err.count("step 6 of 6") == 1
     assert charges(here) == 2
     statement = json.loads((here / "out" / "statement.json").read_text())

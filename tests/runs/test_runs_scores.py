@@ -193,12 +193,12 @@ def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -
     assert outcome.evaluation.baseline is None
     assert outcome.figures["baseline"] == {
         "score": 0.5,
-        "predictor": "a constant answer, if all 2 classes are equally common",
+        "predictor": "the majority class, if all 2 classes are equally common",
         "known": "at least",  # of the true share, four of five, nothing may be said
     }
-    assert "(a constant answer: at least 0.500)" in score_line(outcome.figures)
+    assert "(baseline: at least 0.500)" in score_line(outcome.figures)
     assert "<td>at least 0.5000</td>" in (folder / "out" / "evaluation.html").read_text()
-    assert "(a constant answer: at least 0.500)" in (folder / "out" / "README.md").read_text()
+    assert "(baseline: at least 0.500)" in (folder / "out" / "README.md").read_text()
     assert json.loads((folder / "out" / "evaluation.json").read_text()) == outcome.figures
     declared = (
         (folder / "run.toml").read_text().replace("test_noise = 5.0", "test_noise = 5.0\ntest_baseline = 0.9")
@@ -208,7 +208,7 @@ def test_the_constant_answer_of_a_noisy_score_is_a_public_number(folder: Path) -
     assert again is not None
     assert again.evaluation == outcome.evaluation, "no second release"
     assert again.figures["baseline"]["score"] == 0.9
-    assert "(a constant answer: 0.900)" in score_line(again.figures)
+    assert "(baseline: 0.900)" in score_line(again.figures)
     assert "test_baseline" in again.figures["baseline"]["predictor"]
     assert "assumption" not in again.figures["verdict"]
 

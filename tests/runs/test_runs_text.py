@@ -68,8 +68,10 @@ def test_a_run_and_the_attack_on_it_from_the_shell(
     run = tmp_path / "run"
     assert tacit(["train", str(configured(tmp_path)), "--out", str(run)]) == 0
     out = capsys.readouterr().out
-    assert "test accuracy per character" in out
-    assert "9 made-up lines with random secrets were planted" in " ".join(out.split())
+    assert "accuracy per character" in out
+    assert "9 synthetic lines with random secrets were planted" in " ".join(
+        (run / "statement.txt").read_text().split()
+    )
     canaries = json.loads(canary_file(run).read_text())
     assert [one["copies"] for one in canaries] == [1] * 6 + [4] * 3
     assert stat.S_IMODE(canary_file(run).stat().st_mode) == 0o600

@@ -109,7 +109,7 @@ def test_a_useful_model_is_told_from_a_useless_one() -> None:
     for scale, amount in ((0.0, "no"), (0.2, "hardly")):
         bad = evaluation_data(told(scale), classes=NAMES)
         assert bad["useless"]
-        assert f"the model is {amount} better than a constant answer" in bad["verdict"]
+        assert f"the model is {amount} better than guessing" in bad["verdict"]
     # chance reaches these counts too
     few = LabelFigures(positives=3, negatives=9, true_positives=2, false_positives=3, auc=0.7)
     assert evaluation_data(Evaluation(0.7, 0.6, (), "mean AUC of the labels", labels=(few,)))["useless"]
@@ -135,7 +135,7 @@ def test_figures_label_by_label_as_data_text_and_page() -> None:
     assert first["positives"] == int(labels[:, 0].sum())
     accuracies = [metrics.accuracy_score(labels[:, k], logits[:, k] >= 0) for k in range(3)]
     assert data["mean_accuracy"] == pytest.approx(np.mean(accuracies))
-    assert score_line(data) == f"test mean AUC of the labels {found.score:.4f} (a constant answer: 0.5000)"
+    assert score_line(data) == f"test mean AUC of the labels {found.score:.4f} (baseline: 0.5000)"
     text = evaluation_text(data)
     assert max(map(len, text.splitlines())) <= 79
     head = next(line for line in text.splitlines() if line.startswith("label"))

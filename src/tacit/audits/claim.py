@@ -77,7 +77,7 @@ class AuditResult:
             verdict = f"{claim} is {self.judgement()} "
             by = "With"
         if self.unconfirmed:
-            by = "By the first test alone, with"
+            return f"{self.canaries:,} trials, {self.method}: {verdict.strip()}"
         assumption = ""
         if self.family is not None:
             assumption = f", given {self.family} (at least {self.eps_lower_any:.2f} for any mechanism)"
@@ -91,23 +91,21 @@ class AuditResult:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the first stage rejected the claim, and the second did not confirm this."""
+        """Whether the first stage rejected the claim, and the second, which decides, did not."""
         return bool(self.suspected) and not self.claim_rejected
 
     def judgement(self) -> str:
-        """Write whether the audit contradicts the claim, and how often a test does so by chance.
+        """Write the one verdict on the claim, and how often a contradiction comes by chance.
+
+        A bound of the first stage is not part of it if the second stage did not confirm it.
 
         >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> print(result.judgement())
-        not contradicted: a second test did not confirm the first, which was above the claim, as one test in
-        20 is by chance.
+        not contradicted: the second, larger test decides, and it found no violation.
         """
         once = round(1 / (1 - self.confidence))
         if self.unconfirmed:
-            return (
-                "not contradicted: a second test did not confirm the first, which was above the claim, as "
-                f"one test in {once} is by chance."
-            )
+            return "not contradicted: the second, larger test decides, and it found no violation."
         if not self.claim_rejected:
             return "not contradicted."
         if self.suspected is None:

@@ -21,7 +21,7 @@ def main() -> None:
         if (problem.name or "").startswith("tacit"):
             raise  # a broken installation, not one without an extra
         sys.stderr.write(
-            f"The command line needs more packages ({problem.name} is missing). "
+            f"error: the command line needs more packages ({problem.name} is missing). "
             "Install them with: pip install 'tacit-dp[cli]', or 'tacit-dp[all]' for every verb.\n"
         )
         sys.exit(2)

@@ -9,13 +9,17 @@ import importlib
 import inspect
 import io
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
+from typer.models import OptionInfo
 
 from tacit import __version__
 from tacit.cli.terminal import messages, print_json, refused_data
@@ -25,6 +29,7 @@ from tacit.errors import (
     Spelling,
     TacitError,
     WeakSignalWarning,
+    launched,
     reason_of,
     spelled,
 )
@@ -48,38 +53,86 @@ _IN_FILE_OF = {  # verbs in the file of another verb
     "playground": "train",
 }
 _WITHOUT_ARGUMENTS = ("demo", "playground")
-_VERBS = {
-    "account": "Compute the privacy cost of a mechanism: epsilon with a bracket, and what it means.",
-    "init": "Write a run file for your own table, pictures or texts.",
-    "train": "Train a model with differential privacy, from a configuration file.",
-    "batches": "Write the batches of a run on a large corpus in advance, with Spark.",
-    "predict": "Predict for new records with the model of a run.",
-    "generate": "Sample texts from the language model of a run.",
-    "export": "Write the model of a run for other programs: ONNX, torch.export.",
-    "demo": "Train a private model on bundled data and show the guarantee.",
-    "playground": "Watch a small network train with and without privacy, in the browser.",
-    "check": "Check every cell of a table against its policy.",
-    "query": "Ask a private table in SQL, charged to its budget.",
-    "plan": "Rank batch sizes, steps and noise for a privacy budget.",
-    "risk": "Say what a guarantee means for one person, in frequencies.",
-    "attack": "Attack the model of a run: how many of its training records can be detected.",
-    "audit": "Say what a model reveals, and whether its guarantee holds.",
-    "verify": "Check a privacy statement or certificate: whether its epsilon is enough and its parts agree.",
-    "ledger": "Keep one budget per data set: create a ledger, open data sets, see who spent what.",
-    "certificate": "Certify what was and will be released from a data set.",
+_GROUPED = {
+    "Start": {
+        "demo": "Train a private model on bundled data.",
+        "playground": "Watch a network train with and without privacy, in the browser.",
+    },
+    "Train": {
+        "init": "Write a run file for your table, images or text.",
+        "plan": "Rank batch sizes, steps and noise for a privacy budget.",
+        "train": "Train a model with differential privacy from a run file.",
+        "batches": "Write the batches of a run on a large corpus, with Spark.",
+    },
+    "Use a model": {
+        "predict": "Predict for new records.",
+        "generate": "Sample text from a language model.",
+        "export": "Write the model as ONNX or torch.export.",
+    },
+    "Test and prove": {
+        "account": "Compute the privacy cost of a mechanism.",
+        "risk": "Say what a guarantee means for one person, in frequencies.",
+        "attack": "Attack a model: how many training records are detected.",
+        "audit": "Test whether a model keeps its guarantee, and attack it.",
+        "verify": "Check a privacy statement or certificate.",
+    },
+    "Tables and budgets": {
+        "check": "Check every cell of a table against its policy.",
+        "query": "Ask a private table in SQL, charged to its budget.",
+        "ledger": "Keep one privacy budget for each data set.",
+        "certificate": "Certify what was and will be released from a data set.",
+    },
 }
+_VERBS = {verb: summary for verbs in _GROUPED.values() for verb, summary in verbs.items()}
+_SLOW = (
+    "train",
+    "batches",
+    "predict",
+    "generate",
+    "export",
+    "plan",
+    "check",
+    "risk",
+    "attack",
+    "audit",
+    "verify",
+)
+"""The verbs whose imports and reading can take more than a second: they say at once what they read."""
+_METAVARS = {"int": "N", "float": "X", "Path": "FILE", "str": "TEXT"}
+
+
+class _Groups(TyperGroup):
+    """A list of verbs in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        for title, verbs in _GROUPED.items():
+            with formatter.section(title):
+                formatter.write_dl([*verbs.items()])
+
+
+def _name_values(command: Callable[..., int]) -> None:
+    """Let the help of a verb name its values: FILE, N, RUN."""
+    hints = get_type_hints(command, include_extras=True)
+    for parameter, hint in hints.items():
+        if get_origin(hint) is Annotated:
+            kind, info = get_args(hint)[:2]
+            name = next((name for one, name in _METAVARS.items() if one in str(kind)), None)
+            info.metavar = info.metavar or (name if isinstance(info, OptionInfo) else parameter.upper())
+    command.__annotations__ = hints  # evaluated, so that typer sees these objects
 
 
 def make_app(arguments: list[str]) -> typer.Typer:
     """Make the application for these arguments. Only the called verb is loaded, since torch loads slowly."""
     app = typer.Typer(
         name="tacit",
-        help="Deep learning with differential privacy: train, account for the cost, show the guarantee.\n\n"
-        "Start with:  tacit demo",
+        cls=_Groups,
+        help="Deep learning with differential privacy. Start with:  tacit demo",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=True,
         rich_markup_mode=None,
+        context_settings={"max_content_width": shutil.get_terminal_size().columns},
     )
     app.callback(invoke_without_command=True)(_version)
     for verb, summary in _VERBS.items():
@@ -90,6 +143,14 @@ def make_app(arguments: list[str]) -> typer.Typer:
         command = _guarded(_loaded(verb)) if is_called else _not_loaded
         app.command(verb, short_help=summary, no_args_is_help=verb not in _WITHOUT_ARGUMENTS)(command)
     return app
+
+
+def _begin(arguments: list[str]) -> None:
+    """Say what a slow verb reads, before its imports."""
+    verb, *words = arguments or [""]
+    named = "scikit-learn's digits" if verb == "demo" else next((w for w in words if Path(w).exists()), None)
+    if verb in (*_SLOW, "demo") and named is not None and "--help" not in words:
+        messages.print(f"Reading {named} …", soft_wrap=True)
 
 
 def _loaded(verb: str) -> Callable[..., int]:
@@ -112,6 +173,8 @@ class _StoppedAtOnce(Exception):
 
 
 def _guarded(command: Callable[..., int]) -> Callable[..., int]:
+    _name_values(command)
+
     @functools.wraps(command)
     def guarded(*args: object, **options: object) -> int:
         try:
@@ -156,6 +219,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     _tolerate_narrow_encodings()
     try:
+        if launched().rank == 0:
+            _begin(arguments)
         with _notes():
             app = make_app(_completed() or arguments)
             code = app(arguments, prog_name="tacit", standalone_mode=False)
@@ -166,8 +231,13 @@ def run(arguments: list[str]) -> int:
             print_json({"refused": refused_data(problem)})
         return _fail("refused" if problem.exit_code == 1 else "error", str(problem), problem.exit_code)
     except _UsageError as problem:
-        problem.show()
-        return 2
+        context = problem.ctx
+        if type(problem).__name__.startswith("NoArgsIsHelp") or context is None:
+            problem.show()  # the help
+            return 2
+        return _fail(
+            "error", f"{problem.format_message().rstrip('.')}. See {context.command_path} --help.", 2
+        )
     except (_StoppedAtOnce, KeyboardInterrupt, typer.Abort) as stop:
         return _fail("interrupted", str(stop) or _about_stop(arguments), _INTERRUPTED)
     except OSError as problem:

@@ -18,6 +18,7 @@ from tacit.cli.terminal import (
     Figure,
     FinishedRun,
     Preparations,
+    ReportFolder,
     RunFolder,
     argument,
     console,
@@ -33,7 +34,7 @@ from tacit.events import Adjacency, ApproximateDP, Event
 from tacit.report.canvas import figure_path
 from tacit.report.risk import RiskSheet, risk_sheet
 from tacit.report.verification import check_fields, read_event, read_statement
-from tacit.rounding import round_up
+from tacit.rounding import counted, shown_epsilon
 
 
 def command(
@@ -49,7 +50,7 @@ def command(
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/attack.")] = None,
+    out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> int:
     """Attack the model of a run: how many of its records are detected with and without DP, and the limit.
@@ -84,15 +85,15 @@ def audit_command(
     ] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Use 64 shadow models and 5,000 canaries.")] = False,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
-    out: Annotated[Path | None, option("Folder of the report; default: RUN/private/audit.")] = None,
+    out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.
 
-    Plants 1,000 canaries in a separate run of the same plan on made-up records, tests the claimed guarantee
+    Plants 1,000 canaries in a separate run of the same plan on synthetic records, tests the claimed guarantee
     on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
     report.json and the charts. The report is confidential. After a Ctrl-C, the same command continues. For a
-    run that protects people with several rows, it plants made-up people, and makes no attacks on rows.
+    run that protects people with several rows, it plants synthetic people, and makes no attacks on rows.
 
     Exit codes: 0 done, or a first suspicion was not confirmed; 1 the guarantee is contradicted or cannot be
     audited; 2 bad usage or input; 130 interrupted.
@@ -146,7 +147,7 @@ def show_findings(data: dict[str, Any], page: Path, *, as_json: bool) -> int:
     if as_json:
         print_json(data)
         return int(contradicted)
-    show_line(words, "bold red" if contradicted else "bold")
+    show_line(words, "bold red" if contradicted else "bold green")
     console.print()
     for kind, sentence in summary(data):
         show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
@@ -182,7 +183,7 @@ def risk_command(
     """
     if figure is not None:
         figure_path(figure)
-    with messages.status("pricing the event"):
+    with messages.status("computing the limits"):
         sheet = _risk_sheet(run, epsilon, event, delta, adjacency, unit)
         if figure is not None:
             from tacit.report.plots import draw_risk
@@ -239,7 +240,7 @@ def _show_risk(sheet: RiskSheet) -> None:
         say(sentence)
         console.print()
     table = Table(
-        "at most", "without the release", "with it", f"if only ε = {round_up(sheet.epsilon, 3)} were known"
+        "at most", "without the release", "with it", f"if only ε = {shown_epsilon(sheet.epsilon)} were known"
     )
     for chance in sheet.chances:
         most = (percent(chance.at_most, 3), percent(chance.pair_alone, 3))
@@ -269,7 +270,7 @@ def predict_command(
     """Predict for new records with the model of a run.
 
     The records have the form of the training records: a table (CSV, .csv.gz or Parquet) with the same
-    columns, in which the target may be missing; a folder of pictures, or one picture; text with one record a
+    columns, in which the target may be missing; a folder of images, or one image; text with one record a
     line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be larger
     than memory. The table of predictions has a line for each record, with its number or file name and the
     columns of --keep, such as an id. The class and the probability of each class follow, or for each label,
@@ -310,7 +311,7 @@ def predict_command(
     if as_json:
         print_json({"run": str(run), "data": str(data), "out": str(out), "records": count})
     else:
-        show_line(f"Predictions for {count:,} records: {out}")
+        show_line(f"Predictions for {counted(count, 'record')}: {out}")
     return 0
 
 
@@ -323,10 +324,10 @@ def export_command(
 ) -> int:
     """Write the model of a run as ONNX or a program of torch.export.
 
-    The file holds only the network: its input "inputs" takes any number of records, encoded as in training,
-    and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns, epsilon,
-    delta and the unit of privacy are in its metadata, under the name tacit. The file is compared with the
-    model before it is written.
+    The file contains only the network: its input "inputs" takes any number of records, encoded as in
+    training, and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns,
+    epsilon, delta and the unit of privacy are in its metadata, under the name tacit. The file is compared
+    with the model before it is written.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 
@@ -344,32 +345,32 @@ def generate_command(
     prompts: Annotated[
         Path | None, option("Prompts: a text file with one on each line, or objects in .jsonl.")
     ] = None,
-    count: Annotated[int, typer.Option(help="Texts for each prompt.")] = 1,
+    count: Annotated[int, typer.Option(help="Samples for each prompt.")] = 1,
     out: Annotated[
-        Path, typer.Option(help="The folder of the texts, and of a copy of the statement.")
+        Path, typer.Option(help="Folder of the samples and a copy of the statement.", metavar="DIR")
     ] = Path("texts"),
     max_new_tokens: Annotated[
-        int | None, option("Most tokens of a text; default: what the records of the run leave.")
+        int | None, option("Most tokens of a sample; default: what the records of the run leave.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Below 1, likely tokens become likelier.")] = 1.0,
     top_p: Annotated[
         float, typer.Option(help="Sample among the likeliest tokens of this probability.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(help="A public number; another one gives other texts.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Texts at the same time.")] = 32,
+    seed: Annotated[int, typer.Option(help="A public seed; another one gives other samples.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Samples at the same time.")] = 32,
     device: Annotated[str, typer.Option(help="The device of the model, such as cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> int:
-    """Sample texts from the language model of a run.
+    """Sample text from the language model of a run.
 
-    This is post-processing: the statement of the run covers the texts, and they cost nothing. The folder
-    gets a copy of the statement, the settings, and texts.jsonl, which has one object for each text.
+    This is post-processing: the statement of the run covers the samples, and they cost nothing. The folder
+    gets a copy of the statement, the settings, and texts.jsonl, which has one object for each sample.
 
     Prompts must be public. In a text file each line is a prompt. In .jsonl each object has a "prompt", or
     "messages" for a model of chats; its other fields, such as a label, are copied. What the model writes is
-    the "completion", or the last message. Without prompts a text begins with nothing, and is the "text".
+    the "completion", or the last message. Without prompts a sample begins with nothing, and is the "text".
 
-    After a Ctrl-C or a crash, the same command continues, and writes the same texts.
+    After a Ctrl-C or a crash, the same command continues, and writes the same samples.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 
@@ -402,12 +403,12 @@ def generate_command(
             write_texts(wanted, progress)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"Stopped immediately. {out / TEXTS} has {done:,} of {wanted.total:,} texts; the same "
-                "command continues."
+                f"Stopped immediately. {out / TEXTS} has {done:,} of {counted(wanted.total, 'sample')}; the "
+                "same command continues."
             ) from None
     if as_json:
         print_json({"run": str(run), "out": str(out), "texts": done})
     else:
-        show_line(f"{done:,} texts: {out / TEXTS}")
-        show_line(f"They cost nothing: {out / 'statement.json'}, a copy of the run's statement, covers them.")
+        show_line(f"{counted(done, 'sample')}: {out / TEXTS}")
+        show_line(f"No privacy cost: {out / 'statement.json'}, a copy of the run's statement, covers them.")
     return 0

@@ -1,4 +1,4 @@
-"""``tacit init``: write a run file for a table or a folder of pictures, or the policy of a table."""
+"""``tacit init``: write a run file for a table or a folder of images, or the policy of a table."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tacit.columns.sniffing import Sniffed, sniff
 from tacit.columns.tables import is_json
 from tacit.errors import InvalidInput, check_in, check_probability
 from tacit.pretrained.finding import TEXT, look_at
+from tacit.rounding import counted
 from tacit.runs.init import (
     Facts,
     Question,
@@ -57,7 +58,7 @@ _OF_TABLES = (
 def command(
     context: typer.Context,
     table: Annotated[
-        Path, argument("A .csv, .tsv (also .gz), .parquet or .jsonl file, or a folder of pictures.")
+        Path, argument("A .csv, .tsv (also .gz), .parquet or .jsonl file, or a folder of images.")
     ],
     out: Annotated[Path | None, option("The file to write; default: TABLE.toml next to the table.")] = None,
     policy: Annotated[
@@ -74,7 +75,7 @@ def command(
     ] = None,
     unit: Annotated[str | None, option("What one row is, such as patient or visit.")] = None,
     adjacency: Adjacency = None,
-    records: Annotated[int | None, option("About how many rows train, a public figure.")] = None,
+    records: Annotated[int | None, option("About how many rows train, publicly known.")] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     bounds: Annotated[
@@ -116,7 +117,7 @@ def command(
         ),
     ] = None,
     text: Annotated[
-        str | None, option("The column of texts that the public model reads.", metavar="NAME")
+        str | None, option("The text column that the public model reads.", metavar="NAME")
     ] = None,
     architecture: Annotated[
         str | None, option("Network of a file of weights, such as mobilenet_v2.", metavar="NAME")
@@ -145,9 +146,9 @@ def command(
     A .jsonl file is for a language model: the names of the fields in its first line, which become public,
     show whether it has documents, prompts with completions, chats, or pairs of answers.
 
-    For a folder with one folder of pictures for each class, the run file trains a linear model of fixed
+    For a folder with one folder of images for each class, the run file trains a linear model of fixed
     features, which learns most under noise. The names of the classes, and the size and colours of one
-    picture, become public with the file.
+    image, become public with the file.
 
     Exit codes: 0 written, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -182,7 +183,7 @@ def command(
         return _init_language(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():
-        wants, got = ("texts", "a folder of pictures") if reads == TEXT else ("pictures", "a table")
+        wants, got = ("text", "a folder of images") if reads == TEXT else ("images", "a table")
         raise InvalidInput(
             f"--model {public} is a model of {wants}, and {table} is {got}. Name another model."
         )
@@ -196,8 +197,7 @@ def command(
     sample = sniff(table)
     if public is not None and text is None:
         raise InvalidInput(
-            f"--model {public} needs --text: it reads a column of texts. Name one of "
-            f"{', '.join(sample.columns)}."
+            f"--model {public} needs --text: it reads a text column. Name one of {', '.join(sample.columns)}."
         )
     facts = stated_facts(
         sample,
@@ -242,17 +242,18 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
         options = [*options, "--model"]
     if options:
         raise InvalidInput(
-            f"{folder} is a folder of pictures: options for a table do not apply ({', '.join(options)}). "
+            f"{folder} is a folder of images: options for a table do not apply ({', '.join(options)}). "
             "Name the file of the table, or leave these options out."
         )
     pictures = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
     if pictures.ready and facts.test_fraction != Facts.test_fraction:
-        raise InvalidInput(f"{folder} has a folder of test pictures already. Leave out --test-fraction.")
+        raise InvalidInput(f"{folder} has a folder of test images already. Leave out --test-fraction.")
     text = pictures_text(pictures, checked_promise(facts, Sniffed(columns={})))
     height, width = pictures.size
     found = {"classes": pictures.classes, "size": pictures.size, "colours": pictures.colours}
     about = (
-        f"{folder}: {len(pictures.classes)} classes, pictures of {height} by {width} pixels, "
+        f"{folder}: {counted(len(pictures.classes), 'class', 'classes')}, images of {height} by {width} "
+        "pixels, "
         f"{'grey' if pictures.colours == 1 else 'in colour'}, as the first one. These facts and the names "
         "of the classes become public with the file that is written: check them."
     )
@@ -263,7 +264,7 @@ def _init_language(file: Path, path: Path, facts: Facts, options: list[str], as_
     unused = [option for option in options if option not in ("--text", "--user", "--rows-per-user")]
     if unused or facts.model is not None:
         raise InvalidInput(
-            f"{file} holds texts for a language model, and options for a table do not apply "
+            f"{file} is for a language model, and options for a table do not apply "
             f"({', '.join(unused or ['--model'])}). Leave them out."
         )
     checked_promise(replace(facts, user=None, rows_per_user=None, text=None), Sniffed(columns={}))
@@ -357,15 +358,16 @@ def _show_usual(sample: Sniffed, facts: Facts) -> None:
 
 def _show_written(path: Path, text: str, *, policy: bool) -> None:
     blanks = find_blanks(text)
-    console.print()
-    show_line(f"Wrote {path}.")
-    if blanks:
-        console.print(f"{len(blanks)} public facts are left to fill in, never from the data:")
-        for blank in blanks:
-            show_line(f"  {blank}")
     name = shlex.quote(str(path))
     command = f"tacit ledger open LEDGER --dataset NAME --policy {name}" if policy else f"tacit train {name}"
-    show_line(f"{'Then' if blanks else 'Next'}: {command}")
+    console.print()
+    if not blanks:
+        show_line(f"Wrote {path}. Next: {command}")
+        return
+    facts = counted(len(blanks), "public fact")
+    show_line(f"Wrote {path}. Before {command}, fill in {facts}, never from the data:")
+    for blank in blanks:
+        show_line(f"  {blank}")
 
 
 def _as_data(path: Path, sample: Sniffed, facts: Facts, text: str) -> dict[str, object]:

@@ -16,13 +16,13 @@ from rich.text import Text
 from tacit.cli.query import AcceptMissing, AcceptOutside, print_check, table_at
 from tacit.cli.terminal import AsJson, InDatabase, argument, console, messages, option, print_json, say
 from tacit.cli.verify import certificate_command
-from tacit.columns.sniffing import sniff
 from tacit.errors import InvalidInput
 from tacit.events import ApproximateDP, Event, Gaussian, Laplace, ZeroConcentratedDP
 from tacit.ledger import Anchor, Ledger
 from tacit.ledger.policy import budget_from_data, read_policy
 from tacit.ledger.records import Entry
 from tacit.report.spending import NO_ENTRY, curator_page, curator_view, spent_in_words
+from tacit.rounding import counted, shown_epsilon
 
 SUMMARY = "Keep one privacy budget per data set: open, watch and check it."
 
@@ -41,19 +41,6 @@ def init(ledger: _Where) -> int:
     """
     book = Ledger.create(ledger)
     say(f"Created the ledger {book.uuid}. Next: tacit init TABLE --policy --out policy.toml")
-    return 0
-
-
-def template(
-    table: Annotated[Path, argument("A .parquet or .csv file.")],
-) -> int:
-    """Print a policy to fill in, with the table's columns, as tacit init TABLE --policy writes it.
-
-    Example:  tacit ledger template visits.parquet > policy.toml
-    """
-    from tacit.runs.init import Facts, policy_text
-
-    typer.echo(policy_text(sniff(table), Facts()))
     return 0
 
 
@@ -133,7 +120,7 @@ def datasets(ledger: _Where, as_json: AsJson = False) -> int:
     table = Table("data set", "unit", "neighbours", "mode", "ε", "δ", "opened")
     for status in statuses:
         policy = status.policy
-        cap = (f"{status.cap_epsilon:g}", f"{status.cap_delta:g}", f"{status.opened:%Y-%m-%d}")
+        cap = (shown_epsilon(status.cap_epsilon), f"{status.cap_delta:g}", f"{status.opened:%Y-%m-%d}")
         table.add_row(status.name, policy.unit, policy.relation.value, policy.budget.mode, *cap)
     console.print(table if statuses else "No data set is open in this ledger.")
     return 0
@@ -219,7 +206,9 @@ def verify(
     else:
         for name, result in results.items():
             style, word = ("bold green", "whole") if result.ok else ("bold red", "DOES NOT FIT")
-            console.print(Text.assemble(f"{name}: {result.entries:,} entries, ", (word, style)))
+            console.print(
+                Text.assemble(f"{name}: {counted(result.entries, 'entry', 'entries')}, ", (word, style))
+            )
             for text in (*result.problems, *result.notes):
                 say(f"  {text}")
         if expected is None:
@@ -341,7 +330,6 @@ def key(
 
 COMMANDS: Mapping[str, Callable[..., int]] = {
     "init": init,
-    "template": template,
     "open": open_dataset,
     "register": register,
     "datasets": datasets,
@@ -378,7 +366,7 @@ def _shown(view: Mapping[str, Any]) -> Group:
         parts.append(Text(spent_in_words(dataset)))
         for person, colour in people:
             labels = ", ".join(sorted(person["labels"], key=lambda label: -person["labels"][label])[:4])
-            figures = f"{100.0 * person['share']:6.3g} %  {person['charges']:,} charges  {labels}"
+            figures = f"{100.0 * person['share']:6.3g} %  {counted(person['charges'], 'charge')}  {labels}"
             parts.append(Text.assemble(("  ■ ", colour), f"{person['by']:<20} {figures}"))
         if dataset["burned_share"]:
             burned = f"{100.0 * dataset['burned_share']:.3g} % burned after an old copy had been restored"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -38,7 +37,7 @@ from tacit.events import Compose, Event, Gaussian, PoissonSampled, Repeat, event
 from tacit.plan import Plan, Signal
 from tacit.report.canvas import figure_path, new_figure
 from tacit.report.pricing import Pricing, Quote, price_event
-from tacit.rounding import round_up
+from tacit.rounding import counted, round_up, shown_epsilon
 
 if TYPE_CHECKING:
     from tacit.planner import PlanAdvice, PlanOption, PlanRequest
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NEEDED = {
-    "records": "how many records there are (under add-remove a public figure for it)",
+    "records": "how many records there are (under add-remove a rough public number)",
     "unit": "what one record is, such as image or patient, since the promise names it",
     "epsilon": "the budget; or --advantage, or --true-positive-rate with --false-positive-rate",
     "delta": "the delta of the promise, below one over the number of records",
@@ -59,7 +58,7 @@ def command(
     config: Annotated[
         Path | None, argument("A run file, for facts that no option states.", metavar="[RUN.toml]")
     ] = None,
-    records: Annotated[float | None, option("N, a public figure.")] = None,
+    records: Annotated[float | None, option("How many records there are, publicly known.")] = None,
     unit: Annotated[str | None, option("What one record is: image, patient.")] = None,
     epsilon: Epsilon = None,
     advantage: Annotated[
@@ -113,7 +112,7 @@ def command(
     # Here, so that `tacit account` and `tacit risk` start without them.
     from tacit.planner import PlanRequest, advise
     from tacit.runs.config import read_config
-    from tacit.runs.plan import check_comparable, make_plan, ranked_ways, with_poisson_samples
+    from tacit.runs.plan import batch_taken, check_comparable, make_plan, ranked_ways, with_poisson_samples
 
     run_file = None if config is None else read_config(config)
     if run_file is not None:
@@ -129,7 +128,7 @@ def command(
             epochs, steps = training.epochs, training.steps
     budget = next((b for b in (epsilon, advantage, true_positive_rate) if b is not None), None)
     facts = {"records": records, "unit": unit, "epsilon": budget, "delta": delta, "adjacency": adjacency}
-    check_stated("a plan", _NEEDED, facts)
+    _check_stated(facts)
     assert records is not None and unit and delta is not None and adjacency  # noqa: PT018
     question = PlanRequest(
         records=whole("records", records),
@@ -151,7 +150,9 @@ def command(
     sizes = [whole("batch_size", size) for size in batch_size or ()]
     target = None if figure is None else figure_path(figure)
     with Preparations() as progress:
-        advice = advise(question, batch_sizes=sizes, progress=progress)
+        is_own = run_file is not None and not sizes and _is_plan_of(question, run_file)
+        taken = batch_taken(config) if config is not None and is_own else None
+        advice = advise(question, batch_sizes=sizes, taken=taken, progress=progress)
         signal = _signal(advice, run_file, weights)
         tuned = config is not None and run_file is not None and run_file.pretrained
         ways_to_tune = ranked_ways(config) if tuned and config is not None else []
@@ -164,7 +165,7 @@ def command(
         tune = {"tune": [one.as_data() for one in ways_to_tune]} if ways_to_tune else {}
         print_json(advice.as_data() | extras | tune)
     else:
-        _show(advice)
+        _show(advice, config)
         if run_file is not None and run_file.privacy.sampling == "epochs":
             own = make_plan(run_file)
             poisson = with_poisson_samples(run_file, own)
@@ -177,19 +178,19 @@ def command(
             say(signal.in_words())
         for one in ways_to_tune:
             share = f"about {one.signal.lost:.0%} of its gain lost to noise"
-            show_line(f"  {one.name}: {one.weights:,} weights, {share}, {one.signal.verdict.value}")
+            show_line(f"  {one.name}: {counted(one.weights, 'weight')}, {share}, {one.signal.verdict.value}")
         if target is not None:
             show_line(f"\nFigure: {figure}")
     return 0
 
 
-def check_stated(question: str, needed: Mapping[str, str], facts: Mapping[str, object]) -> None:
+def _check_stated(facts: Mapping[str, object]) -> None:
     """Refuse a question that lacks a needed fact."""
-    missing = [f"--{name} ({why})" if name else why for name, why in needed.items() if facts[name] is None]
+    missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
-            f"{question} needs {'; '.join(missing)}. There is no default, because each of these changes "
-            "what the promise means. For an example, see tacit plan --help."
+            f"a plan needs {'; '.join(missing)}. There is no default, because each of these changes what the "
+            "promise means. For an example, see tacit plan --help."
         )
 
 
@@ -205,7 +206,9 @@ def _first(option: _T | None, from_file: _T | None) -> _T | None:
     return from_file if option is None else option
 
 
-def _show(advice: PlanAdvice) -> None:
+def _show(advice: PlanAdvice, config: Path | None) -> None:
+    from tacit.runs.config import read_text, reasons
+
     question = advice.question
     amount = next(
         f"{getattr(question, name):,.12g} {words}"
@@ -217,13 +220,18 @@ def _show(advice: PlanAdvice) -> None:
         if getattr(question, name) is not None
     )
     say(
-        f"{question.records:,} records (unit: {question.unit}), {question.budget_in_words} under "
+        f"{counted(question.records, 'record')} (unit: {question.unit}), {question.budget_in_words} under "
         f"{question.adjacency}, {amount}"
     )
     console.print()
     print_whole(_table(advice))
     console.print()
     console.print(advice.in_words())
+    chosen = [] if config is None else reasons(read_text(config))
+    if chosen:
+        say("\nThe run file leaves these to Tacit:\n")
+    for line in chosen:
+        say(f"  {line}")
 
 
 def _signal(advice: PlanAdvice, run_file: Config | None, weights: float | None) -> Signal | None:
@@ -314,7 +322,7 @@ def account_command(
     sampling_rate: Annotated[
         float | None, option("Probability that a record takes part in a step; 1 for all.")
     ] = None,
-    records: Annotated[int | None, option("Number of records, a public figure.")] = None,
+    records: Annotated[int | None, option("Number of records, publicly known.")] = None,
     batch_size: Annotated[int | None, option("Expected batch of Poisson sampling; needs --records.")] = None,
     steps: Annotated[int | None, option("Number of steps.")] = None,
     epochs: Annotated[float | None, option("Instead of --steps: passes over the data.")] = None,
@@ -335,13 +343,10 @@ def account_command(
             )
         ),
     ] = "pld",
-    error_budget: Annotated[
-        bool, typer.Option("--error-budget", help="Show where the width of each bracket comes from.")
-    ] = False,
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compute the privacy cost of a mechanism: epsilon at a delta, with a proven bracket, and what it means.
+    """Compute the privacy cost of a mechanism: epsilon at a delta, and what it means.
 
     The mechanism is DP-SGD, described by its noise, sampling and steps, or any event of tacit.events in a
     JSON file. Nothing is trained and no data is read.
@@ -377,11 +382,9 @@ def account_command(
 
             draw_pricing(prepare_drawing(pricing, progress), drawing)
     if as_json:
-        print_json(_as_data(pricing, figure, budget=error_budget))
+        print_json(pricing.to_data() | {"figure": None if figure is None else str(figure)})
         return 0
     _show_pricing(pricing)
-    if error_budget:
-        _show_budget(pricing)
     if drawing is not None:
         show_line(f"Figure: {figure}")
     if records is not None and target >= 1.0 / records:
@@ -506,24 +509,14 @@ def _stated_adjacency(adjacency: str | None) -> Neighbours:
 # --- the answer -------------------------------------------------------------------------------------------
 
 
-def _as_data(pricing: Pricing, figure: Path | None, *, budget: bool) -> dict[str, Any]:
-    data = pricing.to_data() | {"figure": None if figure is None else str(figure)}
-    if budget:
-        data["error_budget"] = {
-            name: {"lower": errors.lower, "upper": errors.upper, "parts": dict(errors.parts)}
-            for name, errors in pricing.budgets().items()
-        }
-    return data
-
-
 def _show_pricing(pricing: Pricing) -> None:
     match pricing.event:
         case Repeat(PoissonSampled(rate, Gaussian(sigma)), count):
-            show_line(f"{count:,} steps, sampling rate {rate:.6g}, noise multiplier {sigma:.6g}")
+            show_line(f"{counted(count, 'step')}, sampling rate {rate:.6g}, noise multiplier {sigma:.6g}")
         case event:
             show_line(repr(event))
     console.print(f"{pricing.adjacency.value}, δ = {pricing.delta:.15g}")
-    table = Table("accountant", "ε at most", "ε at least", "by direction")
+    table = Table("accountant", "ε", "too large by at most")
     for quote in pricing.quotes:
         table.add_row(*_row(quote))
     console.print(table)
@@ -533,19 +526,12 @@ def _show_pricing(pricing: Pricing) -> None:
     console.print(_meaning(pricing))
 
 
-def _row(quote: Quote) -> tuple[str, str, str, str]:
+def _row(quote: Quote) -> tuple[str, str, str]:
     if quote.refusal is not None:
-        return quote.method, "refused", "", ""
-    directions = ", ".join(f"{name} {_up(value, 6)}" for name, value in quote.directions.items())
-    lower = "not known"
-    if quote.lower > 0.0 or quote.upper == 0.0:
-        downwards = decimal.Context(prec=9, rounding=decimal.ROUND_FLOOR)
-        lower = f"{downwards.create_decimal(repr(quote.lower)).normalize():f}"
-    return quote.method, _up(quote.upper), lower, directions or "the larger of them"
-
-
-def _up(value: float, digits: int = 9) -> str:
-    return round_up(value, digits) if math.isfinite(value) else "no finite bound"
+        return quote.method, "refused", ""
+    known = quote.lower > 0.0 or quote.upper == 0.0
+    gap = f"{quote.upper - quote.lower:.1e}" if known else "not known"
+    return quote.method, shown_epsilon(quote.upper), gap
 
 
 def _meaning(pricing: Pricing) -> str:
@@ -556,12 +542,12 @@ def _meaning(pricing: Pricing) -> str:
             f"No finite epsilon is proven at delta {pricing.delta:g}: nothing is promised there. Use more "
             "noise, fewer steps or a larger delta."
         )
-    factor = f"{round_up(math.exp(epsilon), 3)} times" if epsilon < 20 else f"e^{round_up(epsilon)} times"
+    factor = round_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{shown_epsilon(epsilon)}"
     accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)
     detected = ", ".join(percent(rate) for _, rate in risk.detected)
     odds = " and ".join(f"{100.0 * before:g} % to {percent(after)}" for before, after in risk.posteriors)
     sentences = (
-        f"Whatever anyone concludes or does is at most {factor} as probable, plus δ, as it would be "
+        f"Whatever anyone concludes or does is at most {factor} times as probable, plus δ, as it would be "
         f"{_WITHOUT[pricing.adjacency]}.",
         f"A test for membership that accuses {accused} % of the non-members detects at most {detected} of "
         "the members.",
@@ -575,19 +561,3 @@ def _meaning(pricing: Pricing) -> str:
 def percent(probability: float, digits: int = 4) -> str:
     """Format a probability in per cent, rounded up."""
     return f"{round_up(100.0 * probability, digits)} %"
-
-
-def _show_budget(pricing: Pricing) -> None:
-    table = Table("accountant", "source", "ε", title="Where the width of the bracket comes from")
-    for name, budget in pricing.budgets().items():
-        has_lower_end = budget.lower > 0.0 or budget.upper == 0.0
-        table.add_row(
-            name, "upper less lower end", _size(budget.width) if has_lower_end else "no lower end is known"
-        )
-        for part, size in budget.parts.items():
-            table.add_row("", part, _size(size))
-    console.print(table)
-
-
-def _size(error: float) -> str:
-    return f"{error:.3g}" if math.isfinite(error) else "no finite bound"

@@ -6,6 +6,7 @@ import getpass
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +48,7 @@ AcceptOutside = Annotated[
     list[str] | None,
     option(
         "Accept values of this column outside its declaration: numbers are moved to the nearest bound, "
-        "other texts are in no group."
+        "other text is in no group."
     ),
 ]
 
@@ -180,12 +181,11 @@ def _advice(check: TableCheck) -> list[str]:
         lines.append(f"  {options}   counts such cells as missing")
     if outside:
         options = " ".join(f"--accept-outside {name}" for name in outside)
-        lines.append(f"  {options}   moves numbers to the nearest bound; other texts are in no group")
+        lines.append(f"  {options}   moves numbers to the nearest bound; other text is in no group")
     return lines if len(lines) > 1 else ["Correct the table; these findings cannot be accepted."]
 
 
 _BAR = 40  # characters
-_INTERRUPTED = 130  # the exit code after a Ctrl-C
 _EXAMPLE = (
     "tacit query visits.parquet --ledger budget.db --dataset visits --epsilon 0.5 "
     '"SELECT count(*) FROM visits"'
@@ -205,7 +205,7 @@ def command(
     table: InDatabase = None,
     attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask again, and be charged again.")] = 1,
     by: Annotated[str | None, option("The analyst; default: the user of the system.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the price, and charge nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cost, and charge nothing.")] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
     figure: Annotated[
         Path | None, option("Draw the curves of the answer: a .png, .svg or .pdf file.")
@@ -254,10 +254,8 @@ def command(
             if dry_run:
                 return _show_price(book, dataset, quote, as_json)
             answer = _asked(private, query, terms, by or getpass.getuser())
-    except KeyboardInterrupt:
-        return _interrupted("stopped before anything was charged.")
-    if answer is None:
-        return _INTERRUPTED
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(*(stop.args or ("stopped before anything was charged.",))) from None
     if drawing is not None:
         from tacit.report.curves import plot_curves
 
@@ -308,14 +306,14 @@ def _opened(
             yield opened
 
 
-def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer | None:
-    """Return the answer; after a Ctrl-C, print what became of the charge and return None."""
+def _asked(private: PrivateTable, query: Query, terms: dict[str, Any], by: str) -> Answer:
+    """Return the answer; a Ctrl-C says what became of the charge."""
     try:
         with messages.status("asking"):
             return private.ask(query, **terms, by=by)
     except KeyboardInterrupt:
-        _interrupted(_after_interrupt(private.price(query, **terms), terms["attempt"]))
-        return None
+        left = _after_interrupt(private.price(query, **terms), terms["attempt"])
+        raise KeyboardInterrupt(left) from None
 
 
 def _after_interrupt(quote: Quote, attempt: int) -> str:
@@ -327,13 +325,8 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
     cost = _amount(quote.epsilon, quote.delta)
     return (
         f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask "
-        f"again with --attempt {attempt + 1} for a new answer at the same price."
+        f"again with --attempt {attempt + 1} for a new answer at the same cost."
     )
-
-
-def _interrupted(text: str) -> int:
-    messages.print(Text.assemble(("interrupted: ", "bold red"), text), soft_wrap=not messages.is_terminal)
-    return _INTERRUPTED
 
 
 # --- what is shown -------------------------------------------------------------------------------------
@@ -356,7 +349,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
 
 
 def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> int:
-    """Show the price of a dry run, and return the exit code: 1 if it does not fit the budget."""
+    """Show the cost of a dry run, and return the exit code: 1 if it does not fit the budget."""
     price, granted = quote.price, quote.price.fits or quote.asked_before
     if as_json:
         print_json(
@@ -382,7 +375,7 @@ def _show_price(ledger: Ledger, dataset: str, quote: Quote, as_json: bool) -> in
     cost = _amount(quote.epsilon, quote.delta)
     console.print()
     if quote.asked_before:
-        console.print(f"This query was asked before: the ledger holds the answer, at no cost (then {cost}).")
+        console.print(f"This query was asked before: the ledger has the answer, at no cost (then {cost}).")
         _show_bar(ledger, dataset)
     elif price.fits:
         console.print(f"It would cost {cost}. Nothing was charged.")
@@ -414,7 +407,9 @@ def _show(ledger: Ledger, dataset: str, answer: Answer, quote: Quote) -> None:
 
 
 def _amount(epsilon: float, delta: float) -> str:
-    return f"ε = {epsilon:.6g}" + (f", δ = {delta:.3g}" if delta else "")
+    from tacit.rounding import shown_epsilon
+
+    return f"ε = {shown_epsilon(epsilon)}" + (f", δ = {delta:.3g}" if delta else "")
 
 
 def _show_bar(
@@ -422,6 +417,7 @@ def _show_bar(
 ) -> None:
     """Show the spent share of the budget as a bar, with the share just ``paid``, or with ``more`` added."""
     from tacit.report.spending import NOT_ADDED, counted_in, counts_epsilon, shares
+    from tacit.rounding import shown_epsilon
 
     status = ledger.status(dataset)
     new = paid or more or tuple(0 for _ in status.spent)
@@ -432,10 +428,10 @@ def _show_bar(
         ("█" * old, "blue"), ("█" * (filled - old), "dark_orange"), ("░" * (_BAR - filled), "dim")
     )
     of = counted_in(status.policy.budget, status.cap, after)
-    words = (
-        f"{100 * whole:.3g} % of the budget{of}{' with this' if more else ''}; {status.spent_epsilon:.6g} of "
-    )
-    words += f"ε = {status.cap_epsilon:.6g} spent, {status.remaining_epsilon:.6g} left"
+    with_this = " with this" if more else ""
+    words = f"{100 * whole:.3g} % of the budget{of}{with_this}; {shown_epsilon(status.spent_epsilon)} of ε = "
+    words += f"{shown_epsilon(status.cap_epsilon)} spent"
+    words += f", {shown_epsilon(status.remaining_epsilon, ROUND_FLOOR)} left"
     show_line(Text.assemble(f"{dataset}  ", bar, f"  {words}"))
-    if not counts_epsilon(status.policy.budget.mode):
-        say(NOT_ADDED)
+    if sum(status.charges.values()) <= 1 and not counts_epsilon(status.policy.budget.mode):
+        say(NOT_ADDED)  # once; `tacit ledger status` repeats it

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.errors import InvalidInput, TacitError, launched
-from tacit.rounding import finite
+from tacit.rounding import finite, shown_epsilon
 
 if TYPE_CHECKING:
     from tacit.plan import Plan
@@ -45,7 +46,11 @@ def argument(about: str, **settings: Any) -> Any:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunFolder = Annotated[Path, argument("The folder of a run, or a copy of it.")]
+RunFile = Annotated[Path, argument("The run file, in TOML.", metavar="FILE")]
 FinishedRun = Annotated[Path, argument("The folder of a finished run.")]
+ReportFolder = Annotated[
+    Path | None, option("Folder of the report; default: one in RUN/private.", metavar="DIR")
+]
 NoInput = Annotated[bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")]
 Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
 Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
@@ -142,7 +147,7 @@ def print_whole(table: Table) -> None:
 
 
 def progress_bar(*columns: str) -> Progress:
-    """Make a bar with a count, the time left and further texts; hidden unless stderr is a terminal."""
+    """Make a bar with a count, the time left and further columns; hidden unless stderr is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
@@ -169,16 +174,25 @@ class _Bar:
 
 
 class Preparations(_Bar):
-    """A bar for each long preparation: call it with (title, done, total)."""
+    """A bar for each long preparation: call it with (title, done, total).
+
+    A file or a pipe gets a line at the start of each long one, and then at most one every ten seconds.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._tasks: dict[str, TaskID] = {}
+        self._told = time.monotonic()
 
     def __call__(self, title: str, done: int, total: int) -> None:
-        if title not in self._tasks:
+        if is_new := title not in self._tasks:
             self._tasks[title] = self._bar.add_task(escape(title), total=total)
         self._bar.update(self._tasks[title], completed=done)
+        now = time.monotonic()
+        pause = 0.5 if is_new else 10.0  # seconds
+        if not messages.is_terminal and done < total and now - self._told > pause:
+            self._told = now
+            messages.print(f"{title}: {done:,} of {total:,}", soft_wrap=True)
 
     def confirm(self, text: str, question: str) -> bool:
         """Show a text, ask a question, and return whether the answer is yes; the bars wait."""
@@ -213,7 +227,7 @@ class TrainingBar(_Bar):
         from tacit.training.progress import SMOOTHING, loss_std, smoothed_std
 
         std = smoothed_std(loss_std(self._plan), 1.0 - SMOOTHING**steps)
-        self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=f"{epsilon:.3f}")
+        self._bar.update(self._task, completed=steps, loss=_loss(loss, std), epsilon=shown_epsilon(epsilon))
 
     def on_row(self, row: MetricsRow) -> None:
         """Show the newest test score."""
@@ -222,7 +236,7 @@ class TrainingBar(_Bar):
         if not messages.is_terminal:
             messages.print(
                 f"{self._name}: step {row.steps} of {self._plan.steps}, {_loss(row.loss, row.loss_std)}, "
-                f"ε ≤ {row.epsilon:.3f}, {score}".rstrip(", "),
+                f"ε ≤ {shown_epsilon(row.epsilon)}, {score}".rstrip(", "),
                 soft_wrap=True,
             )
 

@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-import statistics
-import textwrap
-import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from tacit.cli.terminal import (
     INTERRUPTED,
     AsJson,
     NoInput,
     Preparations,
+    RunFile,
     TrainingBar,
-    argument,
     can_ask,
     catching_interrupt,
     console,
@@ -34,8 +30,8 @@ from tacit.cli.terminal import (
     one_voice,
     option,
     print_json,
-    progress_bar,
     refused_data,
+    say,
     show_line,
     torchrun,
     words,
@@ -43,34 +39,33 @@ from tacit.cli.terminal import (
 from tacit.errors import InvalidInput, check_integer
 
 if TYPE_CHECKING:
-    from tacit.datasets import Dataset
     from tacit.ledger import DatasetStatus
+    from tacit.report.statement import Statement
     from tacit.runs import Outcome, Run
     from tacit.runs.checks import CheckedRun
-    from tacit.runs.config import Config
     from tacit.runs.sections import LedgerSection
     from tacit.training.ranks import Ranks
 
 
 def command(
     context: typer.Context,
-    config: Annotated[Path, argument("The configuration, a TOML file.")],
+    config: RunFile,
     out: Annotated[
-        Path | None, option("Folder of the run; default: the configuration's, or runs/NAME.")
+        Path | None, option("Folder of the run; default: the run file's, or runs/NAME.", metavar="DIR")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in that folder.")] = False,
     ledger: Annotated[str | None, option("Charge the run to this ledger: a file or a database URL.")] = None,
     dataset: Annotated[str | None, option("The name of the data set in the ledger.")] = None,
     chunk: Annotated[int | None, option("Steps in one charge; default: a twentieth of all.")] = None,
-    batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.")] = None,
+    batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.", metavar="DIR")] = None,
     no_input: NoInput = False,
     as_json: AsJson = False,
 ) -> int:
     """Train a model with differential privacy.
 
-    The folder of the run gets the model, the privacy statement, an evaluation that compares the model with a
-    constant answer, the metrics and pictures. Ctrl-C stops after the current step and saves. The same command
-    with --resume continues exactly as if nothing had happened, also after a crash.
+    The folder of the run gets the model, the privacy statement, an evaluation that compares the model with
+    the majority class or the mean, the metrics and figures. Ctrl-C stops after the current step and saves.
+    The same command with --resume continues exactly as if nothing had happened, also after a crash.
 
     With --ledger and --dataset, or a section [ledger] in the configuration, every chunk of steps is charged
     to the budget of the data set before it is performed. A plan that does not fit is refused before it
@@ -148,13 +143,12 @@ def _train(
         print_json(as_data(outcome) | {"refused": refused, "balance": _balance(run)})
     elif outcome is not None:
         show_outcome(outcome)
-        _show_balance(run, "Afterwards")
+        _show_balance(run, "After")
     return 0 if run.session.stopped is None else 1
 
 
 def _train_in_database(checked: CheckedRun, ranks: Ranks | None, *, as_json: bool) -> int:
     """Train on a table that stays in its database, and return the exit code."""
-    from tacit.report.evaluation import evaluation_text
     from tacit.runs.database import train_in_database  # imports torch
 
     if ranks is not None:
@@ -173,13 +167,8 @@ def _train_in_database(checked: CheckedRun, ranks: Ranks | None, *, as_json: boo
             }
         )
         return 0
-    if figures:
-        console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
-        show_line(evaluation_text(figures))
-    show_line(statement.to_text())
-    show_line(f"In {checked.folder}:\n  {', '.join(files)}")
     use = shlex.join(["tacit", "predict", str(checked.folder), "DATA", "--out", "predictions.csv"])
-    show_line(f"To use it:\n  {use}")
+    _show_end(checked.folder, figures, statement, [use])
     return 0
 
 
@@ -203,13 +192,12 @@ def _balance(run: Run) -> dict[str, object] | None:
 
 
 def _show_balance(run: Run, when: str) -> None:
-    from tacit.rounding import round_up
+    from tacit.rounding import pair, shown_epsilon
 
     if (status := _status(run)) is not None:
-        console.print(
-            f"{when} the data set {status.name} has spent ε = {round_up(status.spent_epsilon)} of "
-            f"{status.cap_epsilon:g} at δ = {status.cap_delta:g}."
-        )
+        cap = pair({"epsilon": status.cap_epsilon, "delta": status.cap_delta})
+        spent = shown_epsilon(status.spent_epsilon)
+        console.print(f"{when} the run, data set {status.name}: ε = {spent} spent, of {cap}.")
 
 
 def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
@@ -233,22 +221,24 @@ def run_to_end(run: Run, again: Sequence[str], title: str) -> Outcome | None:
 
 def _announce(run: Run) -> None:
     from tacit.plan.signal import Verdict
-    from tacit.rounding import round_up
+    from tacit.rounding import counted, pair
     from tacit.runs.config import reasons
     from tacit.runs.plan import trained_weights
 
     plan, done = run.plan, run.session.steps_done
+    cost = {"epsilon": plan.epsilon, "delta": plan.delta}
     console.print(
-        f"{run.data.name}: {plan.steps} steps, {plan.sampling.describe()}, noise multiplier "
-        f"{plan.noise_multiplier:.4g}; the whole run costs ε = {round_up(plan.epsilon)} at δ = "
-        f"{plan.delta:g} for one {plan.unit} ({plan.adjacency})."
+        f"{run.data.name}: {counted(plan.steps, 'step')}, {plan.sampling.describe()}, noise multiplier "
+        f"{plan.noise_multiplier:.4g}; the whole run costs {pair(cost)} for one {plan.unit} "
+        f"({plan.adjacency})."
     )
     weights = trained_weights(run.config)
     signal = None if weights is None else plan.signal(weights)
     if signal is not None and signal.verdict is Verdict.LITTLE:  # a session warns if it cannot learn
         note(signal.in_words())
-    for line in reasons(run.config_text):
-        console.print(line, markup=False)
+    chosen = [line.partition("] ")[2].partition(": ")[0] for line in reasons(run.config_text)]
+    if chosen:
+        console.print(f"Chosen from public facts: {', '.join(chosen)} (reasons: tacit plan FILE)")
     if plan.score_report is not None:
         console.print(
             f"The test records get one score, at the end, with noise of {plan.score_report.noise:g} records "
@@ -256,58 +246,55 @@ def _announce(run: Run) -> None:
         )
     if run.resumed:
         console.print(f"Resuming after step {done} of {plan.steps}.")
-    _show_balance(run, "Before the run")
+    _show_balance(run, "Before")
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print the verdict on the model, the statement, the score and the paths of the files."""
-    from tacit.report.evaluation import evaluation_text, score_line
-    from tacit.rounding import round_up
-    from tacit.runs.checks import declarations_file
-
-    figures = outcome.figures
-    console.print(figures["verdict"], style="bold red" if figures["useless"] else "bold")
-    if remark_on_loss := figures.get("training_loss"):
-        show_line(remark_on_loss)
-    if table := evaluation_text(figures):
-        console.print()
-        show_line(table)
-    console.print()
-    show_line(outcome.statement.to_text())
-    if outcome.stopped is not None:
-        show_line(f"The ledger ended the run early: {outcome.stopped}")
-    if outcome.days_left:
-        show_line(f"{outcome.days_left} To continue with them, set [data] until, and say --resume.")
-    cost = f" at ε = {round_up(outcome.statement.epsilon)}"
-    console.print(score_line(figures, cost), style="bold red" if figures["useless"] else "bold")
-    for remark in _about_score(outcome):
-        show_line(remark)
-    show_line(f"In {outcome.folder}:")
-    console.print(textwrap.fill(", ".join(outcome.files), 79, initial_indent="  ", subsequent_indent="  "))
-    console.print("  private/ holds the key of the noise, for resuming: do not release it")
-    if (report := declarations_file(outcome.folder)).exists():
-        show_line(f"  private/{report.name}, for you alone, says how the columns fit the table")
+    """Print in at most ten lines how good and how private the model is, and what to do next."""
+    done = outcome.statement.data["mechanism"]["steps"]
+    remarks = list(outcome.remarks)
+    if remark_on_loss := outcome.figures.get("training_loss"):
+        remarks.append(remark_on_loss)
+    if outcome.evaluation.interval is not None and outcome.evaluation.steps != done:
+        remarks.append(f"the run's one noisy score is that after {outcome.evaluation.steps} steps.")
     own = [] if outcome.factory is None else ["--factory", outcome.factory]
     use = shlex.join(["tacit", "predict", str(outcome.folder), "DATA", "--out", "predictions.csv", *own])
-    show_line(f"To use it:\n  {outcome.used_by or use}")
+    then = [outcome.used_by or use]
     if outcome.stopped is None and not outcome.days_left:
-        show_line(outcome.how_to_test)
-    for remark in outcome.remarks:
+        then.append(outcome.how_to_test)
+    _show_end(outcome.folder, outcome.figures, outcome.statement, then)
+    if outcome.stopped is not None:
+        show_line(f"The ledger ended the run early: {outcome.stopped}", "yellow")
+    if outcome.days_left:
+        show_line(f"{outcome.days_left} To continue with them, set [data] until, and say --resume.")
+    for remark in remarks:
         note(remark)
 
 
-def _about_score(outcome: Outcome) -> list[str]:
-    """Return remarks that help to read a noisy score; empty for an exact score."""
-    evaluation, done = outcome.evaluation, outcome.statement.data["mechanism"]["steps"]
-    if evaluation.interval is None:
-        return []
-    remarks = ["The interval holds the score without noise in 95 % of all runs; epsilon includes the score."]
-    if evaluation.steps != done:
-        remarks.append(
-            f"It is the score of the model after {evaluation.steps} steps: a run has one score, released "
-            "then."
-        )
-    return remarks
+def _show_end(folder: Path, figures: Mapping[str, Any], statement: Statement, then: Sequence[str]) -> None:
+    from tacit.report.evaluation import missed_classes, score_line
+    from tacit.rounding import pair
+    from tacit.runs.checks import declarations_file
+
+    useless, promise = figures.get("useless", False), statement.data["guarantee"]
+    if figures:
+        score = figures["verdict"] if useless else score_line(figures)
+        say(score[0].upper() + score[1:], "bold red" if useless else "bold green")
+    if missed := "" if useless else missed_classes(figures, shlex.quote(str(folder))):
+        say(f"Warning: {missed}", "yellow")
+    if statement.data["private"]:
+        show_line(f"Private: {pair(promise)} for one {promise['unit']} ({promise['adjacency']})", "bold")
+    else:
+        show_line("NOT PRIVATE: the noise came from a fixed test key", "bold red")
+    exact = "" if not figures or figures["interval"] is not None else "exact test scores, "
+    show_line(f"Not covered: {exact}tuning on results, other uses of these records")
+    pages = [name for name in ("statement.txt", "evaluation.html") if (folder / name).exists()]
+    declared = declarations_file(folder)
+    curator = f" ({declared.name}: how the columns fit)" if declared.exists() else ""
+    show_line(f"In {folder}: {', '.join(pages)}; never release private/{curator}")
+    show_line("Next:")
+    for command in then:
+        show_line(f"  {command}")
 
 
 def as_data(outcome: Outcome) -> dict[str, object]:
@@ -331,8 +318,8 @@ def as_data(outcome: Outcome) -> dict[str, object]:
 
 
 def batches_command(
-    config: Annotated[Path, argument("The configuration, a TOML file.")],
-    out: Annotated[Path, option("The folder of the batches.")],
+    config: RunFile,
+    out: Annotated[Path, option("The folder of the batches.", metavar="DIR")],
     master: Annotated[
         str | None, option("The address of Spark, such as local[8]; default: as configured.")
     ] = None,
@@ -341,11 +328,11 @@ def batches_command(
     """Write the batches of a whole run on a corpus in Parquet, which `tacit train --batches` reads in order.
 
     Use it for a corpus that the training machine cannot read in random order. Spark cuts the documents into
-    records, and gathers the records of each step. They are exactly those that the run would draw. The price
+    records, and gathers the records of each step. They are exactly those that the run would draw. The cost
     is that of the run, and is charged when the run trains.
 
-    The folder holds the records of each step and the key of the noise: it is as secret as the corpus. One run
-    uses it, and can be resumed; another run needs its own batches.
+    The folder contains the records of each step and the key of the noise: it is as secret as the corpus. One
+    run uses it, and can be resumed; another run needs its own batches.
 
     Exit codes: 0 done, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -379,82 +366,32 @@ def batches_command(
 
 
 _CONFIG = Path(__file__).parent.parent / "runs" / "demo.toml"
-_EPSILONS = (1.0, 3.0)
 
 
 def demo_command(
-    out: Annotated[Path | None, option("Folder of the run; default: the next free one in runs/.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per epsilon in the table of means.")] = 5,
+    out: Annotated[
+        Path | None, option("Folder of the run; default: the next free one in runs/.", metavar="DIR")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train a private model on scikit-learn's digits, and show the guarantee and what it costs.
+    """Train a private model on scikit-learn's digits, and show its accuracy and its guarantee.
 
-    It takes about ten seconds.
-
-    Example:  tacit demo --seeds 2
+    Example:  tacit demo --out runs/digits
     """
     from tacit.runs import prepare
 
-    check_integer("seeds", seeds, low=1)
     folder = out or next(
         path for n in itertools.count(1) if not (path := Path("runs") / f"demo-{n}").exists()
     )
-    start = time.perf_counter()
-    outcome = run_to_end(
-        prepare(_CONFIG, out=folder), [str(_CONFIG), "--out", str(folder), "--resume"], "digits"
-    )
+    run = prepare(_CONFIG, out=folder)
+    outcome = run_to_end(run, [str(_CONFIG), "--out", str(folder), "--resume"], "digits")
     if outcome is None:
         return INTERRUPTED
-    if not as_json:
-        show_outcome(outcome)
-    scores = _repeat(seeds)
     if as_json:
-        print_json(as_data(outcome) | {"repeats": [{"epsilon": e, "scores": s} for e, s in scores.items()]})
-        return 0
-    console.print()
-    console.print(_table(scores))
-    console.print(
-        "Each line of the table repeats the run to show the spread. Train your own model once: every run on "
-        "the same records spends their budget again."
-    )
-    console.print(f"Done in {time.perf_counter() - start:.1f} s.")
+        print_json(as_data(outcome))
+    else:
+        show_outcome(outcome)
     return 0
-
-
-def _repeat(seeds: int) -> dict[float, list[float]]:
-    from tacit.runs import read_config
-    from tacit.runs.kinds import prepared_data
-
-    scores: dict[float, list[float]] = {epsilon: [] for epsilon in _EPSILONS}
-    config = read_config(_CONFIG)
-    data = prepared_data(config)
-    with progress_bar() as bar:
-        task = bar.add_task("repeats for the table", total=len(_EPSILONS) * seeds)
-        for epsilon, values in scores.items():
-            for _ in range(seeds):
-                values.append(_score(config, data, epsilon))
-                bar.advance(task)
-    return scores
-
-
-def _table(scores: dict[float, list[float]]) -> Table:
-    table = Table("ε", "mean test accuracy", "std", "runs", title="Digits, δ = 1e-4, one image is the unit")
-    for epsilon, values in scores.items():
-        spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else "–"
-        table.add_row(f"{epsilon:g}", f"{statistics.mean(values):.4f}", spread, str(len(values)))
-    return table
-
-
-def _score(config: Config, data: Dataset, epsilon: float) -> float:
-    from tacit.runs.build import session_on
-    from tacit.runs.plan import make_plan
-    from tacit.training import evaluate, train
-
-    privacy = config.privacy.model_copy(update={"epsilon": epsilon})
-    config = config.model_copy(update={"privacy": privacy})
-    session = session_on(config, data, make_plan(config))
-    train(session, progress=False)  # the table has a separate bar
-    return evaluate(session.current_model, *data.test).score
 
 
 PAGE = Path(__file__).parent / "playground.html"

@@ -32,6 +32,7 @@ from tacit.report.verification import (
     read_statement,
     verify_statement,
 )
+from tacit.rounding import counted
 
 
 def command(
@@ -88,14 +89,14 @@ def _statement(
         raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
     data = read_statement(file)
     hint = ""
-    with messages.status("pricing the event"):
+    with messages.status("computing epsilon again"):
         try:
             result = verify_statement(data, opinions=[google_epsilon] if second_opinion else ())
         except MissingExtra as problem:
             hint = str(problem)
             result = verify_statement(data)
 
-        # What the ledger was charged, and what the texts of the folder say, are further findings.
+        # What the ledger was charged, and what the files of the folder say, are further findings.
         problems: list[str] = []
         free = list(result.not_verified)
         if ledger is not None:
@@ -128,7 +129,7 @@ _AS_CHARGED = (
 
 def _certificate(file: Path, ledger: str | None, public_key: str | None, as_json: bool) -> int:
     data = read_certificate(file)
-    with messages.status("pricing the mechanisms"):
+    with messages.status("computing every cost again"):
         book = None if ledger is None else Ledger.open(ledger)
         result = check_certificate(data, ledger=book, public_key=public_key)
     if as_json:
@@ -191,7 +192,7 @@ def certificate_command(
     texts = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:
         texts = _asked(opened, dataset, statements, texts)
-    with messages.status("pricing the mechanisms"):
+    with messages.status("computing every cost again"):
         certificate = make_certificate(opened, dataset, run=_run_id(run), statements=texts)
     if sign is not None:
         certificate = certificate.signed(sign)
@@ -245,7 +246,7 @@ def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         gap = "" if not before or before.endswith("\n") else "\n"
         file.write_text(before + gap + statements_text(new), encoding="utf-8")
-        messages.print(f"{len(new)} statements were added to {file}.", soft_wrap=True)
+        messages.print(f"{counted(len(new), 'statement')} added to {file}.", soft_wrap=True)
     return answers
 
 

@@ -783,7 +783,7 @@ def policy_template(
     budget = [
         setting("mode", "renyi", 'trainings and queries; "pure": Laplace noise; "zcdp": Gaussian noise'),
         setting("epsilon", epsilon, "for all that will ever be released: 1 is strong, above 10 says little"),
-        setting("delta", delta, 'below 1 / largest_table, such as 1e-6; not for "pure"'),
+        setting("delta", delta, 'a tenth of 1 / largest_table, or less; not for "pure"'),
     ]
     parts = [_HEAD, "\n".join(["[policy]", *policy]), "\n".join(["[budget]", *budget]) + "\n"]
     columns = [section for section in sections if section.startswith("[columns.")]

@@ -241,7 +241,7 @@ class Signal:
             f"The noise of a step is {self.noise_of_step:.2g} times as long as the longest mean gradient, "
             f"for {self.weights:,} trained weights; over {self.plan.steps:,} steps it is "
             f"{self.noise_of_run:.2g} times as long. So the model {self.verdict.value}: noise takes away "
-            f"about {self.lost:.0%} of the gain over a constant answer that the same training has without "
+            f"about {self.lost:.0%} of the gain over the baseline that the same training has without "
             "noise."
         )
         return words if self.change is None else f"{words} The change that helps most: {self.change}."
@@ -278,7 +278,7 @@ class Signal:
             ("Trained weights", f"{self.weights:,}"),
             ("Noise of a step", f"{self.noise_of_step:.3g} times the longest mean gradient"),
             ("Noise of the run", f"{self.noise_of_run:.3g} times, over {self.plan.steps:,} steps"),
-            ("Lost to noise", f"{self.lost:.0%} of the gain over a constant answer"),
+            ("Lost to noise", f"{self.lost:.0%} of the gain over the baseline"),
             ("Change that helps most", "nothing is needed" if self.change is None else str(self.change)),
         ]
         return facts(f"The model {self.verdict.value}", rows)

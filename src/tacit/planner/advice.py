@@ -24,7 +24,7 @@ from tacit.accounting.pld import chance_of_cut, left_for_poisson, smallest_large
 from tacit.accounting.price import last_whole
 from tacit.errors import InvalidInput, check_integer, check_real, check_small_delta, warn_if_weak
 from tacit.events import Adjacency, Compose, Event, Gaussian, event_to_json
-from tacit.rounding import NOISE_DIGITS
+from tacit.rounding import NOISE_DIGITS, pair, shown_epsilon
 from tacit.sampling import FullBatch, PoissonSampling
 
 _LARGEST_EPSILON = 100.0  # a larger one promises nothing, and calibration would return the least noise
@@ -152,7 +152,7 @@ class PlanRequest:
         if self.true_positive_rate is not None:
             most, at = self.true_positive_rate, self.false_positive_rate
             return f"true positives of any attack ≤ {most:g} at {at:g} false ones"
-        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
+        return pair({"epsilon": self.epsilon, "delta": self.delta})
 
     @property
     def gradients(self) -> float:
@@ -326,41 +326,26 @@ class PlanAdvice:
             if best.passes is None or best.passes == 1
             else f" Each batch is accumulated over about {best.passes:,} physical ones."
         )
-        records, epsilon, compute = (
-            f"{max(0.0, share):.0%}"
-            for share in (
-                best.saved_by_twice_records,
-                best.saved_by_twice_epsilon,
-                best.saved_by_twice_compute,
-            )
-        )
         return (
             f"Take batches of {best.batch_size:,} ({who}), {best.steps:,} steps, noise multiplier "
             f"{best.noise_multiplier:.4g}: the noise of a step's mean gradient is then "
             f"{best.noise_per_example:.2g} times the clipping "
-            f"norm.{passes}{self._about_epsilon()}{self._about_cuts()} {self._about_the_elbow()} Twice the "
-            f"records would take away {records} of the noise, twice epsilon {epsilon}, twice the compute "
-            f"{compute}."
+            f"norm.{passes}{self._about_epsilon()}{self._about_cuts()} {self._about_the_elbow()}"
         )
 
     def _about_epsilon(self) -> str:
         if self.question.epsilon is not None:
             return ""
-        return f" That costs epsilon {self.epsilons[1]:.4g} at delta = {self.question.delta:g}."
+        return f" That costs epsilon {shown_epsilon(self.epsilons[1])} at delta = {self.question.delta:g}."
 
     def _about_cuts(self) -> str:
         best, largest = self.recommended, self.question.largest_batch
         if best.cut is None or largest is None:
             return ""
-        cut, whole = (f"{epsilon:.6g}" for epsilon in self.epsilons)
-        price = (
-            f"which costs epsilon {cut} instead of {whole}"
-            if cut != whole
-            else f"which leaves epsilon {cut} as it is, to six digits"
-        )
+        cut, whole = map(shown_epsilon, self.epsilons)
         return (
             f" Samples of more than {largest:,} are cut: that happens to a step with probability "
-            f"{best.cut:.1e}, {price}."
+            f"{best.cut:.1e}, and epsilon is {cut} instead of {whole}."
         )
 
     def _about_the_elbow(self) -> str:
@@ -371,8 +356,7 @@ class PlanAdvice:
         if above > NEAR_FLOOR:
             larger = f"batches of about {self.elbow:,}{self._with_room()}"
             return f"{start}; {larger} would come within {NEAR_FLOOR:.0%} of it."
-        start = f"{start}: beyond the elbow, at about {self.elbow:,}, a larger batch gains nothing."
-        return f"{start}{self._instead()}"
+        return f"{start}: from the elbow on, at about {self.elbow:,}, a larger batch gains hardly anything."
 
     def _with_room(self) -> str:
         """State the largest batch that the elbow needs, if the one in the request is too small for it."""
@@ -383,18 +367,6 @@ class PlanAdvice:
             elbow / question.records, question.records, question.steps_of(elbow), question.delta
         )
         return f", with a largest batch of {room:,},"
-
-    def _instead(self) -> str:
-        best = self.recommended
-        smaller = [option for option in self.options if option.batch_size < 0.6 * best.batch_size]
-        if not smaller or self.question.steps is not None:
-            return ""
-        other = smaller[0]
-        noise = other.total_noise / best.total_noise - 1.0
-        return (
-            f" If {best.steps:,} steps are too few for the model, batches of {other.batch_size:,} give "
-            f"{other.steps:,} for {max(0.0, noise):.1%} more noise."
-        )
 
 
 _ELBOW_NOISE = 2.3  # solves sigma sqrt(exp(1/sigma^2) - 1) = 1.05, the elbow by the central limit theorem
@@ -407,13 +379,18 @@ Progress = Callable[[str, int, int], None]
 
 
 def advise(
-    question: PlanRequest, *, batch_sizes: Sequence[int] = (), progress: Progress | None = None
+    question: PlanRequest,
+    *,
+    batch_sizes: Sequence[int] = (),
+    taken: int | None = None,
+    progress: Progress | None = None,
 ) -> PlanAdvice:
     """Rank batch sizes by the noise that the budget requires.
 
     Args:
         question: the budget.
         batch_sizes: the sizes to compare; by default powers of two around the elbow, and the full batch.
+        taken: the batch size that training takes for other reasons than noise, which is then recommended.
         progress: called with (title, done, total).
 
     Raises:
@@ -432,13 +409,13 @@ def advise(
     whole = replace(question, largest_batch=None)
     floor = _noise(whole, question.records, _MANY) / (question.records * math.sqrt(_MANY))
     elbow = _elbow(whole, floor, report)
-    compared = sizes or _around(question, elbow)
+    compared = sizes or sorted({*_around(question, elbow), *([] if taken is None else [taken])})
     options: list[PlanOption] = []
     for done, batch_size in enumerate(compared):
-        report("pricing batch sizes", done, len(compared))
+        report("comparing batch sizes", done, len(compared))
         options.append(_option(question, batch_size, floor))
-    report("pricing batch sizes", len(compared), len(compared))
-    options.sort(key=lambda option: (max(option.above_floor, NEAR_FLOOR), option.batch_size))
+    report("comparing batch sizes", len(compared), len(compared))
+    options.sort(key=lambda one: (one.batch_size != taken, max(one.above_floor, NEAR_FLOOR), one.batch_size))
     ranked = tuple(replace(option, rank=rank) for rank, option in enumerate(options, start=1))
     return PlanAdvice(question, ranked, floor, elbow)
 

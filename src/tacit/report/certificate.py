@@ -28,7 +28,7 @@ from tacit.ledger.records import Entry
 from tacit.report.checklist import check_statements, checklist, claims_too_much, to_html, to_text
 from tacit.report.spending import Spending, burned, dearest, spendings, totals
 from tacit.report.verification import check_against, other_version, read_event, read_json, read_schema
-from tacit.rounding import finite, pair
+from tacit.rounding import counted, finite, pair
 from tacit.serial import parse_json
 
 if TYPE_CHECKING:
@@ -555,7 +555,7 @@ def check_certificate(
         problems += _check_figures(data, policy)
     problems += [*_lines(data), *_signature(data, public_key)]
     count = sum(group["charges"] for group in data["mechanisms"])
-    charges = "1 charge" if count == 1 else f"{count:,} charges"
+    charges = counted(count, "charge")
     checked = [
         f"The certificate promises {pair(data['guarantee']['cap'])} for one {policy.unit}. The sum of its "
         f"{charges}, computed again by tacit {__version__}, is {pair(data['guarantee']['spent'])}."
@@ -680,8 +680,8 @@ def _against_ledger(data: Mapping[str, Any], ledger: Ledger) -> tuple[list[str],
         for name, expected in recorded(then, run).items():
             problems += [f"against the ledger, {text}" for text in _differences(data[name], expected, name)]
     return problems, [
-        f"The ledger's {len(history):,} entries were replayed, and the certificate was compared with the "
-        f"first {len(then):,} of them; {max(0, later):,} came later.",
+        f"{counted(len(history), 'entry', 'entries')} of the ledger replayed; the certificate was compared "
+        f"with the first {len(then):,} of them; {max(0, later):,} came later.",
         *replay.notes,
     ]
 

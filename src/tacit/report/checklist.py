@@ -30,7 +30,7 @@ from tacit.events import (
 )
 from tacit.report.document import page, render
 from tacit.report.verification import read_event
-from tacit.rounding import pair
+from tacit.rounding import counted, pair
 
 CHOICES = {
     "product_type": (
@@ -259,12 +259,12 @@ _PHRASES: Mapping[type[Event], str] = {
     Laplace: "Laplace noise of {noise_multiplier:.6g} times the sensitivity",
     DiscreteGaussian: f"discrete Gaussian {_ON_INTEGERS}",
     DiscreteLaplace: f"discrete Laplace {_ON_INTEGERS}",
-    ExponentialMechanism: "a choice by the exponential mechanism, ε = {epsilon:.6g} at δ = 0",
-    ApproximateDP: "a mechanism of ε = {epsilon:.6g} at δ = {delta:.6g}",
+    ExponentialMechanism: "a choice by the exponential mechanism, {of}",
+    ApproximateDP: "a mechanism of {of}",
     ZeroConcentratedDP: "a mechanism of zero-concentrated ρ = {rho:.6g}",
     PoissonSampled: "of each record with probability {sampling_rate:.6g}, {event}",
     BallsInBins: "{bins:,} steps, with each record in one of them at random, each step {event}",
-    Repeat: "{count:,} times: {event}",
+    Repeat: "{times}: {event}",
     PrivateSelection: "the best of a secret number of trials ({distribution}, mean {mean:.6g}), each {event}",
 }
 
@@ -275,6 +275,10 @@ def in_words(event: Event) -> str:
         return "; and ".join(map(in_words, event.events)) or "nothing that depends on a record"
     if phrase := _PHRASES.get(type(event)):
         words = {name: in_words(part) for name, value in vars(event).items() for part in _events(value)}
+        if isinstance(event, ExponentialMechanism | ApproximateDP):
+            words["of"] = pair({"delta": 0.0} | vars(event))
+        if isinstance(event, Repeat):
+            words["times"] = counted(event.count, "time")
         return phrase.format(**(vars(event) | words))
     fields = [f"{name} {value}" for name, value in vars(event).items() if not _events(value)]
     parts_in_words = [in_words(part) for value in vars(event).values() for part in _events(value)]

@@ -1,4 +1,4 @@
-"""Pictures of answers to questions: curves of survival, hazard and shares, with their intervals."""
+"""Figures of answers to questions: curves of survival, hazard and shares, with their intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from tacit.errors import InvalidInput
 from tacit.queries.private_table import Answer, Estimate
 from tacit.report.canvas import label_of, line_style, new_figure, save_figure
+from tacit.rounding import pair
 
 
 def plot_curves(answer: Answer, path: Path) -> None:
@@ -43,6 +44,6 @@ def plot_curves(answer: Answer, path: Path) -> None:
         axes.grid(alpha=0.25)
         if answer.by:
             axes.legend(title=", ".join(answer.by))
-    cost = f"ε = {answer.epsilon:.6g}" + (f", δ = {answer.delta:.3g}" if answer.delta else "")
+    cost = pair({"epsilon": answer.epsilon, "delta": answer.delta})
     figure.suptitle(f"With noise at {cost}; bands are 95 % intervals", fontsize=11)
     save_figure(figure, path)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tacit.errors import needed
-from tacit.rounding import pair, round_up
+from tacit.rounding import counted, pair, round_up, shown_epsilon
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,8 +47,8 @@ def _environment(markdown: bool) -> Environment:
         "answers": _answers,
         "code": _code,
         "code_block": _code_block,
-        "charges": lambda count: "1 charge" if count == 1 else f"{count:,} charges",
-        "epsilon": lambda value: "no finite bound" if value is None else round_up(value, 6),
+        "charges": lambda count: counted(count, "charge"),
+        "epsilon": shown_epsilon,
         "figure": figure,
         "of_cap": lambda share: f"{100.0 * share:.3g}\N{NO-BREAK SPACE}%",
         "one_line": lambda text: " ".join(text.split()),

@@ -1,4 +1,4 @@
-"""The comparison of a trained model with a constant answer, as data, a page, and text."""
+"""The comparison of a trained model with a baseline, as data, a page, and text."""
 
 # The data come only from an :class:`tacit.training.Evaluation` and public facts, and the page and the text
 # of a run come from the data. If the score is noisy, the data contain the score, its interval and a public
@@ -35,7 +35,7 @@ _CLASS_FIGURES = {
     "auc": 'AUC of "{}"',
     "average_precision": 'average precision of "{}"',
 }
-"""The names of the metrics of classes. The same metric of a constant answer is at the key that ends in
+"""The names of the metrics of classes. The same metric of the baseline is at the key that ends in
 "_of_a_constant". It is 0.5 if there is no such key."""
 _LABEL_FIGURES = {
     "share": "share",
@@ -43,11 +43,10 @@ _LABEL_FIGURES = {
     "recall": "recall",
     "precision": "precision",
     "accuracy": "accuracy",
-    "accuracy_of_a_constant": "constant",
+    "accuracy_of_a_constant": "majority",
 }
 """The metrics of a label, and their names in a terminal."""
 _MOST_NATS = 50.0  # beyond that a perplexity says nothing
-_WORST = 5  # the number of classes in the text if the confusion matrix is too wide
 
 
 def evaluation_data(
@@ -197,16 +196,16 @@ def _number_data(evaluation: Evaluation, targets: Sequence[str]) -> dict[str, An
 def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
     """Describe the constant predictor of the test records in words."""
     if evaluation.errors:
-        return "always answering the mean of the test records"
+        return "the mean of the test records"
     if evaluation.pairs is not None:
         return "the public model, in comparison with itself"
     if evaluation.survival is not None:
-        return "the Kaplan-Meier curve of the test records for everybody"
+        return "one Kaplan-Meier curve for all test records"
     if evaluation.constant is None:
-        return "a constant answer"
+        return "the baseline"
     if evaluation.records:
-        return f'always answering "{names[evaluation.constant]}"'
-    return f"always answering the commonest {evaluation.measure.removeprefix('accuracy per ')}"
+        return f'the majority class "{names[evaluation.constant]}"'
+    return f"the most frequent {evaluation.measure.removeprefix('accuracy per ')}"
 
 
 def evaluation_page(data: Data, *, title: str) -> str:
@@ -248,8 +247,8 @@ def warn_if_public_is_better(data: dict[str, Any]) -> None:
         )
 
 
-def score_line(data: Data, cost: str = "") -> str:
-    """Write the score with its ``cost``, its interval if it is noisy, and the score of a constant answer."""
+def score_line(data: Data) -> str:
+    """Write the score, its interval if it is noisy, and the baseline's score."""
     digits = 4
     score = figure(data["score"])
     if data["interval"] is not None:
@@ -257,19 +256,45 @@ def score_line(data: Data, cost: str = "") -> str:
         low, high = data["interval"]
         score = f"{figure(data['score'], '.3f')} ({low:.3f} to {high:.3f})"
     constant = constant_score(data["baseline"], digits)
-    others = f"{'the public model' if 'pairs' in data else 'a constant answer'}: {constant}"
+    others = f"{_baseline_of(data)}: {constant}"
     if "public_model" in data:
-        others = f"the public model: {figure(data['public_model']['score'])}; {others}"
-    return f"test {data['measure']} {score}{cost} ({others})"
+        others = f"public model: {figure(data['public_model']['score'])}; {others}"
+    return f"test {data['measure']} {score} ({others})"
+
+
+def _baseline_of(data: Data) -> str:
+    """Name the baseline in a word or two, for the head of a column."""
+    return "public model" if "pairs" in data else "majority class" if "classes" in data else "baseline"
 
 
 def constant_score(baseline: Data, digits: int = 4) -> str:
-    """Write the score of the constant answer, with a qualifier such as "at least" if it is not exact.
+    """Write the score of the baseline, with a qualifier such as "at least" if it is not exact.
 
     >>> constant_score({"score": 0.5, "known": "at least"}, 3)
     'at least 0.500'
     """
     return f"{baseline.get('known', '')} {figure(baseline['score'], f'.{digits}f')}".strip()
+
+
+_MISSED = 0.5  # a class is mostly missed if a smaller share of its test records is found
+
+
+def missed_classes(data: Data, run: str = "RUN") -> str:
+    """Warn of classes that the model mostly misses, with the remedy that costs no privacy; or return "".
+
+    >>> classes = [{"class": "no", "recall": 0.99}, {"class": "yes", "recall": 0.25}]
+    >>> missed_classes({"classes": classes})
+    '"yes" is mostly missed (recall 0.25). At no privacy cost: tacit predict RUN DATA --threshold 0.1'
+    """
+    classes = data.get("classes", ())
+    missed = [one for one in classes if one["recall"] is not None and one["recall"] < _MISSED]
+    if not missed:
+        return ""
+    words = ", ".join(f'"{one["class"]}" is mostly missed (recall {one["recall"]:.2f})' for one in missed[:2])
+    if len(classes) != 2 or len(missed) == 2:
+        return f"{words}. See evaluation.html."
+    lower = 0.1 if missed[0] is classes[1] else 0.9  # of the second class
+    return f"{words}. At no privacy cost: tacit predict {run} DATA --threshold {lower}"
 
 
 def is_ranked(data: Data) -> bool:
@@ -285,15 +310,15 @@ def evaluation_text(data: Data) -> str:
     """Write the exact metrics in lines of at most 79 characters. The text is empty if the score is noisy."""
     parts = [_figures(data)] if data["interval"] is None else []
     if "classes" in data:
-        parts.append(_matrix(data) or _worst(data))
+        parts.append(_matrix(data))
     if "labels" in data:
         rows = [(cut(one["label"]), *(figure(one[key]) for key in _LABEL_FIGURES)) for one in data["labels"]]
         parts.append(_table(("label", *_LABEL_FIGURES.values()), rows))
     if "errors" in data:
         keys = ["mean_absolute", "constant_mean_absolute", "root_mean_squared", "constant_root_mean_squared"]
         rows = [(cut(one["target"]), *(figure(one[key], ".4g") for key in keys)) for one in data["errors"]]
-        parts.append(_table(("error of", "mean absolute", "constant", "root mean squared", "constant"), rows))
-    return "\n\n".join("\n".join(part) for part in parts)
+        parts.append(_table(("error of", "mean absolute", "baseline", "root mean squared", "baseline"), rows))
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _figures(data: Data) -> list[str]:
@@ -316,9 +341,10 @@ def _figures(data: Data) -> list[str]:
             (name, figure(one), figure(other), figure(two))
             for (name, one, two), other in zip(rows, others, strict=True)
         ]
-        return _table(("", "model", "public model", "constant"), cells)
-    other = "public model" if "pairs" in data else "constant"
-    return _table(("", "model", other), [(name, figure(one), figure(two)) for name, one, two in rows])
+        return _table(("", "model", "public model", "baseline"), cells)
+    return _table(
+        ("", "model", _baseline_of(data)), [(name, figure(one), figure(two)) for name, one, two in rows]
+    )
 
 
 def _matrix(data: Data) -> list[str]:
@@ -333,19 +359,6 @@ def _matrix(data: Data) -> list[str]:
     ]
     lines = _table(("true \\ predicted", *names, "recall"), rows)
     return lines if len(lines[0]) <= _WIDTH else []
-
-
-def _worst(data: Data) -> list[str]:
-    """Write a table of the five classes with the least recall."""
-    ordered = sorted(
-        (one for one in data["classes"] if one["recall"] is not None), key=lambda one: one["recall"]
-    )
-    rows = [
-        (cut(one["class"]), str(one["records"]), str(one["predicted"]), figure(one["recall"]))
-        for one in ordered[:_WORST]
-    ]
-    head = (f"least recall, of {len(ordered)}", "records", "predicted", "recall")
-    return _table(head, rows)
 
 
 def _perplexity(loss: float | None) -> float | None:

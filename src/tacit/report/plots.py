@@ -22,7 +22,7 @@ from tacit.report.canvas import BLUE, GREY, ORANGE, label_of, line_style, new_fi
 from tacit.report.pricing import Pricing, no_progress
 from tacit.report.risk import RiskSheet, two_worlds
 from tacit.report.run_page import draw_worlds
-from tacit.rounding import round_up
+from tacit.rounding import counted, shown_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def plot_progress(
     spent = [(0, 0.0), *((row.steps, row.epsilon) for row in rows)]
     scored = _points(rows, figure, lambda _: error)
     losses = _points(rows, "loss", lambda row: row.loss_std or 0.0)
-    answer = f"constant answer: {known}".removesuffix(" ")
+    answer = f"baseline: {known}".removesuffix(" ")
     if len(scored) < 2 <= len(losses):
         scored, score, baseline, answer = losses, "noisy training loss", loss_baseline, "equal probabilities:"
         within = (-math.inf, math.inf)
@@ -67,10 +67,10 @@ def plot_progress(
         apart = [abs(point[1] - baseline) for point in scored]
         _constant(upper, baseline, answer, at_end=bool(apart) and apart[-1] > apart[0])
     _give_room(upper, scored, within, baseline)
-    _line(lower, spent, "ε spent", ORANGE, round_up(spent[-1][1], 3))
+    _line(lower, spent, "ε spent", ORANGE, shown_epsilon(spent[-1][1]))
     lower.set(xlabel="steps", xlim=(0, None), ylim=(0, None))
     last = rows[-1].steps if rows else 0
-    picture.suptitle(f"Score and cost over {last} {'step' if last == 1 else 'steps'}", fontsize=11)
+    picture.suptitle(f"Score and cost over {counted(last, 'step')}", fontsize=11)
     _mark(upper, private)
     save_figure(picture, path)
 
@@ -159,7 +159,7 @@ def plot_confusion(data: Mapping[str, Any], path: Path) -> bool:
     )
     axes.set(xlabel="predicted class", ylabel="true class (test records)")
     axes.set_title(
-        f"accuracy {data['score']:.3f}, constant answer {data['baseline']['score']:.3f}", fontsize=10
+        f"accuracy {data['score']:.3f}, majority class {data['baseline']['score']:.3f}", fontsize=10
     )
     _mark(axes, data["private"])
     save_figure(figure, path)
@@ -177,7 +177,7 @@ def plot_privacy_curve(curve: PrivacyCurve, delta: float, path: Path, *, private
     axes.plot(deltas, epsilons, color=BLUE)
     axes.fill_between(deltas, epsilons, top, color=BLUE, alpha=0.10, linewidth=0)
     axes.plot([delta], [epsilon], "o", color=ORANGE)
-    axes.annotate(f"stated: ε = {round_up(epsilon)}, δ = {delta:g}", (delta, epsilon), xytext=(8, 8),
+    axes.annotate(f"stated: ε = {shown_epsilon(epsilon)}, δ = {delta:g}", (delta, epsilon), xytext=(8, 8),
                   textcoords="offset points", color=ORANGE)  # fmt: skip
     axes.text(
         0.97, 0.93, "the promise holds here", transform=axes.transAxes, ha="right", va="top", color=BLUE
@@ -229,7 +229,8 @@ def draw_risk(sheet: RiskSheet, path: Path) -> None:
     """Draw the sheet into the file ``path``. The ending of its name gives the format."""
     figure = new_figure(10.5, 4.4)
     figure.suptitle(
-        f"One {sheet.unit}: (ε, δ) = ({round_up(sheet.epsilon, 3)}, {sheet.delta:g}), {sheet.curve.adjacency}"
+        f"One {sheet.unit}: (ε, δ) = ({shown_epsilon(sheet.epsilon)}, {sheet.delta:g}), "
+        f"{sheet.curve.adjacency}"
     )
     left, right = figure.subplots(1, 2)
     _draw_worlds(left, sheet)
@@ -353,8 +354,8 @@ def _draw_profile(axes: Axes, drawing: Drawing) -> None:
         _finite_line(axes, line, drawing.deltas, number, name)
     if math.isfinite(pricing.epsilon):
         axes.plot([pricing.epsilon], [pricing.delta], "o", color="black", zorder=5)
-        axes.annotate(f"ε = {round_up(pricing.epsilon)}", (pricing.epsilon, pricing.delta), xytext=(-8, -4),
-                      textcoords="offset points", ha="right", va="top")  # fmt: skip
+        axes.annotate(f"ε = {shown_epsilon(pricing.epsilon)}", (pricing.epsilon, pricing.delta),
+                      xytext=(-8, -4), textcoords="offset points", ha="right", va="top")  # fmt: skip
     axes.set(yscale="log", xlabel="ε", ylabel="δ (smaller is more private)")
     axes.set_xlim(left=0.0)
     axes.set_title("Every pair (ε, δ) that it satisfies", fontsize=11)

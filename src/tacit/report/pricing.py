@@ -15,7 +15,6 @@ import numpy as np
 
 from tacit import __version__
 from tacit.accounting import METHODS, PrivacyCurve, account
-from tacit.accounting.price import ErrorBudget
 from tacit.errors import InvalidInput, UnsupportedEvent, check_in
 from tacit.events import Adjacency, Event, event_to_json
 
@@ -75,10 +74,6 @@ class Pricing:
     def epsilon(self) -> float:
         """The smallest upper bound on epsilon, in nats."""
         return min(quote.upper for quote in self.quotes if quote.refusal is None)
-
-    def budgets(self) -> dict[str, ErrorBudget]:
-        """Return the error budget of each accountant's bounds, by method."""
-        return {curve.method: curve.error_budget(self.delta) for curve in self.curves}
 
     def to_data(self) -> dict[str, Any]:
         """Return everything as plain data, for JSON."""

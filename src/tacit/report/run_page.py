@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tacit.files import write_atomically
 from tacit.report import document
 from tacit.report.canvas import BLUE, ORANGE, PALE, line_style, new_chart, to_svg
 from tacit.report.document import percent
-from tacit.rounding import finite, round_up
+from tacit.rounding import counted, finite, shown_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -214,12 +215,12 @@ def _tested(data: Data) -> str:
     """Count the experiments that tested the promise, in words."""
     experiments = []
     if planted := sum(one["results"][0]["canaries"] for one in data.get("audits", ())):
-        experiments.append("one planted record" if planted == 1 else f"{planted:,} planted records")
+        experiments.append(counted(planted, "planted record"))
     if secrets := data.get("remembered", {}).get("canaries", 0):
-        experiments.append("one made-up secret" if secrets == 1 else f"{secrets:,} made-up secrets")
+        experiments.append(counted(secrets, "planted secret"))
     if membership := data.get("membership"):
         attacks = max(len(model["attacks"]) for model in membership["models"])
-        experiments.append(f"{attacks} attacks on membership" if attacks > 1 else "one attack on membership")
+        experiments.append(f"{counted(attacks, 'attack')} on membership")
     return " and ".join(experiments)
 
 
@@ -237,18 +238,14 @@ def figures(data: Data) -> dict[str, str]:
         by_kind["memory"] = f"{out} of {count} came out"
     for planted in data.get("audits", ()):
         result = _reported(planted)
-        by_kind["audit"] = f"ε ≥ {result['eps_lower']:.2f}"
-        if _unconfirmed(result):
-            once = round(1 / (1 - result["confidence"]))
-            by_kind["audit"] = (
-                f"not confirmed: once in {once} a first test says ε ≥ {result['eps_lower']:.2f}"
-            )
+        least = shown_epsilon(result["eps_lower"], ROUND_FLOOR)
+        by_kind["audit"] = "not contradicted" if _unconfirmed(result) else f"ε ≥ {least}"
     return by_kind
 
 
 def epsilon_of(risk: Data) -> str:
     """Write the epsilon of the promise, rounded up."""
-    return "∞" if risk["epsilon"] is None else round_up(risk["epsilon"], 3)
+    return "∞" if risk["epsilon"] is None else shown_epsilon(risk["epsilon"])
 
 
 def _headline(membership: Data) -> tuple[str, str]:
@@ -281,13 +278,19 @@ def _reported(experiment: Data) -> Data:
 
 def _proven(result: Data) -> str:
     """Write the verdict on the claim, if one was tested, and then what it comes from."""
-    claim = "The claim" if result["claimed_eps"] is None else f"The claim of ε ≤ {result['claimed_eps']:.2f}"
+    claim = (
+        "The claim"
+        if result["claimed_eps"] is None
+        else f"The claim of ε ≤ {shown_epsilon(result['claimed_eps'])}"
+    )
     verdict = "" if result["claim_rejected"] is None else f"{claim} is {result['judgement']} "
-    by = "The first test alone says" if _unconfirmed(result) else "They say"
+    planted = f"{verdict}{counted(result['canaries'], 'synthetic record')} were planted"
+    if _unconfirmed(result):
+        return f"{planted}, then fresh ones in the larger test."
     return (
-        f"{verdict}{result['canaries']:,} made-up records were planted, and their traces were measured. "
-        f"{by}, with {100 * result['confidence']:g} % confidence, that ε is at least "
-        f"{result['eps_lower']:.2f} ({result['method']}). A small figure means a weak attack, not safety."
+        f"{planted}, and their traces were measured: with {100 * result['confidence']:g} % confidence ε is "
+        f"at least {shown_epsilon(result['eps_lower'], ROUND_FLOOR)} ({result['method']}). A small figure "
+        "means a weak attack, not safety."
     )
 
 
@@ -313,7 +316,7 @@ def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
         parts.append(f"of {group['count']} {planted(group['copies'])}, {', '.join(counts)}")
     chance = remembered["by_chance"]
     words = (
-        f"Made-up lines, each with a secret drawn from {remembered['candidates']:,}, were added to the "
+        f"Synthetic lines, each with a secret drawn from {remembered['candidates']:,}, were added to the "
         f"records. After the beginning of such a line, the models wrote out the secret: {'; '.join(parts)}. "
         f"The largest possible exposure is {remembered['most_bits']:.1f} bits; chance alone gives "
         f"{chance['bits']:g} bits or more to 1 in {1 / chance['share']:g} secrets."

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import ROUND_FLOOR
 from itertools import combinations, pairwise
 from operator import sub
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from tacit.ledger.policy import OWNED_BY, Cost
 from tacit.ledger.records import Entry
 from tacit.report.canvas import BLUE, PALE, line_style, new_chart, to_svg
 from tacit.report.document import page
-from tacit.rounding import pair
+from tacit.rounding import pair, shown_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,7 +281,7 @@ def spent_in_words(dataset: Data) -> str:
         f"Spent: {100.0 * dataset['share']:.3g} % of the budget{dataset['counted_in']}. "
         f"All releases together have {pair(dataset['spent'])}, of {pair(dataset['cap'])}, for one "
         f"{dataset['unit']} ({dataset['adjacency']}).{remark} One more release of at most "
-        f"ε = {dataset['remaining_epsilon']:.4g} at δ = 0 would fit."
+        f"ε = {shown_epsilon(dataset['remaining_epsilon'], ROUND_FLOOR)} at δ = 0 would fit."
     )
 
 

@@ -21,7 +21,7 @@ from tacit.errors import InvalidInput, weakness
 from tacit.events import Adjacency, event_to_json
 from tacit.notebook import facts
 from tacit.plan import GroupScoreReport, Plan
-from tacit.rounding import round_up
+from tacit.rounding import round_up, shown_epsilon
 
 if TYPE_CHECKING:
     from tacit.training import PrivateAggregation, PrivateSession
@@ -108,7 +108,7 @@ class Statement:
         unit = guarantee["unit"]
         rows = [
             ("Private", "yes" if self.data["private"] else NOT_PRIVATE),
-            ("Epsilon", f"{shown(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}"),
+            ("Epsilon", f"{shown_epsilon(guarantee['epsilon'])} at delta {guarantee['delta']:.15g}"),
             ("Protected", f"one {unit}, adjacency {guarantee['adjacency']}"),
             ("Steps", f"{mechanism['steps']}, {mechanism['sampler']}"),
             ("Noise multiplier", f"{mechanism['noise_multiplier']:.6g}"),
@@ -234,7 +234,7 @@ def statement_data(
     if plan.score_report is not None:
         covered.append(
             "one score on test records, whose noise has a standard deviation of "
-            f"{plan.score_report.noise:g} records: its price is part of epsilon"
+            f"{plan.score_report.noise:g} records: its privacy cost is part of epsilon"
         )
     if isinstance(plan.score_report, GroupScoreReport):
         covered.append(
@@ -374,8 +374,8 @@ def promise(data: Mapping[str, Any]) -> list[str]:
     unit, adjacency = guarantee["unit"], Adjacency.parse(guarantee["adjacency"])
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     headline = (
-        f"This model was trained with ({shown(epsilon)}, {delta:.15g})-differential privacy. The unit of "
-        f"privacy is one {unit} (adjacency {adjacency})."
+        f"This model was trained with ({shown_epsilon(epsilon)}, {delta:.15g})-differential privacy. The "
+        f"unit of privacy is one {unit} (adjacency {adjacency})."
     )
     fixed = of_rows and adjacency is not Adjacency.ADD_REMOVE
     count = _FIXED.format(unit=unit) if fixed else f"How many of them there are is {_COUNT[adjacency]}."
@@ -395,12 +395,14 @@ def promise(data: Mapping[str, Any]) -> list[str]:
 
 def _details(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     guarantee, mechanism = data["guarantee"], data["mechanism"]
-    groups = "; ".join(f"{size} of them: {shown(value)}" for size, value in guarantee["groups"].items())
+    groups = "; ".join(
+        f"{size} of them: {shown_epsilon(value)}" for size, value in guarantee["groups"].items()
+    )
     preparation = [item if isinstance(item, str) else json.dumps(item) for item in mechanism["preparation"]]
     return [
         ("Unit of privacy", f"one {guarantee['unit']}"),
         ("Adjacency", guarantee["adjacency"]),
-        ("Epsilon", shown(guarantee["epsilon"], 6)),
+        ("Epsilon", shown_epsilon(guarantee["epsilon"])),
         ("Delta", f"{guarantee['delta']:.15g}"),
         ("Groups", f"epsilon at the same delta for {groups}"),
         ("Mechanism", mechanism["name"]),
@@ -443,14 +445,9 @@ def _wrap(text: str, first: str = "", rest: str = "") -> list[str]:
     return textwrap.wrap(text, 79, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
-def shown(epsilon: float | None, digits: int = 4) -> str:
-    """Write an epsilon, rounded up to ``digits`` digits."""
-    return "no finite bound" if epsilon is None else round_up(epsilon, digits)
-
-
 def _factor(epsilon: float) -> str:
     """Write e^epsilon, rounded up to three digits or to a whole number."""
     if epsilon > 20:
-        return f"e^{round_up(epsilon)}"
+        return f"e^{shown_epsilon(epsilon)}"
     factor = math.exp(epsilon)
     return round_up(factor, 3) if factor < 100 else f"{math.ceil(factor):,}"

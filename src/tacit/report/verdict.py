@@ -1,4 +1,4 @@
-"""The verdict on a model, compared with a constant answer, and advice on how to improve the model."""
+"""The verdict on a model, compared with a baseline, and advice on how to improve the model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _diverged(evaluation: Evaluation, settings: Mapping[str, str]) -> Verdict:
     if not evaluation.not_finite and evaluation.survival is not None:
         return Verdict(
             False,
-            "No two test records can be compared: no event is followed by a longer time. Everybody may be "
+            "No two test records can be compared: no event is followed by a longer time. All may be "
             "censored, or the declared bounds of the time may end before the events.",
         )
     if not evaluation.not_finite:
@@ -80,7 +80,7 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
     if not better and _is_imbalanced(evaluation) and (ranking := _auc_gain(evaluation)) and ranking.counts:
         return _with_advice(False, _by_ranking(evaluation, names), _advice(evaluation, settings))
     score, baseline = f"{evaluation.score:.4f}", f"{evaluation.baseline:.4f}"
-    constant = f'always answering "{names[evaluation.constant or 0]}"'
+    constant = f'the majority class "{names[evaluation.constant or 0]}"'
     present = sum(count > 0 for count in evaluation.records)
     if present == 1:
         return Verdict(
@@ -110,9 +110,7 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
 
 
 def _one_answer(evaluation: Evaluation, names: Sequence[str], answer: int) -> str:
-    below = (
-        f", and {evaluation.baseline:.4f} for the commonest class" if answer != evaluation.constant else ""
-    )
+    below = f", and {evaluation.baseline:.4f} for the majority class" if answer != evaluation.constant else ""
     return (
         f'USELESS: the model answers "{names[answer]}" for every test record. That needs no training; its '
         f"accuracy is {evaluation.score:.4f}{below}.{_never(evaluation, names)}{_ranks(evaluation)}"
@@ -136,7 +134,7 @@ class _Gain:
 
 
 def _auc_gain(evaluation: Evaluation) -> _Gain | None:
-    """Return the gain of the AUC over one half, which is the AUC of a constant answer."""
+    """Return the gain of the AUC over one half, which is the AUC of guessing."""
     if evaluation.auc is None or len(evaluation.records) != 2 or not all(evaluation.records):
         return None
     negatives, positives = evaluation.records
@@ -158,8 +156,8 @@ def _by_ranking(evaluation: Evaluation, names: Sequence[str]) -> str:
     if surely:
         quality = "well"
     return (
-        f"The model ranks the records {quality}: AUC {evaluation.auc:.3f} against 0.5{precision} of a "
-        f"constant answer. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
+        f"The model ranks the records {quality}: AUC {evaluation.auc:.3f} against 0.5{precision} by "
+        f"guessing. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
         f'"{rare}" is rare and seldom has a probability above one half.'
     )
 
@@ -175,7 +173,7 @@ def _labels(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str,
     gain = _Gain(evaluation.score - 0.5, _CHANCE * chance, _RANKS - 0.5)
     left_out = len(evaluation.labels) - len(ranked)
     without = f", without {left_out} that all or no test records have," * bool(left_out)
-    figures = f"{evaluation.measure}{without} {evaluation.score:.4f}, against 0.5 for a constant answer"
+    figures = f"{evaluation.measure}{without} {evaluation.score:.4f}, against 0.5 by guessing"
     never = [f'"{n}"' for n, one in zip(names, evaluation.labels, strict=True) if one.recall == 0.0]
     remark = ""
     if never:
@@ -187,7 +185,7 @@ def _labels(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str,
     advice = (*threshold, *_advice(evaluation, settings))
     if not gain.counts:
         amount = "hardly" if gain.value > gain.chance else "no"
-        sentence = f"USELESS: the model is {amount} better than a constant answer: {figures}.{remark}"
+        sentence = f"USELESS: the model is {amount} better than guessing: {figures}.{remark}"
         return _with_advice(True, sentence, advice)
     if never:
         return _with_advice(False, f"Test {figures}.{remark}", advice)
@@ -215,7 +213,7 @@ def _accuracy_gain(evaluation: Evaluation) -> _Gain:
 
 
 def _balanced_gain(evaluation: Evaluation) -> _Gain:
-    """Return the gain of balanced accuracy over that of a constant answer.
+    """Return the gain of balanced accuracy over that of the majority class.
 
     For the deviation by chance, a recall is estimated as (right + 1) / (records + 2).
     """
@@ -274,12 +272,12 @@ def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
         good = f"Test {figures}."
     survival = evaluation.survival
     if survival is not None and survival.brier > survival.constant_brier:
-        sentence = f"USELESS: one Kaplan-Meier curve for everybody has a smaller error: {figures}."
+        sentence = f"USELESS: one Kaplan-Meier curve for all has a smaller error: {figures}."
         return _with_advice(True, sentence, _advice(evaluation, settings))
     if gain >= least:
         return Verdict(False, good)
     amount = "hardly" if gain > 0 else "no"
-    sentence = f"USELESS: the model is {amount} better than a constant answer: {figures}."
+    sentence = f"USELESS: the model is {amount} better than the baseline: {figures}."
     return _with_advice(True, sentence, _advice(evaluation, settings))
 
 
@@ -306,7 +304,7 @@ def _noisy(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) 
         return Verdict(False, f"Test {figures}, against {against}.")
     return Verdict(
         False,
-        f"It is uncertain whether the model is better than a constant answer: {figures}, against {against}. "
+        f"It is uncertain whether the model is better than the baseline: {figures}, against {against}. "
         "More test records or less test_noise make the interval narrower.",
     )
 
@@ -344,7 +342,7 @@ def _advice(evaluation: Evaluation, settings: Mapping[str, str]) -> tuple[str, .
         if len(evaluation.records) == 2:
             lower = 0.1 if evaluation.constant == 0 else 0.9  # of the second class
             advice.append(f"another threshold, at no cost (tacit predict --threshold {lower})")
-        advice.append("a weight far below 1 for the commonest class ([training] class_weights)")
+        advice.append("a weight far below 1 for the majority class ([training] class_weights)")
     advice += [
         _now(words, settings, key)
         for words, key in (

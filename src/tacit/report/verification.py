@@ -23,6 +23,7 @@ from tacit.ledger.policy import Cost
 from tacit.plan import Plan
 from tacit.report.spending import spendings
 from tacit.report.statement import FORMAT, limits_of, statement_data
+from tacit.rounding import finite, pair, shown_epsilon
 from tacit.serial import parse_json
 
 _LARGEST_NUMBER = 1e300
@@ -178,16 +179,10 @@ class Verification:
 
     def in_words(self) -> list[str]:
         """Return the findings as text, with one paragraph for each."""
-        claim = "no finite epsilon" if math.isinf(self.epsilon) else f"epsilon {self.epsilon:.7g}"
-        recomputed = (
-            "no finite bound is proven"
-            if math.isinf(self.upper)
-            else f"it is between {self.lower:.7g} and {self.upper:.7g}"
-        )
+        claim = pair({"epsilon": finite(self.epsilon), "delta": self.delta})
         return [
-            f"The statement says {claim} at delta {self.delta:g} for one {self.unit} ({self.adjacency}). "
-            f"Recomputed from its event, {recomputed} (tacit {__version__}, method {self.method}). "
-            f"{self._judgement()}",
+            f"The statement says {claim} for one {self.unit} ({self.adjacency}). Recomputed from its event: "
+            f"{shown_epsilon(self.upper)} (tacit {__version__}, method {self.method}). {self._judgement()}",
             *(f"Contradiction: {text}" for text in self.contradictions),
             *(_compared(opinion, self.lower, self.upper, self.delta) for opinion in self.opinions),
             *self.remarks,
@@ -197,10 +192,10 @@ class Verification:
 
     def _judgement(self) -> str:
         if self.enough:
-            return "The stated epsilon is enough."
+            return "The stated ε is enough."
         if math.isinf(self.upper):
-            return "Nothing supports the stated epsilon."
-        short = f"The stated epsilon is too small by {self.upper - self.epsilon:.3g}"
+            return "Nothing supports the stated ε."
+        short = f"The stated ε is too small by {self.upper - self.epsilon:.3g}"
         if self.epsilon < self.lower * (1.0 - ROUNDING):
             return f"{short}. It is false, as it is below the least cost of the event."
         return f"{short}. It lies between the bounds, so it may be true, but it is not proven."
@@ -208,23 +203,23 @@ class Verification:
 
 def _compared(opinion: Opinion, lower: float, upper: float, delta: float) -> str:
     """Write one or two sentences that compare Tacit's bounds with another accountant's answer."""
-    who = f"{opinion.source} ({opinion.method})"
     if opinion.epsilon is None:
         return f"{opinion.source} gives no answer: {opinion.why_not}"
+    says = f"{opinion.source} ({opinion.method}) says {shown_epsilon(opinion.epsilon)}"
     if math.isinf(upper) or upper == 0.0:
-        return f"{who} says {opinion.epsilon:.7g}."
+        return f"{says}."
     side = "above" if opinion.epsilon >= upper else "below"
     apart = f"{max(1e-4, 100 * abs(opinion.epsilon / upper - 1.0)):.2g} % {side} ours"
     if opinion.epsilon < lower * (1.0 - ROUNDING):
         return (
-            f"{who} says {opinion.epsilon:.7g}, {apart} and below our lower bound: the two do not agree. If "
+            f"{says}, {apart} and below our lower bound: the two do not agree. If "
             f"the number of steps times 1e-16 is near delta ({delta:g}), its rounding is known to bring it "
             "below the truth. Otherwise one of the two is wrong: please report it. The larger figure is the "
             "safe one."
         )
     if opinion.epsilon > 1.01 * upper:
-        return f"{who} says {opinion.epsilon:.7g}, {apart}: a looser bound, which does not contradict ours."
-    return f"{who} says {opinion.epsilon:.7g}, {apart}: the two agree."
+        return f"{says}, {apart}: a looser bound, which does not contradict ours."
+    return f"{says}, {apart}: the two agree."
 
 
 def verify_statement(data: Mapping[str, Any], *, opinions: Sequence[Accountant] = ()) -> Verification:
@@ -341,7 +336,7 @@ def _differences(part: str, value: Any, due: Any, where: str = "form") -> list[s
     if isinstance(value, dict) and isinstance(due, dict) and set(value) == set(due):
         return [text for key in value for text in _differences(part, value[key], due[key], key)]
     if isinstance(value, list) and isinstance(due, list) and len(value) == len(due):
-        return [text for pair in zip(value, due, strict=True) for text in _differences(part, *pair, where)]
+        return [text for both in zip(value, due, strict=True) for text in _differences(part, *both, where)]
     if value == due:
         return []
     if isinstance(value, float) and isinstance(due, float) and math.isclose(value, due, rel_tol=_POWERS):

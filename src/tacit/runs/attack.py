@@ -150,7 +150,7 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
         raise InvalidInput(
             f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
             "is for a person with all rows, so its limits do not apply to single rows. Use tacit audit, "
-            "which plants made-up people: it needs no rows."
+            "which plants synthetic people: it needs no rows."
         )
     if config.data.chosen is not None:
         raise InvalidInput(
@@ -191,7 +191,7 @@ def weights_in(folder: Path) -> Path:
 PLANTED = 0.8 * AUDIT_LEVEL
 """The largest probability that an experiment with canaries rejects a true claim, over both stages."""
 _MORE = (8, 4, 2, 1)  # factors for the canaries of the second stage; the largest that is fast enough is used
-_WIDTH = 8  # numbers in a made-up record
+_WIDTH = 8  # numbers in a synthetic record
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +219,7 @@ def audit_folder(
     rng: np.random.Generator | None = None,
     progress: Callable[[str, int, int], None] = silent,
 ) -> FolderAudit:
-    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan on made-up records.
+    """Audit the run in ``folder`` by its own slots, or else by a rehearsal of its plan on synthetic records.
 
     ``rng`` must be independent of the slots' coins.
     """
@@ -236,12 +236,12 @@ def audit_folder(
             plan = plan_with_room(plan, slots)
         evidence = rehearse_plan(plan, slots, progress=partial(progress, "planted experiment"))
 
-    progress("what it proves", 0, 1)
+    progress("lower bounds on epsilon", 0, 1)
     audit, again = audit_slots(evidence, plan, confidence=confidence, rng=rng), ""
     if suspects(audit):
         tell = partial(progress, "a second, larger experiment")
         audit, again = _second_stage(audit, evidence, plan, slots, rehearsal, tell, rng)
-    progress("what it proves", 1, 1)
+    progress("lower bounds on epsilon", 1, 1)
     return FolderAudit(audit, slots, rehearsal, again)
 
 
@@ -305,7 +305,7 @@ def rehearse_plan(
     generator: Generator | None = None,
     progress: Callable[[int, int], None] = silent,
 ) -> SlotEvidence:
-    """Perform ``plan`` on ``plan.records`` made-up records, with audit slots among them.
+    """Perform ``plan`` on ``plan.records`` synthetic records, with audit slots among them.
 
     The plan needs room for the slots (:func:`tacit.audits.plan_with_room`).  ``generator`` is only for tests.
     """
@@ -365,13 +365,13 @@ def run_findings(
         where = f"{audit.slots:,} canaries were planted in this run; {half}."
         if audit.rehearsal:
             where = (
-                f"{audit.slots:,} canaries were planted in a separate run of the same plan on made-up "
+                f"{audit.slots:,} canaries were planted in a separate run of the same plan on synthetic "
                 f"records; {half}. It has the same code, sampler, clipping and noise, and "
                 f"{make_plan(config).steps} steps. To plant them in a run itself, set [audit] slots = 1000 "
                 "in its configuration."
             )
         if audit.again:
-            where += f" One test suspected a violation, so all tests were repeated on {audit.again}."
+            where += f" The verdict is that of the second stage, on {audit.again}."
         audits["audits"] = audits_found([Planted(where, results_of(audit.audit))])
     if opened is not None:
         found = attack_findings(

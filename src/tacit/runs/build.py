@@ -369,7 +369,7 @@ def notes_on(
     if slots:
         lines.append(f"{slots} audit slots: canary records without data were planted for half of them")
     if canaries:
-        planted = f"{len(canaries)} made-up lines with random secrets were planted"
+        planted = f"{len(canaries)} synthetic lines with random secrets were planted"
         lines.append(f"{planted}, each by a secret coin")
     return tuple(lines)
 
@@ -396,7 +396,7 @@ def how_to_test(config: Config, plan: Plan, folder: Path, test_records: int) -> 
     if config.data.rows_per_user is None and config.data.chosen is None:
         if test_records < FEWEST_TESTS:
             return f"No command tests it: an attack needs at least {FEWEST_TESTS} test records."
-        return f"To test it:\n  tacit {'attack' if refusal else 'audit'} {run}"
+        return f"tacit {'attack' if refusal else 'audit'} {run}"
     if refusal:
         return f"No command tests it: attacks test single rows, and {refusal}"
-    return f"To test it, with made-up records, since attacks test single rows:\n  tacit audit {run}"
+    return f"tacit audit {run}"

@@ -130,7 +130,7 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     if config.privacy.test_baseline is not None and plan.score_report is None:
         raise InvalidInput(
             f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise: without a noisy "
-            "score, the run counts the score of a constant answer from its test records. Leave "
+            "score, the run counts the score of the baseline from its test records. Leave "
             "test_baseline out."
         )
     if not charged:

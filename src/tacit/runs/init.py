@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +44,7 @@ from tacit.errors import (
     check_in,
     check_integer,
     check_real,
+    suggested_delta,
     warn_if_weak,
 )
 from tacit.ledger.policy import NO_COLUMN, policy_template
@@ -210,7 +210,8 @@ def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
         raise PrivacyRefusal(
             f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one row "
-            f"in full would keep such a promise. Choose a smaller delta, such as {facts.records**-1.1:.1g}."
+            f"in full would keep such a promise. Choose a smaller delta, such as "
+            f"{suggested_delta(facts.records):g}."
         )
     return facts
 
@@ -346,7 +347,7 @@ _HEAD = """\
 """
 PROMISE = {
     "epsilon": "the most that may be revealed in total: 1 is strong, above 10 promises little",
-    "delta": "the probability that the promise fails: below 1 / records, such as 1e-6",
+    "delta": "the probability that the promise fails: a tenth of 1 / records, or less",
     "unit": 'what one row is, such as "patient" or "visit"; one of them is protected',
     "adjacency": '"add-remove" hides whether a row is there, "replace-one" what it says',
     "records": "about how many rows train, a public number",
@@ -543,7 +544,7 @@ _PROMISE = {
     ),
     "records": "about how many {rows} the table has, a public number; {part:g} of them train",
     "epsilon": "the most that may be revealed in total: 1 is strong, 3 is usual, above 10 promises little",
-    "delta": "the probability that the promise fails: well below 1 / records",
+    "delta": "the probability that the promise fails: a tenth of 1 / records, or less",
     "note": "who approved this budget, when, why and until when; printed in every certificate",
 }
 _PERSON = "what a person is called, such as patient; one of them, with all rows, is protected"
@@ -725,7 +726,7 @@ class _Wizard:
         if key == "unit" and person_column is not None:
             about, default = _PERSON, person_in(person_column)
         if key == "delta" and most is not None:
-            default = f"{10.0 ** math.floor(-1.1 * math.log10(max(2, most))):g}"
+            default = f"{suggested_delta(most):g}"
             about += f". Enter: {default}, below 1 / {most:,}"
         part = 1.0 if facts.test_table else 1.0 - facts.test_fraction
         rows = "rows" if facts.user is None else "people"

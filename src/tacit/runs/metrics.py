@@ -29,7 +29,7 @@ from tacit.plan import Plan
 from tacit.report.evaluation import by_column, evaluation_data, evaluation_page, is_ranked
 from tacit.report.evaluation_charts import plot_columns
 from tacit.report.plots import plot_confusion, plot_privacy_curve, plot_progress
-from tacit.rounding import round_up
+from tacit.rounding import shown_epsilon
 from tacit.runs.config import Config
 from tacit.runs.model import task_of
 from tacit.sampling import FullBatch
@@ -240,8 +240,8 @@ PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 _IN_INTERVAL = 1.96  # standard deviations on each side of a noisy score in its interval
 _SHORT = 18  # the most characters of a class name in a picture
 _UNDECLARED = (
-    " This is an assumption. If a constant answer is known to score higher, as the most common class of an "
-    "imbalanced table does, declare its score as [privacy] test_baseline. Otherwise a useless model looks "
+    " This is an assumption. If the baseline is known to be higher, as that of an imbalanced table "
+    "is, declare its score as [privacy] test_baseline. Otherwise a useless model looks "
     "useful."
 )
 
@@ -291,14 +291,14 @@ def figures_of(
 
 
 def _public_baseline(config: Config, data: Dataset) -> tuple[float, str, str]:
-    """Return a constant answer's public score, its description, and its certainty ("" if declared)."""
+    """Return the baseline's public score, its description, and its certainty ("" if declared)."""
     if config.privacy.test_baseline is not None:
-        return config.privacy.test_baseline, "a constant answer, as [privacy] test_baseline declares", ""
+        return config.privacy.test_baseline, "the baseline that [privacy] test_baseline declares", ""
     return task_of(data).baseline()
 
 
 def _settings(config: Config, plan: Plan) -> dict[str, str]:
-    settings = {"epsilon": round_up(plan.epsilon, 3)}
+    settings = {"epsilon": shown_epsilon(plan.epsilon)}
     if config.data.database is not None:  # its one release has no settings
         return settings
     settings |= {
@@ -313,7 +313,7 @@ def _settings(config: Config, plan: Plan) -> dict[str, str]:
 def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     """Return the score and its standard error as arguments of :func:`tacit.report.plots.plot_progress`.
 
-    If one of two classes is rare, the score is the AUC, since accuracy stays at that of a constant answer.
+    If one of two classes is rare, the score is the AUC, since accuracy stays at that of the majority class.
     """
     baseline = figures["baseline"]
     share = figures["measure"].startswith(("accuracy", "mean AUC", "preference", "concordance"))

@@ -57,7 +57,7 @@ class Task(ABC):
 
     @abstractmethod
     def baseline(self) -> tuple[float, str, str]:
-        """Return a constant answer's public score, its description, and its certainty.
+        """Return the baseline's public score, its description, and its certainty.
 
         The certainty is "at least" or "assumed".  Nothing is counted from records.
         """
@@ -99,7 +99,7 @@ class Numbers(Task):
 
     def baseline(self) -> tuple[float, str, str]:
         # The variance of the uniform distribution on [-1, 1].
-        words = "a constant answer in the middle of the bounds, if targets are uniform between them"
+        words = "the middle of the bounds, if targets are uniform between them"
         return 1.0 / 3.0, words, "assumed"
 
 
@@ -117,7 +117,7 @@ class Survival(Task):
         return survival_loss(self.data.time_edges)
 
     def baseline(self) -> tuple[float, str, str]:
-        return 0.5, "a constant answer", ""
+        return 0.5, "guessing", ""
 
     def evaluate(self, model: nn.Module, records: TensorPair) -> Evaluation:
         return evaluate_survival(model, *records, time_edges=self.data.time_edges)
@@ -133,7 +133,7 @@ class Labels(Task):
         return multilabel()
 
     def baseline(self) -> tuple[float, str, str]:
-        return 0.5, "a constant answer, if each label is as often true as false", "at least"
+        return 0.5, "the baseline, if each label is as often true as false", "at least"
 
     def uninformed_loss(self) -> float | None:
         return math.log(2)
@@ -161,7 +161,7 @@ class Classes(Task):
         # The most common class has at least 1/K of the records; its true share is not public.
         return (
             1.0 / self.outputs,
-            f"a constant answer, if all {self.outputs} classes are equally common",
+            f"the majority class, if all {self.outputs} classes are equally common",
             "at least",
         )
 
@@ -185,7 +185,7 @@ class Characters(Task):
         return text_loss if name is None else masked()  # the targets are shifted already
 
     def baseline(self) -> tuple[float, str, str]:
-        words = f"a constant answer, if all {self.outputs} {self.targets} are equally common"
+        words = f"the baseline, if all {self.outputs} {self.targets} are equally common"
         return 1.0 / self.outputs, words, "at least"
 
     def expected_shape(self, records: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import tomllib
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from tacit.errors import InvalidInput, spelled
 from tacit.plan import GroupScoreReport, LossReport, Plan, PlanSettings, ScoreReport
 from tacit.plan.signal import Ranked, rank_tuning
 from tacit.pretrained.finding import ModelFolder
-from tacit.runs.config import Config, read_config
+from tacit.runs.config import Config, read_config, read_text
 from tacit.runs.sections import LINEAR, PrivacySection, TrainingSection
 from tacit.sampling import ByDate, CyclicPoissonSampling, FullBatch, Sampling, ShuffledBatches
 
@@ -61,9 +62,15 @@ def check_comparable(name: str, config: Config) -> None:
         if value not in ("poisson", "epochs", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
                 f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares Poisson '
-                "samples and the full batch, with independent noise. tacit train prints the price of this "
+                "samples and the full batch, with independent noise. tacit train prints the cost of this "
                 "run before its first step."
             )
+
+
+def batch_taken(path: Path) -> int | None:
+    """Return the batch size that Tacit chooses for a run file; None if the file states one."""
+    stated = tomllib.loads(read_text(path)).get("training", {}).get("batch_size", "auto")
+    return round(make_plan(read_config(path)).expected_batch_size) if stated == "auto" else None
 
 
 def with_poisson_samples(config: Config, plan: Plan) -> Plan:

@@ -283,9 +283,9 @@ class PrivacySection(Section):
 
     ``test_noise`` is for test records of the data set that the run is charged to.  It is the standard
     deviation, in records, of the noise on the run's only test score.  The budget includes the cost of that
-    score.  ``test_baseline`` is the score of a constant answer, for comparison.  It must be known without
-    these records, and is by default one over the number of classes.  ``reference_score`` is the score, in the
-    same measure, of the same model without DP on public data of the same kind.
+    score.  ``test_baseline`` is the score of the majority class or the mean, for comparison.  It must be
+    known without these records, and is by default one over the number of classes.  ``reference_score`` is
+    the score, in the same measure, of the same model without DP on public data of the same kind.
 
     With ``sampling = "epochs"`` each record takes part once in each epoch, in one of ``records / batch_size``
     batches (rounded) at random, and ``[training]`` states epochs, or steps that make whole epochs.

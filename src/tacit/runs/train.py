@@ -151,7 +151,7 @@ class Meeting:
 # statement.txt, .json  the privacy statement: what is guaranteed, and what is not
 # README.md             the model card: guarantee, what is not covered, how to use the model
 # metrics.csv           steps, epsilon, noisy loss, test metrics
-# evaluation.json, .html  the model compared with a constant answer: matrix, curves, errors
+# evaluation.json, .html  the model compared with the baseline: matrix, curves, errors
 # confusion.png         for classes: the confusion matrix
 # columns.png           for a linear model of a table: the contribution of each column
 # progress.png          epsilon and the test score over the steps; without such scores, the noisy loss

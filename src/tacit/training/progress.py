@@ -27,7 +27,7 @@ from scipy.special import stdtrit
 from tacit.errors import LossWarning
 from tacit.noise.generator import Generator
 from tacit.plan import Plan
-from tacit.rounding import round_up
+from tacit.rounding import shown_epsilon
 from tacit.training.part import Part
 
 SMOOTHING = 0.9
@@ -58,11 +58,13 @@ def noisy(loss: float, std: float | None) -> str:
 
     >>> noisy(-0.1083, 0.318), noisy(0.69314, 0.0124), noisy(25.0, 31.0), noisy(0.5, None)
     ('-0.1 ± 0.3', '0.69 ± 0.01', '25 ± 31', '0.500')
+    >>> noisy(-0.04, 0.2)
+    '0.0 ± 0.2'
     """
     if not std:
         return f"{loss:.3f}"
     decimals = min(max(0, -math.floor(math.log10(std))), _MOST_DECIMALS)
-    return f"{loss:.{decimals}f} ± {std:.{decimals}f}"
+    return f"{loss:z.{decimals}f} ± {std:.{decimals}f}"
 
 
 @final
@@ -92,7 +94,7 @@ class Progress:
         if first >= stop or not (_is_watched() if progress is None else progress):
             yield
             return
-        words = f"{title}, then ε = {round_up(self._plan.epsilon_after([stop])[0], 3)}"
+        words = f"{title}, then ε = {shown_epsilon(self._plan.epsilon_after([stop])[0])}"
         last = stop >= self._plan.steps
         bar = self._reused(words, stop - first) if keep else None
         if bar is None:
