@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def test_the_page_on_text_runs_and_shows_its_file(tmp_path: Path) -> None:
     printed = follow(page(TEXT), here, packages=packages)
     assert "PRIVACY STATEMENT" in printed
     (shown,) = blocks(page(TEXT), "toml")
-    assert (here / "reviews.toml").read_text(encoding="utf-8") == shown
+    assert tomllib.loads((here / "reviews.toml").read_text(encoding="utf-8")) == tomllib.loads(shown)
     assert len(pd.read_csv(here / "predictions.csv")) == 200
     assert len(list((here / "runs").glob("*/private/features/*"))) == 8
     assert {run.name for run in (here / "runs").iterdir()} == {"first", "epsilon-1", "epsilon-8"}
