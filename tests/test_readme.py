@@ -135,6 +135,19 @@ def test_both_sides_of_the_diff_train_a_model(sign: str, least: float) -> None:
 # --- the shell -------------------------------------------------------------------------------------------
 
 
+def without_numbers(output: str) -> list[str]:
+    return re.sub(r"0\.\d+", "#", output).split()
+
+
+def test_the_demo_prints_what_the_readme_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["demo"]) == 0
+    (told,) = blocks_of(ROOT / "README.md", "text")
+    assert without_numbers(capsys.readouterr().out) == without_numbers(told)
+
+
 def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for block in blocks_of(ROOT / "README.md", "console") for line in block.splitlines()]
     assert lines
