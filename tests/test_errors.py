@@ -21,7 +21,7 @@ def test_exit_codes() -> None:
 
 
 def test_missing_extra_names_the_command() -> None:
-    assert "pip install 'tacit-dp[plots]'" in str(errors.MissingExtra("matplotlib", "plots", "a figure"))
+    assert "pip install -e '.[plots]'" in str(errors.MissingExtra("matplotlib", "plots", "a figure"))
 
 
 @pytest.mark.parametrize("bad", [0, 1.5, "2", True, None])

@@ -265,7 +265,7 @@ def test_without_extras_the_command_says_which_one_to_install() -> None:
     done = alone("sys.argv = ['tacit', 'demo']\nfrom tacit.cli import main\nmain()")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "is missing). Install them with: pip install 'tacit-dp[cli]'" in done.stderr
+    assert "is missing). Install them in your checkout of Tacit with: pip install -e '.[cli]'" in done.stderr
     assert "typer" in " ".join(PROJECT["optional-dependencies"]["cli"])
 
 

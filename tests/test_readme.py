@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import io
 import re
 import shlex
@@ -17,15 +16,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from made import a_plan, a_session, finish, losses
 from pages import blocks_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from tacit import FlatClipping, Gaussian, Plan, PoissonSampled, PrivateSession, ShuffledBatches, account
+from tacit import (
+    FlatClipping,
+    Gaussian,
+    Plan,
+    PoissonSampled,
+    PrivateSession,
+    ShuffledBatches,
+    account,
+    evaluate,
+)
 from tacit.accounting import METHODS
 from tacit.cli.app import run as run_command
 from tacit.correlation import Tree
+from tacit.datasets import load
 from tacit.errors import TacitError
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.ledger import Column, Ledger, Policy, PureBudget, RenyiBudget
@@ -38,7 +48,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    DOCS / "how-to" / "pytorch-loop.md",
 ]
 LONGEST = 100  # lines of the README
 
@@ -106,24 +115,36 @@ def test_the_engine_page_runs_and_prints_what_it_says() -> None:
     assert printed.getvalue() == told
 
 
-def changed(lines: list[str], sign: str) -> list[str]:
-    return [line[1:] for line in lines if line.startswith(sign) and line[1:].strip()]
-
-
-def test_the_diff_is_that_of_the_two_programs_and_changes_five_lines() -> None:
-    before, after, _ = blocks_of(ROOT / "docs" / "how-to" / "pytorch-loop.md", "python")
+@pytest.mark.parametrize(("sign", "least"), [("-", 0.9), ("+", 0.8)], ids=["plain", "private"])
+def test_both_sides_of_the_diff_train_a_model(sign: str, least: float) -> None:
     (diff,) = blocks_of(ROOT / "README.md", "diff")
-    true = list(difflib.ndiff(before.splitlines(), after.splitlines()))
-    told = diff.splitlines()
-    for sign in "+-":
-        in_truth = [line[2:] for line in true if line.startswith(sign) and line[2:].strip()]
-        assert changed(told, sign) == in_truth
-        assert 1 <= len(in_truth) <= 5 + (sign == "-")
-    unchanged = [line[1:] for line in told if line.startswith(" ")]
-    assert set(unchanged) <= set(before.splitlines()) & set(after.splitlines())
+    program = "\n".join(line[1:] for line in diff.splitlines() if line[0] in (" ", sign))
+    data = load("digits")
+    model = nn.Sequential(nn.Flatten(), nn.LayerNorm(64, elementwise_affine=False), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    train_set = TensorDataset(*data.train)
+    names: dict[str, Any] = {"F": F, "model": model, "optimizer": optimizer, "train_set": train_set}
+    exec(compile(program, "README.md", "exec"), names)
+    assert evaluate(model, *data.test).score > least
+    assert ("session" in names) == (sign == "+")
+    if sign == "+":
+        assert 2.9 < names["session"].epsilon <= 3
 
 
 # --- the shell -------------------------------------------------------------------------------------------
+
+
+def without_numbers(output: str) -> list[str]:
+    return re.sub(r"0\.\d+", "#", output).split()
+
+
+def test_the_demo_prints_what_the_readme_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["demo"]) == 0
+    (told,) = blocks_of(ROOT / "README.md", "text")
+    assert without_numbers(capsys.readouterr().out) == without_numbers(told)
 
 
 def test_commands_of_the_readme_have_the_options_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,9 +358,7 @@ def scores_of_held_out_records() -> object:
 
 
 def misspelt() -> None:
-    text = blocks_of(DOCS / "tutorials" / "your-own-table.md", "toml")[0].replace(
-        "adjacency =", "adjacancy ="
-    )
+    text = blocks_of(DOCS / "tutorials" / "public-text.md", "toml")[0].replace("adjacency =", "adjacancy =")
     Path("digits.toml").write_text(text, encoding="utf-8")
     read_config("digits.toml")
 

@@ -123,11 +123,9 @@ def test_the_first_tutorial_runs(tmp_path: Path) -> None:
 
 
 def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) -> None:
-    printed = follow("your-own-table", tmp_path)
-    assert "Private: ε = 3.00" in printed
+    follow("your-own-table", tmp_path)
+    assert "PRIVACY STATEMENT" in (tmp_path / "runs" / "first" / "statement.txt").read_text("utf-8")
     text = (DOCS / "tutorials" / "your-own-table.md").read_text(encoding="utf-8")
-    (shown_file,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert (tmp_path / "patients.toml").read_text(encoding="utf-8") == shown_file
     rows = text.partition("## What a run leaves\n")[2].partition("\n## ")[0]
     first_cells = re.findall(r"^\| (`[^|]*) \|", rows, re.MULTILINE)
     listed = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
@@ -143,7 +141,6 @@ def test_a_table_leads_to_predictions_and_leaves_what_is_listed(tmp_path: Path) 
 def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     """A run, three queries and a refusal on one ledger."""
     printed = follow("team-budget", tmp_path)
-    assert "After the run, data set patients: ε = " in printed
     assert printed.count("It cost ε = ") == 3
     assert "exit code 1" in printed
     assert "PRIVACY CERTIFICATE" in printed
@@ -155,7 +152,8 @@ def test_one_budget_from_the_first_line_to_the_last(tmp_path: Path) -> None:
 
 def test_a_survival_study_leads_to_a_certificate(tmp_path: Path) -> None:
     printed = follow("survival-study", tmp_path)
-    assert "test concordance" in printed
+    assert "Log-rank test of the two groups" in printed
+    assert (tmp_path / "curves.png").exists()
     assert "PRIVACY CERTIFICATE" in printed
     ledger = Ledger.open(tmp_path / "budget.db")
     assert ledger.verify("study").ok
@@ -178,7 +176,7 @@ def test_every_tutorial_checks_its_figures_and_has_a_test() -> None:
         "attack-and-audit",
         "hospital",
     }
-    of_packages = {"public-text", "public-pictures"}  # whose figures test_public_model_pages.py checks
+    of_packages = {"public-text", "public-images"}  # whose figures test_public_model_pages.py checks
     assert set(TUTORIALS) == tested | of_packages
     for name in tested:
         text = (DOCS / "tutorials" / f"{name}.md").read_text(encoding="utf-8")

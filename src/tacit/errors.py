@@ -122,13 +122,13 @@ class MissingExtra(TacitError, ImportError):
     """Raised if an optional dependency is not installed; the message contains the command that installs it.
 
     >>> str(MissingExtra("duckdb", "query", "asking a table")).rpartition(": ")[2]
-    "pip install 'tacit-dp[query]'"
+    "pip install -e '.[query]'"
     """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed. "
-            f"Install it with: pip install 'tacit-dp[{extra}]'"
+            f"Install it in your checkout of Tacit with: pip install -e '.[{extra}]'"
         )
 
 

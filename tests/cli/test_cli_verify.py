@@ -388,7 +388,7 @@ def test_without_dp_accounting_it_is_said_how_to_get_it(
     monkeypatch.setattr(google, "_google", missing)
     out, err = shell.both(*write(path, FULL.data))
     assert out.startswith("AGREES")
-    assert "pip install 'tacit-dp[second-opinion]'" in err
+    assert "pip install -e '.[second-opinion]'" in err
 
 
 def test_beyond_any_promise_nobody_else_is_asked() -> None:

@@ -40,7 +40,7 @@ def test_a_missing_package_is_named_with_its_install_command(
     (tmp_path / "a" / "picture.png").write_bytes(b"")
     (tmp_path / "x.parquet").write_bytes(b"")
     hide(monkeypatch, package)
-    with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]'"):
         call(tmp_path)
 
 

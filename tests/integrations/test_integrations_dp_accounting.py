@@ -338,5 +338,5 @@ def test_without_dp_accounting_the_error_says_what_to_install(monkeypatch: pytes
         lambda: from_dp_accounting(dp_event.GaussianDpEvent(1.0)),
         lambda: google_epsilon(G, "add-remove", 1e-5),
     ):
-        with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[second-opinion\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install -e '\.\[second-opinion\]'"):
             ask()

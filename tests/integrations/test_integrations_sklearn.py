@@ -359,7 +359,7 @@ def test_without_scikit_learn_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import tacit.integrations.sklearn"
     done = warm.run(code)
     assert done.returncode == 1
-    assert "pip install 'tacit-dp[sklearn]'" in done.stderr
+    assert "pip install -e '.[sklearn]'" in done.stderr
 
 
 # --- the ledger ------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_kinds_of_files(name: str) -> None:
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[plots\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[plots\]'"):
         canvas.new_figure(1.0, 1.0)
 
 

@@ -175,7 +175,7 @@ def test_without_tensorboard_it_is_said_before_a_step(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     Path("run.toml").write_text(PICTURES)
     run = prepare("run.toml", out="out")
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[tensorboard\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tensorboard\]'"):
         run.start()
     assert run.session.steps_done == 0
 
@@ -184,7 +184,7 @@ def test_without_matplotlib_everything_but_the_pictures_is_there(monkeypatch: py
     make_pictures()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     outcome = finish(PICTURES.replace("tensorboard = true", ""))
-    assert "pip install 'tacit-dp[plots]'" in outcome.remarks[0]
+    assert "pip install -e '.[plots]'" in outcome.remarks[0]
     assert sorted(path.name for path in Path("out").iterdir()) == sorted([*outcome.files, "private"])
     assert "progress.png" not in outcome.files
 

@@ -210,5 +210,5 @@ def test_files_are_not_replaced_and_formats_have_names(capsys: pytest.CaptureFix
 def test_onnx_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     model, description = network("mlp")
-    with pytest.raises(MissingExtra, match=r"pip install 'tacit-dp\[onnx\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[onnx\]'"):
         export_model(model, description, STATEMENT, Path("model.onnx"), format="onnx")

@@ -453,7 +453,7 @@ def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytes
     path = configured(tmp_path, LORA)
     for package, extra in (("peft", "lora"), ("transformers", "transformers")):
         monkeypatch.setattr(importlib.util, "find_spec", without(package))
-        with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{extra}\]'"):
+        with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]'"):
             prepare(path, out=tmp_path / "run")
 
 

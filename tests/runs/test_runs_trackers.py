@@ -239,7 +239,7 @@ def test_without_the_package_it_is_said_before_anything_is_written(
     monkeypatch.setitem(sys.modules, package, None)
     write(package)
     run = prepare("run.toml", out="out/first")
-    with pytest.raises(MissingExtra, match=rf"pip install 'tacit-dp\[{package}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{package}\]'"):
         run.start()
     assert run.session.steps_done == 0
     assert not Path("out/first").exists()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from made import a_plan, a_session, finish, losses, one_step, table
-from pages import blocks_of, printed
 from torch import Tensor, nn
 
 from tacit import LossReport, Plan, PrivateSession
@@ -257,5 +256,28 @@ def test_public_tensors_in_a_loss_may_lie_beside_the_records() -> None:
     assert run.steps_done == 1
 
 
-def test_the_page_on_graphs_runs() -> None:
-    assert printed([blocks_of("graphs.md")[0]])[0].strip().endswith("True")
+class GraphNetwork(nn.Module):
+    """Two layers over the mean of a node's neighbours in its own graph, padded to a fixed size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(5, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        mean = edges / edges.sum(2, keepdim=True).clamp(min=1)
+        x = torch.tanh(self.first(x + mean @ x))
+        x = torch.tanh(self.second(x + mean @ x))
+        out: Tensor = self.last(x.mean(1))
+        return out
+
+
+def test_whole_graphs_as_examples_train() -> None:
+    x, edges = torch.randn(N, 12, 5), (torch.rand(N, 12, 12) < 0.2).float()
+    y = torch.randint(0, 2, (N,))
+
+    def loss(model: nn.Module, x: Tensor, edges: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(x, edges), y, reduction="none")
+
+    run = session(GraphNetwork(), data=(x, edges, y), loss=loss)
+    one_step(run)
+    assert (run.route, run.steps_done) == ("fast", 1)

@@ -22,7 +22,8 @@ def main() -> None:
             raise  # a broken installation, not one without an extra
         sys.stderr.write(
             f"error: the command line needs more packages ({problem.name} is missing). "
-            "Install them with: pip install 'tacit-dp[cli]', or 'tacit-dp[all]' for every verb.\n"
+            "Install them in your checkout of Tacit with: pip install -e '.[cli]', "
+            "or '.[all]' for every command.\n"
         )
         sys.exit(2)
     except KeyboardInterrupt:  # during imports; ``run`` reports a later one

@@ -303,7 +303,7 @@ class HeldRecords(TorchFunctionMode):
                 f"{tuple(tensor.shape)}. Each record's gradient then depends on other records, and "
                 "clipping does not bound what one record changes. Read only the loss's arguments; take a "
                 "public figure in place of a mean, and public examples as neighbours. Of graphs, make each "
-                "whole graph a record (docs/how-to/graphs.md)."
+                "whole graph a record (docs/how-to/train.md#graphs)."
             )
 
 
