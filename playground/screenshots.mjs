@@ -27,7 +27,7 @@ const play = async (page) => {
   await drawn(page);
 };
 const outliers = "#data=clusters&width=16&depth=2&T=500&spread=0.1&n=200&q=0.4&sigma=10&C=0.5";
-await picture("page", DESKTOP, "", play);
+await picture("page", DESKTOP, "#by=epsilon&sigma=2.29", play);
 await picture("outliers", { ...DESKTOP, colorScheme: "dark" }, outliers, play, "#boards");
 await picture("step", DESKTOP, "#step=10", (page) => page.click("#step-button"), "#mechanism");
 await picture("attack", DESKTOP, "#n=200&width=16&depth=2&spread=0.1&sigma=2", async (page) => {

@@ -505,7 +505,7 @@ def test_the_page_is_whole_fetches_nothing_and_runs_nothing() -> None:
     assert parsed.fetched == []
     assert "&lt;script&gt;" in page
     assert "http" not in page
-    assert "prefers-color-scheme: dark" in page
+    assert "color-scheme: light dark" in page
 
 
 # --- the file --------------------------------------------------------------------------------------------

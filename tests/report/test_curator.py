@@ -98,7 +98,7 @@ def test_the_page_names_everybody_escapes_them_and_needs_no_network() -> None:
         "&lt;b&gt;eve&lt;/b&gt;",
         "joe",
         "question 4",
-        "prefers-color-scheme: dark",
+        "color-scheme: light dark",
     ):
         assert words in page
     assert "<b>eve" not in page
