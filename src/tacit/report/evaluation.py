@@ -217,6 +217,7 @@ def evaluation_page(data: Data, *, title: str, guarantee: Data | None = None) ->
     constant, axes = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in axes.items()}
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts, "promise": None}
+    facts["short_constant"] = constant_score(data["baseline"], 3)
     if guarantee is not None:
         epsilon, delta = pair(guarantee, 3).split(" at ")
         facts["promise"] = epsilon, f"at {delta} for one {guarantee['unit']} ({guarantee['adjacency']})"

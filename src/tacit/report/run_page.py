@@ -342,7 +342,7 @@ def strongest(data: Data) -> list[dict[str, Any]]:
         found.append(_members_compared(membership, limit))
     if (remembered := data.get("remembered")) and remembered_sentence(remembered):
         found.append(_secrets_compared(remembered, limit))
-    return found + [_audit_compared(_reported(one), data["risk"], limit) for one in data.get("audits", ())]
+    return found + [_audit_compared(_reported(one), data["risk"]) for one in data.get("audits", ())]
 
 
 def _members_compared(membership: Data, limit: str) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def _secrets_compared(remembered: Data, limit: str) -> dict[str, Any]:
     return {"sentence": sentence, "rows": _shares(shares | {limit: bound})}
 
 
-def _audit_compared(result: Data, risk: Data, limit: str) -> dict[str, Any]:
+def _audit_compared(result: Data, risk: Data) -> dict[str, Any]:
     most = math.inf if risk["epsilon"] is None else risk["epsilon"]
     reached = result["eps_lower"]
     top = max(reached, most if math.isfinite(most) else 0.0) or 1.0
@@ -376,7 +376,7 @@ def _audit_compared(result: Data, risk: Data, limit: str) -> dict[str, Any]:
     rows = [
         ("guessing", 0.0, "ε ≥ 0", "shut"),
         (shown, reached / top, f"ε ≥ {reached:.2f}", "one"),
-        (limit, most / top, f"ε ≤ {epsilon_of(risk)}", "three"),
+        ("stated by Tacit", most / top, f"ε ≤ {epsilon_of(risk)}", "three"),
     ]
     sentence = f"The smallest ε that agrees with the traces of {result['canaries']:,} planted records:"
     return {"sentence": sentence, "rows": rows}
