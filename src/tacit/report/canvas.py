@@ -25,9 +25,9 @@ def _template(name: str) -> str:
     return resources.files("tacit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-# The light colours of colours.css, which charts, pages, site and playground share. They differ in lightness, so
-# that readers can tell them apart in greyscale and with colour blindness. GREY is an exception, as it is only
-# for words, and for baselines, which also have dashes or markers.
+# The light colours of colours.css, which charts, pages, site and playground share. They differ in lightness,
+# so that readers can tell them apart in greyscale and with colour blindness. GREY is an exception, as it is
+# only for words, and for baselines, which also have dashes or markers.
 _LIGHT = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6})", _template("colours.css")))
 BLUE, ORANGE, GREEN, PALE = (_LIGHT[name] for name in ("one", "two", "three", "shut"))
 GREY = "#666666"

@@ -342,7 +342,8 @@ def strongest(data: Data) -> list[dict[str, Any]]:
         found.append(_members_compared(membership, limit))
     if (remembered := data.get("remembered")) and remembered_sentence(remembered):
         found.append(_secrets_compared(remembered, limit))
-    return found + [_audit_compared(_reported(one), data["risk"]) for one in data.get("audits", ())]
+    reported = [_reported(one) for one in data.get("audits", ())]
+    return found + [_audit_compared(one, data["risk"]) for one in reported if not _unconfirmed(one)]
 
 
 def _members_compared(membership: Data, limit: str) -> dict[str, Any]:
@@ -351,7 +352,7 @@ def _members_compared(membership: Data, limit: str) -> dict[str, Any]:
     for model in _private_first(membership["models"]):
         attack = next(one for one in model["attacks"] if one["attack"] == name)
         shares[model["model"]] = attack["points"][0]["true_positive_rate"]["value"]
-    sentence = f"Training records that the attack {name} finds at {100 * rate['rate']:g} % false alarms:"
+    sentence = f"Training records that the attack “{name}” finds at {100 * rate['rate']:g} % false alarms:"
     return {"sentence": sentence, "rows": _shares(shares | {limit: rate["limit"]})}
 
 
@@ -372,10 +373,9 @@ def _audit_compared(result: Data, risk: Data) -> dict[str, Any]:
     most = math.inf if risk["epsilon"] is None else risk["epsilon"]
     reached = result["eps_lower"]
     top = max(reached, most if math.isfinite(most) else 0.0) or 1.0
-    shown = "first test alone, not confirmed" if _unconfirmed(result) else "this experiment"
     rows = [
         ("guessing", 0.0, "ε ≥ 0", "shut"),
-        (shown, reached / top, f"ε ≥ {reached:.2f}", "one"),
+        ("this experiment", reached / top, f"ε ≥ {reached:.2f}", "one"),
         ("stated by Tacit", most / top, f"ε ≤ {epsilon_of(risk)}", "three"),
     ]
     sentence = f"The smallest ε that agrees with the traces of {result['canaries']:,} planted records:"
