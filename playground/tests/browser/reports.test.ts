@@ -10,7 +10,7 @@ declare const PLAYGROUND: string;
 
 const PAGES = process.env.TACIT_PAGES ?? `${PLAYGROUND}/../build/pages`; // of write_pages.py
 const SITE = process.env.TACIT_SITE ?? `${PLAYGROUND}/../build/site`; // of make docs
-const OF_SITE = ["index", "tutorials/first-private-model", "results", "reference/generated/tacit.accounting"];
+const OF_SITE = ["index", "tutorials/first-private-model", "results", "reference/generated/tacit.plan"];
 
 const DESKTOP = { viewport: { width: 1280, height: 900 } };
 
