@@ -28,7 +28,7 @@ from tacit.report.findings import (
     risk_found,
 )
 from tacit.report.risk import risk_sheet
-from tacit.report.run_page import charts_of, figures, page, summary, verdict, write_report
+from tacit.report.run_page import charts_of, figures, page, strongest, summary, verdict, write_report
 
 CURVE = account(
     Gaussian(1.0), adjacency="add-remove"
@@ -218,6 +218,19 @@ def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence()
     assert places == sorted(places)
     for figure in figures(data).values():
         assert f"<span>{figure}</span>" in text
+
+
+def test_the_best_evidence_is_between_guessing_and_the_limit() -> None:
+    data = whole()
+    members, planted = strongest(data)
+    words, widths, shown, _ = zip(*members["rows"], strict=True)
+    rate = data["membership"]["rates"][0]
+    assert words == ("guessing", "with DP", "without DP", f"limit for ε ≤ {figures(data)['limit'][4:]}")
+    assert (shown[0], shown[-1]) == (f"{100 * rate['rate']:g} %", f"{100 * rate['limit']:.3g} %")
+    assert max(widths) == 1.0
+    assert [figure for _, _, figure, _ in planted["rows"]][:2] == ["ε ≥ 0", "ε ≥ 3.20"]
+    data["audits"][0]["results"][0]["suspected"] = True  # and the second test did not confirm it
+    assert strongest(data) == [members]
 
 
 def test_tables_of_attacks_are_folded() -> None:
