@@ -31,7 +31,7 @@ version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
 PLAYGROUND = "src/tacit/cli/playground.html"  # a separate page, which is copied into the site
 TEMPLATES = (
-    "src/tacit/report/templates"  # of the pages that Tacit writes; they share colours and logo with the site
+    "src/tacit/report/templates"  # of Tacit's pages, which share colours and logo with the site
 )
 
 extensions = [
