@@ -32,6 +32,10 @@ _LIGHT = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6})", _template("colours
 BLUE, ORANGE, GREEN, PALE = (_LIGHT[name] for name in ("one", "two", "three", "shut"))
 GREY = "#666666"
 _INK, _SOFT, _LINE, _PAPER = (_LIGHT[name] for name in ("ink", "soft", "line", "paper"))
+THEME = {
+    BLUE: "one", ORANGE: "two", GREEN: "three", PALE: "shut",
+    _INK: "ink", _SOFT: "soft", _LINE: "line", _PAPER: "paper",
+}  # fmt: skip
 
 FORMATS = (".png", ".svg", ".pdf")
 """The endings of a figure's file name, one for each format."""
@@ -147,8 +151,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     text = buffer.getvalue()
     group = text[text.index('<g id="figure_1"') :]
     group = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", group)
-    drawn = ("one", "two", "three", "shut", "ink", "soft", "line", "paper")
-    for long, short in (*_SHORTER, *((_LIGHT[name], f"var(--{name})") for name in drawn)):
+    for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
         group = re.sub(long, short, group)
     width, height = 72 * figure.get_size_inches()
     style = _template("colours.css") + _template("chart.css")

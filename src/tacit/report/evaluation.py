@@ -219,7 +219,7 @@ def evaluation_page(data: Data, *, title: str, guarantee: Data | None = None) ->
     facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts, "promise": None}
     facts["short_constant"] = constant_score(data["baseline"], 3)
     if guarantee is not None:
-        epsilon, delta = pair(guarantee, 3).split(" at ")
+        epsilon, delta = pair(guarantee).split(" at ")
         facts["promise"] = epsilon, f"at {delta} for one {guarantee['unit']} ({guarantee['adjacency']})"
     if "public_model" in data:
         facts["perplexity"] = _perplexity
