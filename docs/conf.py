@@ -30,6 +30,9 @@ copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads 
 version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
 PLAYGROUND = "src/tacit/cli/playground.html"  # a separate page, which is copied into the site
+TEMPLATES = (
+    "src/tacit/report/templates"  # of Tacit's pages, which share colours and logo with the site
+)
 
 extensions = [
     "myst_nb",
@@ -74,11 +77,12 @@ toc_object_entries = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Tacit"
-html_static_path = ["_static", f"../{PLAYGROUND}"]
-html_css_files = ["site.css"]
+html_static_path = ["_static", f"../{PLAYGROUND}", f"../{TEMPLATES}/colours.css"]
+html_css_files = ["colours.css", "site.css"]
+html_js_files = ["site.js"]
+html_logo = html_favicon = f"../{TEMPLATES}/logo.svg"
 html_show_sourcelink = False
 html_copy_source = False
-html_show_search_summary = False  # it fetches files, which a page opened from disk may not do
 html_math_renderer = "mathml"
 html_context = {"default_mode": "auto"}
 html_theme_options = {

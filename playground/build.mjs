@@ -3,10 +3,12 @@
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, relative } from "node:path";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 const here = import.meta.dirname;
-const out = join(here, "..", "src", "tacit", "cli", "playground.html");
+const tacit = join(here, "..", "src", "tacit");
+const out = join(tacit, "cli", "playground.html");
+const shared = ["colours.css", "logo.svg"].map((name) => join(tacit, "report", "templates", name));
 const MOST = 250_000; // bytes
 
 function sources(folder) {
@@ -18,7 +20,7 @@ function sources(folder) {
 
 /** Of names and contents, in the order of names; tests/test_playground.py does the same. */
 function digest() {
-  const files = [...sources(join(here, "src")), join(here, "build.mjs"), join(here, "package-lock.json")];
+  const files = [...sources(join(here, "src")), join(here, "build.mjs"), join(here, "package-lock.json"), ...shared];
   const hash = createHash("sha256");
   for (const [name, path] of files.map((path) => [relative(here, path).replaceAll("\\", "/"), path]).sort()) {
     hash.update(`${name}\0`).update(readFileSync(path)).update("\0");
@@ -43,12 +45,15 @@ async function bundled(entry, define = {}) {
 
 const worker = await bundled("worker.ts");
 const script = await bundled("main.ts", { WORKER: JSON.stringify(worker) });
-const css = await build({
-  entryPoints: [join(here, "src", "style.css")], minify: true, write: false, charset: "utf8",
+const [colours, logo] = shared.map((path) => readFileSync(path, "utf8").trim());
+const css = await transform(colours + readFileSync(join(here, "src", "style.css"), "utf8"), {
+  loader: "css", minify: true, charset: "utf8",
 });
 const parts = {
   digest: digest(),
-  style: css.outputFiles[0].text.trim(),
+  style: css.code.trim(),
+  icon: encodeURIComponent(logo),
+  logo,
   script: script.replaceAll("</script", "<\\/script"),
 };
 const html = readFileSync(join(here, "src", "index.html"), "utf8").replace(/\{\{(\w+)\}\}/g, (_, name) => parts[name]);

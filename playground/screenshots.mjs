@@ -1,4 +1,4 @@
-// Takes the pictures of docs/explanation/playground.md from the built page: `make playground-pictures`.
+// Takes the pictures of docs/index.md and docs/explanation/playground.md from the built page: `make playground-pictures`.
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
@@ -27,7 +27,9 @@ const play = async (page) => {
   await drawn(page);
 };
 const outliers = "#data=clusters&width=16&depth=2&T=500&spread=0.1&n=200&q=0.4&sigma=10&C=0.5";
-await picture("page", DESKTOP, "", play);
+const start = "#by=epsilon&sigma=2.29";
+await picture("page", DESKTOP, start, play);
+await picture("dark", { ...DESKTOP, colorScheme: "dark" }, start, play);
 await picture("outliers", { ...DESKTOP, colorScheme: "dark" }, outliers, play, "#boards");
 await picture("step", DESKTOP, "#step=10", (page) => page.click("#step-button"), "#mechanism");
 await picture("attack", DESKTOP, "#n=200&width=16&depth=2&spread=0.1&sigma=2", async (page) => {
@@ -35,5 +37,4 @@ await picture("attack", DESKTOP, "#n=200&width=16&depth=2&spread=0.1&sigma=2", a
   await page.click("#attack-button");
   await page.waitForFunction(() => document.getElementById("verdict").textContent !== "", null, { timeout: 120_000 });
 }, "#attack");
-await picture("phone", { viewport: { width: 390, height: 760 }, isMobile: true, hasTouch: true }, "#data=spirals&width=12&depth=2&T=2000&spread=0.1&n=500&lr=0.02", play);
 await browser.close();

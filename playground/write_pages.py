@@ -1,6 +1,6 @@
 """Write one of each HTML page that Tacit writes, of real runs and ledgers, for the test in a browser.
 
-``make pages-test`` runs it: half a minute of one core. All records are made up or come with scikit-learn.
+``make pages-test`` runs it: half a minute of one core. All records are synthetic or come with scikit-learn.
 What a good run never shows, such as a contradicted promise, is put into the data of a real page.
 """
 
@@ -106,7 +106,7 @@ POLICY = """
 unit = "patient"
 adjacency = "add-remove"
 largest_table = 1000
-note = "made up"
+note = "synthetic"
 
 [budget]
 mode = "renyi"
@@ -135,7 +135,7 @@ def main(out: Path) -> None:
 
 
 def write_digits(folder: Path, out: Path) -> None:
-    """Ten classes, pictures, shadow models and canaries; then the same with a contradicted promise."""
+    """Ten classes, images, shadow models and canaries; then the same with a contradicted promise."""
     digits = folder / "digits"
     tacit("train", DEMO, "--out", digits)
     keep(digits / "evaluation.html", out / "evaluation-classes.html")

@@ -25,6 +25,7 @@ from tacit.runs import read_config
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "playground"
+SHARED = [ROOT / "src/tacit/report/templates" / name for name in ("colours.css", "logo.svg")]
 FIXTURE = SOURCES / "tests" / "expected" / "run"
 MOST_BYTES = 250_000
 
@@ -33,8 +34,10 @@ def digest(folder: Path) -> str:
     """Return the digest of the sources, as ``playground/build.mjs`` makes it."""
     files = [*(path for path in (folder / "src").rglob("*") if path.is_file())]
     files += [folder / "build.mjs", folder / "package-lock.json"]
+    names = [(path.relative_to(folder).as_posix(), path) for path in files]
+    names += [(f"../{path.relative_to(ROOT).as_posix()}", path) for path in SHARED]
     found = hashlib.sha256()
-    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in files):
+    for name, path in sorted(names):
         found.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 

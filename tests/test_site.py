@@ -29,6 +29,7 @@ DOCS = ROOT / "docs"
 TUTORIALS = sorted(path.stem for path in (DOCS / "tutorials").glob("*.md") if path.stem != "index")
 # The pages whose blocks go on from each other; other pages have tests of their own.
 PAGES = [
+    DOCS / "index.md",
     DOCS / "explanation" / "what-epsilon-means.md",
     DOCS / "reference" / "support.md",
     *(

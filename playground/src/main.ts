@@ -74,12 +74,15 @@ class Page {
 
   // --- state ---------------------------------------------------------------------------------------------
 
+  /** Show what the link contains. Without a link the page starts to train, unless motion is unwelcome. */
   private readLink(): void {
-    const { state, step } = fromLink(location.hash);
+    const first = location.hash === "";
+    const { state, step } = first ? { state: { ...START, ...PRESETS.start }, step: 0 } : fromLink(location.hash);
     this.state = state;
     this.rebuild();
     for (let k = 0; k < step; k++) this.advance(k + 1 === step);
     this.draw(true);
+    if (first && !window.matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }
 
   /** Take over some settings; training starts again where they matter to it. */
@@ -547,8 +550,8 @@ class Page {
       { part: "boards", enter: () => this.begin(PRESETS.outlier!, "fast") },
       { part: "mechanism", enter: () => this.showStep() },
       { part: "mechanism", enter: () => this.showStep() },
-      { part: "privacy", enter: () => this.begin({ ...PRESETS.start, noiseMultiplier: 1.5 }) },
-      { part: "privacy-knobs-card", enter: () => this.begin({ ...PRESETS.start, noiseMultiplier: 6 }) },
+      { part: "privacy", enter: () => this.begin({ noiseMultiplier: 1.5 }) },
+      { part: "privacy-knobs-card", enter: () => this.begin({ noiseMultiplier: 6 }) },
       { part: "attack", view: "ceiling-chart", enter: () => this.attackCanary() },
     ];
   }

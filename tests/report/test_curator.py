@@ -98,12 +98,12 @@ def test_the_page_names_everybody_escapes_them_and_needs_no_network() -> None:
         "&lt;b&gt;eve&lt;/b&gt;",
         "joe",
         "question 4",
-        "prefers-color-scheme: dark",
+        "color-scheme: light dark",
     ):
         assert words in page
     assert "<b>eve" not in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2, "the logo and the curve"
 
 
 def test_the_curve_of_many_charges_is_thinned_but_ends_where_it_ends() -> None:

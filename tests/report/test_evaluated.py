@@ -147,6 +147,9 @@ def test_a_class_that_is_never_predicted_is_named_first() -> None:
     )
     assert "Try" in data["verdict"]
     assert "&lt;one&gt;" in evaluation_page(data, title="x")
+    guarantee = {"epsilon": 2.34, "delta": 1e-5, "unit": "row", "adjacency": "add-remove"}
+    begin = evaluation_page(data, title="x", guarantee=guarantee).partition('class="verdict')[0]
+    assert begin.index("ε = 2.34<") < begin.index("for one row (add-remove)") < begin.index("Test accuracy")
     assert "<one>" not in evaluation_page(data, title="x")
 
 

@@ -28,7 +28,7 @@ from tacit.report.findings import (
     risk_found,
 )
 from tacit.report.risk import risk_sheet
-from tacit.report.run_page import charts_of, figures, page, summary, verdict, write_report
+from tacit.report.run_page import charts_of, figures, page, strongest, summary, verdict, write_report
 
 CURVE = account(
     Gaussian(1.0), adjacency="add-remove"
@@ -218,6 +218,19 @@ def test_the_page_begins_with_the_verdict_the_cards_and_the_strongest_evidence()
         assert f"<span>{figure}</span>" in text
 
 
+def test_the_best_evidence_is_between_guessing_and_the_limit() -> None:
+    data = whole()
+    members, planted = strongest(data)
+    words, widths, shown, _ = zip(*members["rows"], strict=True)
+    rate = data["membership"]["rates"][0]
+    assert words == ("guessing", "with DP", "without DP", f"limit for ε ≤ {figures(data)['limit'][4:]}")
+    assert (shown[0], shown[-1]) == (f"{100 * rate['rate']:g} %", f"{100 * rate['limit']:.3g} %")
+    assert max(widths) == 1.0
+    assert [figure for _, _, figure, _ in planted["rows"]][:2] == ["ε ≥ 0", "ε ≥ 3.20"]
+    data["audits"][0]["results"][0]["suspected"] = True  # and the second test did not confirm it
+    assert strongest(data) == [members]
+
+
 def test_tables_of_attacks_are_folded() -> None:
     folded = re.findall(r"<details>(.*?)</details>", page(whole()), flags=re.DOTALL)
     (attacks,) = folded
@@ -242,7 +255,7 @@ def test_the_page_stands_alone_whatever_names_it_shows_and_says_what_it_must() -
     assert set(re.findall(r"url\((.)", text)) == {"#"}, "what is clipped is clipped by the page itself"
     assert "<script" not in text
     assert set(re.findall(r"https?://[^\" ]*", text)) == {"http://www.w3.org/2000/svg"}
-    for words in ("Confidential", "prefers-color-scheme: dark", "width=device-width", "95 %"):
+    for words in ("Confidential", "color-scheme: light dark", "width=device-width", "95 %"):
         assert words in text
     for part in ("What no attack can exceed", "What attacks reach", "promise hold?"):
         assert part in text
@@ -278,8 +291,8 @@ def test_a_chart_has_a_name_texts_as_text_and_the_colours_of_its_page() -> None:
         words = "".join(root.itertext())
         assert all(word in words for word in ("share <x>", "one & two", "10 %"))
         assert "stroke: var(--one)" in text
-        assert BLUE not in text.replace("--one: " + BLUE, "")
+        assert BLUE not in text.replace(f"--one: light-dark({BLUE}", "")
         assert " id=" not in re.sub(r"<clipPath id=", "", text), "several charts share a page"
     assert "<style" not in inside
-    assert "prefers-color-scheme: dark" in alone
+    assert "light-dark(" in alone
     assert len(inside) < 10_000

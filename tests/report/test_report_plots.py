@@ -49,8 +49,10 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Score and cost over 100 steps" in found
     picture = pixels(tmp_path / "p.png")
     assert picture.shape == (624, 832, 3)
-    for colour in ((0x10, 0x3A, 0x78), (0xC0, 0x4C, 0x10)):
-        assert (np.abs(picture - colour).sum(2) < 40).sum() > 100, "both lines are drawn"
+    for colour in (canvas.BLUE, canvas.ORANGE):
+        assert (np.abs(picture - [*bytes.fromhex(colour[1:])]).sum(2) < 40).sum() > 100, (
+            "both lines are drawn"
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["p.png"]
 
 

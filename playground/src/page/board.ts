@@ -40,9 +40,9 @@ export class Board {
   /** Read the colours again, after the theme changed. */
   restyle(): void {
     this.stylesOf = Object.fromEntries(
-      ["one", "zero", "ink", "card", "target", "edge"].map((name) => [name, colour(name)]),
+      ["blue", "orange", "ink", "card", "target", "edge"].map((name) => [name, colour(name)]),
     );
-    this.colours = [rgb(colour("zero-soft")), rgb(colour("middle")), rgb(colour("one-soft"))];
+    this.colours = [rgb(colour("orange-soft")), rgb(colour("middle")), rgb(colour("blue-soft"))];
     this.drawMarks();
   }
 
@@ -107,7 +107,7 @@ export class Board {
         const [x, y] = this.at(point);
         addMark(context, x, y, radius, label);
       }
-      context.fillStyle = this.stylesOf[label === 1 ? "one" : "zero"]!;
+      context.fillStyle = this.stylesOf[label === 1 ? "blue" : "orange"]!;
       context.strokeStyle = this.stylesOf.card!;
       context.lineWidth = this.side < 220 || this.points.length > 350 ? 0.5 : 1;
       context.fill();
@@ -236,7 +236,6 @@ function addMark(context: CanvasRenderingContext2D, x: number, y: number, radius
   context.closePath();
 }
 
-function rgb(hex: string): number[] {
-  const digits = hex.replace("#", "");
-  return [0, 2, 4].map((k) => parseInt(digits.slice(k, k + 2), 16));
+function rgb(colour: string): number[] {
+  return colour.match(/\d+/g)!.slice(0, 3).map(Number);
 }

@@ -149,7 +149,7 @@ function thumbnail(picture: HTMLCanvasElement, name: DataSet): void {
   context.clearRect(0, 0, 56, 56);
   const points = name === "painted" ? [] : makePoints(name, 90, 0.1, 4);
   for (const point of points) {
-    context.fillStyle = colour(point.label === 1 ? "one" : "zero");
+    context.fillStyle = colour(point.label === 1 ? "blue" : "orange");
     context.beginPath();
     context.arc(28 + 25 * point.x, 28 - 25 * point.y, 2, 0, 7);
     context.fill();

@@ -64,7 +64,11 @@ export function percent(share: number): string {
   return `${Math.round(share * 100)}\u00a0%`;
 }
 
-/** The colours of the style sheet, by name. */
+/** A colour of the style sheet by its name, in the present theme, as rgb(). */
 export function colour(name: string): string {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const probe = make("i", { style: `color: var(--${name})` });
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
 }

@@ -67,7 +67,7 @@ export const KNOBS = {
 export type Knob = keyof typeof KNOBS;
 
 export const PRESETS: Record<string, Partial<State>> = {
-  start: {},
+  start: { budget: "epsilon", epsilon: 3, noiseMultiplier: 2.29 },
   strict: { dataSet: "clusters", budget: "epsilon", epsilon: 1, noiseMultiplier: 5.633, spread: 0.1, clippingNorm: 0.5 },
   outlier: { dataSet: "clusters", width: 16, depth: 2, steps: 500, spread: 0.1, count: 200, samplingRate: 0.4, noiseMultiplier: 10, clippingNorm: 0.5 },
   hard: { dataSet: "spirals", width: 12, depth: 2, steps: 2000, spread: 0.1, count: 500, learningRate: 0.02 },

@@ -11,6 +11,7 @@ import { axe, DESKTOP, launched, opened as openedFile, PHONE } from "./opened.ts
 declare const PLAYGROUND: string;
 
 const HTML = `${PLAYGROUND}/../src/tacit/cli/playground.html`;
+const WAITING = "#n=300"; // a link, so that nothing runs yet
 
 let browser: Browser;
 before(async () => {
@@ -25,8 +26,22 @@ const text = (page: Page, id: string): Promise<string> => page.locator(`#${id}`)
 const waitFor = (page: Page, id: string, pattern: RegExp): Promise<unknown> =>
   page.waitForFunction(([of, source]) => new RegExp(source!).test(document.getElementById(of!)!.textContent!), [id, pattern.source], { timeout: 90_000 });
 
-test("it trains: steps are counted, losses fall, epsilon rises and ends where tacit account says", async () => {
+test("without a link it trains at once, and ends at epsilon 3; with reduced motion it waits", async () => {
   await opened(DESKTOP, "", async (page) => {
+    await waitFor(page, "knob-note", /needs σ = 2\.29$/);
+    await page.selectOption("#speed", "fastest");
+    await waitFor(page, "step-count", /Finished/);
+    await waitFor(page, "epsilon", /ε ≤ 3$/);
+    assert.ok(Number(/right on (\d+)/.exec(await text(page, "noisy-score"))![1]) > 80);
+  });
+  await opened({ ...DESKTOP, reducedMotion: "reduce" }, "", async (page) => {
+    await waitFor(page, "epsilon", /ε = 0/);
+    assert.equal(await text(page, "step-count"), "Step 0 of 300");
+  });
+});
+
+test("it trains: steps are counted, losses fall, epsilon rises and ends where tacit account says", async () => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await waitFor(page, "epsilon", /ε = 0/);
     await page.selectOption("#speed", "fastest");
     await page.click("#play");
@@ -43,7 +58,7 @@ test("it trains: steps are counted, losses fall, epsilon rises and ends where ta
 });
 
 test("one step shows the arrows, how many were cut, and the noise", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     assert.equal(await page.locator("#mechanism .arrows:visible").count(), 0, "no blank pictures before a step");
     assert.equal(await text(page, "loss-chart-top"), "");
     await page.click("#step-button");
@@ -59,7 +74,7 @@ test("one step shows the arrows, how many were cut, and the noise", async () => 
 });
 
 test("a budget sets the noise, and outside the tested range there is no epsilon", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await page.click("[data-preset=strict]");
     await waitFor(page, "knob-note", /needs σ = 5\.633/);
     assert.equal(await text(page, "step-count"), "Step 0 of 300"); // a preset waits
@@ -68,7 +83,7 @@ test("a budget sets the noise, and outside the tested range there is no epsilon"
     await waitFor(page, "step-count", /Finished/);
     await waitFor(page, "epsilon", /ε ≤ 1$/);
   });
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     const slide = (knob: string, value: number): Promise<void> => page.locator(`#knob-${knob}`).fill(String(value));
     await page.click("#privacy-knobs [data-name=epsilon]");
     await waitFor(page, "knob-note", /needs σ = 2\.29/);
@@ -92,7 +107,7 @@ test("a budget sets the noise, and outside the tested range there is no epsilon"
 });
 
 test("the loss chart is as high as the loss", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await page.click("[data-preset=exploding]");
     await page.selectOption("#speed", "fastest");
     await page.click("#play");
@@ -106,7 +121,7 @@ test("the loss chart is as high as the loss", async () => {
 });
 
 test("painting: strokes of both colours train at once, and erasing takes them away", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await page.click("[data-name=painted]");
     const box = (await page.locator("#noisy-board .board").boundingBox())!;
     const stroke = async (tool: string, from: number, to: number): Promise<void> => {
@@ -188,7 +203,7 @@ test("a link brings back the points, the settings and the step", async () => {
 });
 
 test("the TOML button copies a run file and offers the tables", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await page.click("#toml-button");
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     assert.match(copied, /noise_multiplier = 1\.0\ndelta = 0\.0001/);
@@ -198,7 +213,7 @@ test("the TOML button copies a run file and offers the tables", async () => {
 });
 
 test("the tour: seven steps by keyboard, each lights its part, Escape leaves", async () => {
-  await opened(DESKTOP, "", async (page) => {
+  await opened(DESKTOP, WAITING, async (page) => {
     await page.locator("#tour-button").focus();
     await page.keyboard.press("Enter");
     for (const [k, [title]] of TEXT.tour.steps.entries()) {
@@ -238,7 +253,7 @@ test("the tour: seven steps by keyboard, each lights its part, Escape leaves", a
 });
 
 test("on a phone nothing sticks out, all buttons can be touched, and painting by finger works", async () => {
-  await opened(PHONE, "", async (page) => {
+  await opened(PHONE, WAITING, async (page) => {
     const size = await page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth]);
     assert.ok(size[0]! <= size[1]!, `${size}`);
     await page.tap("#play");
@@ -263,7 +278,7 @@ test("on a phone nothing sticks out, all buttons can be touched, and painting by
 
 for (const colorScheme of ["light", "dark"] as const) {
   test(`axe finds nothing in ${colorScheme}, with all questions open`, async () => {
-    await opened({ ...DESKTOP, colorScheme }, "", async (page) => {
+    await opened({ ...DESKTOP, colorScheme }, WAITING, async (page) => {
       assert.equal(await page.getAttribute("html", "data-theme"), colorScheme);
       await page.evaluate(() => document.querySelectorAll("details").forEach((each) => (each.open = true)));
       await page.click("#step-button");
@@ -275,7 +290,7 @@ for (const colorScheme of ["light", "dark"] as const) {
 }
 
 test("the theme changes by its button, and reduced motion slows the arrows down", async () => {
-  await opened({ ...DESKTOP, reducedMotion: "reduce" }, "", async (page) => {
+  await opened({ ...DESKTOP, reducedMotion: "reduce" }, WAITING, async (page) => {
     await page.click("#theme-button");
     assert.equal(await page.getAttribute("html", "data-theme"), "dark");
     await page.evaluate(() => {

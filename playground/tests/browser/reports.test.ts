@@ -4,13 +4,15 @@ import assert from "node:assert/strict";
 import { existsSync, readdirSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { type Browser } from "playwright-core";
-import { axe, DESKTOP, launched, opened, PHONE } from "./opened.ts";
+import { axe, launched, opened, PHONE } from "./opened.ts";
 
 declare const PLAYGROUND: string;
 
 const PAGES = process.env.TACIT_PAGES ?? `${PLAYGROUND}/../build/pages`; // of write_pages.py
 const SITE = process.env.TACIT_SITE ?? `${PLAYGROUND}/../build/site`; // of make docs
-const OF_SITE = ["index", "tutorials/first-private-model", "results", "reference/generated/tacit.accounting"];
+const OF_SITE = ["index", "tutorials/first-private-model", "results", "reference/generated/tacit.plan"];
+
+const DESKTOP = { viewport: { width: 1280, height: 900 } };
 
 let browser: Browser;
 before(async () => {
@@ -39,8 +41,23 @@ test("there are pages to look at", { skip: written.length ? false : `no pages in
 });
 for (const name of written) test(`axe finds nothing on ${name}`, () => everyLook(`${PAGES}/${name}`));
 
+for (const name of written.filter((each) => each.startsWith("certificate")))
+  test(`${name} is one printed page`, () =>
+    opened(browser, `${PAGES}/${name}`, DESKTOP, async (page) => {
+      const pages = (await page.pdf({ format: "A4", margin: { top: "1cm", bottom: "1cm" } })).toString("latin1").match(/\/Type\s*\/Page\b/g);
+      assert.equal(pages?.length, 1);
+    }));
+
 for (const name of OF_SITE) {
   const file = `${SITE}/${name}.html`;
   const skip = existsSync(`${SITE}/index.html`) ? false : `no site in ${SITE}: make docs builds it`;
   test(`axe finds nothing on the site's ${name}`, { skip }, () => everyLook(file));
+  test(`no code of the site's ${name} is cut off`, { skip }, () =>
+    opened(browser, file, DESKTOP, async (page) => {
+      const cut = await page.evaluate(() =>
+        [...document.querySelectorAll("article pre")]
+          .filter((each) => each.closest(".cell_output") === null && each.scrollWidth > each.clientWidth)
+          .map((each) => each.textContent));
+      assert.deepEqual(cut, []);
+    }));
 }

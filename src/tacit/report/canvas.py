@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The colours differ in lightness, so that readers can tell them apart in greyscale and with colour blindness.
-# GREY is an exception, as it is only for words, and for baselines, which also have dashes or markers.
-BLUE, ORANGE, GREEN, GREY, PALE = "#103a78", "#c04c10", "#1f6139", "#666666", "#8b949e"
-_INK, _SOFT, _LINE, _PAPER = "#1c2128", "#57606a", "#d0d7de", "#ffffff"
+def _template(name: str) -> str:
+    return resources.files("tacit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
-# The names of these colours in chart.css, which also has the colours of the dark theme.
+
+# The light colours of colours.css, which charts, pages, site and playground share. They differ in lightness,
+# so that readers can tell them apart in greyscale and with colour blindness. GREY is an exception, as it is
+# only for words, and for baselines, which also have dashes or markers.
+_LIGHT = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6})", _template("colours.css")))
+BLUE, ORANGE, GREEN, PALE = (_LIGHT[name] for name in ("one", "two", "three", "shut"))
+GREY = "#666666"
+_INK, _SOFT, _LINE, _PAPER = (_LIGHT[name] for name in ("ink", "soft", "line", "paper"))
 THEME = {
     BLUE: "one", ORANGE: "two", GREEN: "three", PALE: "shut",
     _INK: "ink", _SOFT: "soft", _LINE: "line", _PAPER: "paper",
@@ -149,7 +154,7 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     for long, short in (*_SHORTER, *((colour, f"var(--{name})") for colour, name in THEME.items())):
         group = re.sub(long, short, group)
     width, height = 72 * figure.get_size_inches()
-    style = resources.files("tacit.report").joinpath("templates/chart.css").read_text(encoding="utf-8")
+    style = _template("colours.css") + _template("chart.css")
     back = f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
     title = escape(axes.get_title())
     return (

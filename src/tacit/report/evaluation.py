@@ -23,7 +23,7 @@ from tacit.report.document import figure, page
 from tacit.report.evaluation_charts import Panels, charts_of, charts_of_columns, legend_of, panels_of
 from tacit.report.figures import class_figures, number_figures, one_class_figures, text_figures
 from tacit.report.verdict import RARE, against_reference, verdict
-from tacit.rounding import finite
+from tacit.rounding import finite, pair
 from tacit.training.evaluation import Evaluation, PairFigures
 
 Data = Mapping[str, Any]
@@ -208,11 +208,18 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
     return f"the most frequent {evaluation.measure.removeprefix('accuracy per ')}"
 
 
-def evaluation_page(data: Data, *, title: str) -> str:
-    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network."""
+def evaluation_page(data: Data, *, title: str, guarantee: Data | None = None) -> str:
+    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
+
+    ``guarantee`` is that of the run's statement.
+    """
     constant, axes = constant_score(data["baseline"]), charts_of(data)
     charts = {name: to_svg(chart) for name, chart in axes.items()}
-    facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts}
+    facts: dict[str, Any] = {"run": title, "constant": constant, "charts": charts, "promise": None}
+    facts["short_constant"] = constant_score(data["baseline"], 3)
+    if guarantee is not None:
+        epsilon, delta = pair(guarantee).split(" at ")
+        facts["promise"] = epsilon, f"at {delta} for one {guarantee['unit']} ({guarantee['adjacency']})"
     if "public_model" in data:
         facts["perplexity"] = _perplexity
     if "by_column" in data:

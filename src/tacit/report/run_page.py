@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,7 @@ def facts_of(data: Data, charts: Mapping[str, Axes]) -> dict[str, Any]:
         **{**dict.fromkeys(_PARTS), **data},
         charts={name: to_svg(chart) for name, chart in charts.items()},
         summary=summary(data),
+        strongest=strongest(data),
         figures=figures(data),
         verdict=words,
         contradicted=contradicted,
@@ -331,3 +332,68 @@ def remembered_sentence(remembered: Data) -> tuple[str, str] | None:
 
 def planted(copies: int) -> str:
     return "planted once" if copies == 1 else f"planted {copies} times"
+
+
+def strongest(data: Data) -> list[dict[str, Any]]:
+    """Return comparisons of the best evidence with guessing and with the limit for this epsilon.
+
+    Each has a ``sentence``, and ``rows`` for bars: words, share of the width, figure and colour.
+    """
+    found = []
+    limit = f"limit for ε ≤ {epsilon_of(data['risk'])}"
+    if membership := data.get("membership"):
+        found.append(_members_compared(membership, limit))
+    if (remembered := data.get("remembered")) and remembered_sentence(remembered):
+        found.append(_secrets_compared(remembered, limit))
+    reported = [_reported(one) for one in data.get("audits", ())]
+    return found + [_audit_compared(one, data["risk"]) for one in reported if not _unconfirmed(one)]
+
+
+def _members_compared(membership: Data, limit: str) -> dict[str, Any]:
+    rate, name = membership["rates"][0], membership["headline"]
+    shares = {"guessing": rate["rate"]}
+    for model in _private_first(membership["models"]):
+        attack = next(one for one in model["attacks"] if one["attack"] == name)
+        shares[model["model"]] = attack["points"][0]["true_positive_rate"]["value"]
+    sentence = f"Training records that the attack “{name}” finds at {100 * rate['rate']:g} % false alarms:"
+    return {"sentence": sentence, "rows": _shares(shares | {limit: rate["limit"]})}
+
+
+def _secrets_compared(remembered: Data, limit: str) -> dict[str, Any]:
+    """Compare the secrets with the fewest copies, which have the lowest limit."""
+    chance = remembered["by_chance"]
+    shares, copies = {"by chance": chance["share"]}, 1
+    for model in _private_first(remembered["models"]):
+        group = next(one for one in model["planted"] if one["count"])
+        shares[model["model"]] = group["at_least_by_chance_bits"] / group["count"]
+        copies = group["copies"]
+    bound = next(one["most_by_chance_bits"] for one in remembered["bounds"] if one["copies"] == copies)
+    sentence = f"Secrets {planted(copies)} that have an exposure of at least {chance['bits']:g} bits:"
+    return {"sentence": sentence, "rows": _shares(shares | {limit: bound})}
+
+
+def _audit_compared(result: Data, risk: Data) -> dict[str, Any]:
+    most = math.inf if risk["epsilon"] is None else risk["epsilon"]
+    reached = result["eps_lower"]
+    top = max(reached, most if math.isfinite(most) else 0.0) or 1.0
+    rows = [
+        ("guessing", 0.0, "ε ≥ 0", "shut"),
+        ("this experiment", reached / top, f"ε ≥ {reached:.2f}", "one"),
+        ("stated by Tacit", most / top, f"ε ≤ {epsilon_of(risk)}", "three"),
+    ]
+    sentence = f"The smallest ε that agrees with the traces of {result['canaries']:,} planted records:"
+    return {"sentence": sentence, "rows": rows}
+
+
+def _private_first(models: Sequence[Data]) -> list[Data]:
+    return sorted(models, key=lambda model: not model["private"])
+
+
+def _shares(shares: Mapping[str, float]) -> list[tuple[str, float, str, str]]:
+    """Return bars for guessing, the model with DP, the one without if there is one, and the limit."""
+    top = max(shares.values())
+    colours = ("shut", "one", *("two",) * (len(shares) - 3), "three")
+    return [
+        (words, share / top, f"{100 * share:.3g} %", colour)
+        for (words, share), colour in zip(shares.items(), colours, strict=True)
+    ]

@@ -75,7 +75,7 @@ def train_in_database(
         figures: dict[str, Any] = {}
         if section.test_table is not None:
             figures = figures_of(learner.evaluate(model), config, plan, data, model, private=True)
-            files += (DATA, *write_evaluation(figures, folder))
+            files += (DATA, *write_evaluation(figures, statement.data["guarantee"], folder))
         facts = replace(learner.card_facts(statement), statements=config.card)
         texts = {
             "config.toml": checked.text,

@@ -341,10 +341,10 @@ def drawn_score(figures: Mapping[str, Any], tested: int) -> dict[str, Any]:
     return drawing | {"error": worst / math.sqrt(max(1, tested))}
 
 
-def write_evaluation(data: dict[str, Any], folder: Path) -> tuple[str, ...]:
+def write_evaluation(data: dict[str, Any], guarantee: dict[str, Any], folder: Path) -> tuple[str, ...]:
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(folder / DATA, lambda file: file.write(text.encode()))
-    page = evaluation_page(data, title=folder.name)
+    page = evaluation_page(data, title=folder.name, guarantee=guarantee)
     write_atomically(folder / PAGE, lambda file: file.write(page.encode()))
     return (PAGE,)
 

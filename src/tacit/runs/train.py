@@ -346,7 +346,7 @@ class Run:
         if self.canaries:
             save_canaries(self.canaries, canary_file(self.folder))
         try:
-            files += write_evaluation(figures, self.folder)
+            files += write_evaluation(figures, statement.data["guarantee"], self.folder)
             files += draw_run(figures, rows, session, self.data, self.folder)
         except MissingExtra as problem:
             remarks.append(str(problem))
