@@ -30,9 +30,7 @@ copyright = "the Tacit authors, Apache License 2.0"  # noqa: A001 (Sphinx reads 
 version = release = tacit.__version__
 REPOSITORY = "https://github.com/tacit-dp/tacit"
 PLAYGROUND = "src/tacit/cli/playground.html"  # a separate page, which is copied into the site
-TEMPLATES = (
-    "src/tacit/report/templates"  # of Tacit's pages, which share colours and logo with the site
-)
+TEMPLATES = "src/tacit/report/templates"  # of Tacit's pages, which share colours and logo with the site
 
 extensions = [
     "myst_nb",

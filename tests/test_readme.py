@@ -64,45 +64,6 @@ def table(page: Path, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-def shown(code: str) -> list[str]:
-    """Return the output that comments state: after a print, or on separate lines."""
-    return re.findall(r"^(?:print\(.*\)  |    print\(.*\)  )?# (.*)$", code, flags=re.MULTILINE)
-
-
-def execute(code: str) -> tuple[dict[str, Any], list[str]]:
-    output = io.StringIO()
-    names: dict[str, Any] = {"__name__": "__main__"}
-    with contextlib.redirect_stdout(output), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        exec(compile(code, "<page>", "exec"), names)
-    return names, output.getvalue().splitlines()
-
-
-PROGRAMS = [(page.name, n, code) for page in PAGES for n, code in enumerate(blocks_of(page, "python"))]
-
-
-@pytest.mark.parametrize(("page", "number", "code"), PROGRAMS, ids=[f"{p}-{n}" for p, n, _ in PROGRAMS])
-def test_code_runs_and_prints_what_it_says(
-    page: str, number: int, code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names, printed = execute(code)
-    expected = shown(code)
-    assert [line for line in printed if not line.startswith("test accuracy")] == expected
-    assert expected or "accuracy" in names
-    if "accuracy" in names:
-        assert float(names["accuracy"]) > (0.8 if "PrivateSession" in names else 0.9)
-
-
-def test_pages_have_the_programs_they_should() -> None:
-    assert all(blocks_of(page, "python") for page in PAGES[3:])
-    assert shown("print(a)  # 1\nx = 2  # not this\nfor a in b:\n    print(a)  # 2\n# three") == [
-        "1",
-        "2",
-        "three",
-    ]
-
-
 # --- the loop --------------------------------------------------------------------------------------------
 
 
