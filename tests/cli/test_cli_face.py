@@ -1,4 +1,4 @@
-"""What a new user sees first: the help, the first line, the last lines, errors, colours."""
+"""The face of the command line: the help, the first line, the last lines, errors, colours."""
 
 from __future__ import annotations
 
