@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import a_ledger, a_plan, a_session, finish, network
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
@@ -159,7 +160,7 @@ def test_planted_bug_a_record_in_two_groups_is_seen(monkeypatch: pytest.MonkeyPa
     def overlapping(numbers: Tensor, groups: int) -> Tensor:
         return (torch.arange(groups)[None, :] <= numbers[:, None]).long()
 
-    monkeypatch.setattr(scoring.F, "one_hot", overlapping)
+    monkeypatch.setattr(torch.nn.functional, "one_hot", overlapping)
     rows = torch.tensor([[0, 0, 0, 1, 0.5]])
     moved = sums_of(rows.double(), {"c0": (["a", "b"], np.array([1]))}, np.ones(1, bool))
     assert float(moved.norm()) > report(1).length
@@ -273,7 +274,7 @@ def test_each_sum_has_noise_of_its_own_and_of_the_stated_width() -> None:
         parts: list[Any] = [*scoring._noisy_groups(rows, groups, None, 7.0, generator)]
         values = [value for part in parts for row in part["sums"] for value in row]
         drawn.append([value / GRID for value in total] + values)
-    noise = np.array(drawn)
+    noise: NDArray[np.float64] = np.array(drawn)
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 6 / math.sqrt(len(noise))
     flat = noise.flatten()
     assert stats.kstest(flat, stats.norm(0, 7.0).cdf).pvalue > 1e-6

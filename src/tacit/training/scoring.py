@@ -61,7 +61,7 @@ _LEVEL = 0.95
 _ROUNDS = 20  # iterations that narrow the interval; it hardly changes after three
 
 
-Groups: TypeAlias = Mapping[str, tuple[Sequence[str], NDArray[np.int64]]]
+Groups: TypeAlias = Mapping[str, tuple[Sequence[str], NDArray[np.integer[Any]]]]
 """For each column, the names of its groups, which are public, and the group (n,) of each record."""
 
 
@@ -161,7 +161,7 @@ def _noisy_groups(
 
 
 def _raw_group_sums(
-    rows: Tensor, numbers: NDArray[np.int64], groups: int, owners: Owners | None = None
+    rows: Tensor, numbers: NDArray[np.integer[Any]], groups: int, owners: Owners | None = None
 ) -> Tensor:
     """Return (G, D), the sums of the (n, D) rows of each of G groups, in thousandths.
 
