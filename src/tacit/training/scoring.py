@@ -61,7 +61,7 @@ _LEVEL = 0.95
 _ROUNDS = 20  # iterations that narrow the interval; it hardly changes after three
 
 
-Groups: TypeAlias = Mapping[str, tuple[Sequence[str], NDArray[np.integer[Any]]]]
+Groups: TypeAlias = Mapping[str, tuple[Sequence[str] | NDArray[Any], NDArray[np.integer[Any]]]]
 """For each column, the names of its groups, which are public, and the group (n,) of each record."""
 
 
