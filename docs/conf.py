@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from myst_nb.core import render
@@ -38,7 +39,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_design",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "reference/generated/notebooks"]
 source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
 language = "en"
 smartquotes = False  # they would turn the two hyphens of an option into a dash
@@ -169,6 +170,31 @@ def mend_pages(app: Any, problem: Exception | None) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+_CELL = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+
+
+def offer_a_notebook(_app: Any, name: str, source: list[str]) -> None:
+    """Write a tutorial as a notebook, which the page offers for download, if it has code that runs."""
+    page = source[0]
+    if not name.startswith("tutorials/") or not _CELL.search(page):
+        return
+    notebook = nbformat.v4.new_notebook()
+    _, _, prose = page.partition("\n---\n")  # after the settings of the page
+    at = 0
+    for cell in _CELL.finditer(prose):
+        notebook.cells.append(nbformat.v4.new_markdown_cell(prose[at : cell.start()].strip()))
+        if "remove-cell" not in cell[1]:
+            notebook.cells.append(nbformat.v4.new_code_cell(cell[2].rstrip()))
+        at = cell.end()
+    notebook.cells.append(nbformat.v4.new_markdown_cell(prose[at:].strip()))
+    folder = HERE / "reference" / "generated" / "notebooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{posixpath.basename(name)}.ipynb"
+    nbformat.write(notebook, file)
+    target = f"../reference/generated/notebooks/{file.name}"
+    source[0] = f"{page}\n{{download}}`Download this page as a notebook <{target}>`\n"
+
+
 def whole_streams(outputs: list[Any]) -> list[Any]:
     """Join the outputs of a cell, as MyST-NB would break lines between the 100-byte chunks of %%bash."""
     whole: list[Any] = []
@@ -188,6 +214,7 @@ def setup(app: Any) -> dict[str, bool]:
     render.coalesce_streams = whole_streams
     write_pages(HERE / "reference" / "generated")
     app.connect("build-finished", mend_pages)
+    app.connect("source-read", offer_a_notebook)
     app.connect("source-read", link_to_the_repository)
     app.connect("autodoc-skip-member", skip_what_sklearn_adds)
     app.add_html_math_renderer("mathml", inline_renderers=(formula, None), block_renderers=(formula, None))

@@ -41,7 +41,7 @@ ERRORS_HEAD = """\
 
 Every error that a user can cause derives from `tacit.TacitError`. Its message says what happened, why it is
 refused, and the fix. The command line prints the message and ends with the exit code of its class.
-[What is refused](../../how-to/refusals.md) has the refusals that people meet, each with its reason.
+[What is refused](../../how-to/troubleshooting.md#what-is-refused) has the refusals that people meet, each with its reason.
 
 | class | exit code | cause |
 |---|---|---|"""
@@ -51,7 +51,7 @@ def write_pages(folder: Path) -> None:
     """Write all pages into ``folder``, except unchanged ones, so that Sphinx skips them."""
     pages = {**api_pages(), "cli.md": cli_page(), "run-file.md": toml_page(), "errors.md": errors_page()}
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in set(folder.iterdir()) - {folder / name for name in pages}:
+    for stale in {path for path in folder.iterdir() if path.is_file()} - {folder / name for name in pages}:
         stale.unlink()
     for name, text in pages.items():
         path = folder / name
