@@ -5,12 +5,16 @@ after each step of a run.  All libraries run in one process, warmed up, and take
 uses a setting that differs in the seventh digit, so that no library can return a cached answer.  The table
 shows medians and quartiles of the times, and the relative errors of the answers.  The true values come from
 inversion with 19 digits (``tests/accounting/oracle_inversion.py``).
+
+Opake's accountant needs Python 3.12 or newer.  It runs in a worker (``opake_accountant.py``) of the
+interpreter that the environment variable TACIT_OPAKE names, and takes turns with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from alternate import Worker
 from machine import machine, versions
 from rich.console import Console
 from rich.table import Table
@@ -220,6 +225,21 @@ LOOPS: dict[str, Callable[[float], tuple[float, Answer]]] = {
 }
 
 
+def add_opake(worker: Worker) -> None:
+    """Add Opake's accountant to all tasks."""
+    run: dict[str, Any] = {"rate": Q, "delta": DELTA}
+
+    def epsilon(sigma: float, steps: int = T) -> float:
+        return float(worker.ask("epsilon", sigma=sigma, steps=steps, **run)["answer"])
+
+    EPSILONS["Opake PLD"] = lambda sigma: (None, epsilon(sigma))
+    CALIBRATIONS["Opake PLD"] = lambda target: (
+        None,
+        float(worker.ask("noise", target=target, steps=T, **run)["answer"]),
+    )
+    LOOPS["Opake PLD"] = _each(lambda sigma: lambda steps: epsilon(sigma, steps))
+
+
 def timed(function: Callable[[float], Answer]) -> Callable[[float], tuple[float, Answer]]:
     """Return a function that also returns the seconds of a call."""
 
@@ -314,7 +334,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    timings = list(_all(options.rounds))
+    more = {}
+    if (python := os.environ.get("TACIT_OPAKE")) is None:
+        timings = list(_all(options.rounds))
+    else:
+        with Worker("Opake", Path(__file__).with_name("opake_accountant.py"), [], {}, python) as worker:
+            more["opake"] = worker.ask("ready")["version"]
+            add_opake(worker)
+            timings = list(_all(options.rounds))
     table = Table("task", "accountant", "ms", "quartiles", "answer", "error")
     for t in timings:
         if t.failure is not None:
@@ -328,7 +355,7 @@ def main() -> int:
     packages = ("dp-accounting", "prv-accountant", "opacus", "autodp")
     data = {
         "benchmark": "accountants", "date": date.today().isoformat(), "machine": machine(),
-        "versions": versions() | {name: metadata.version(name) for name in packages},
+        "versions": versions() | {name: metadata.version(name) for name in packages} | more,
         "setting": {"sampling_rate": Q, "steps": T, "delta": DELTA, "adjacency": "add-remove"},
         "timings": [asdict(t) for t in timings],
     }  # fmt: skip

@@ -22,7 +22,7 @@ import results
 from engines import CHANNELS_LAST, ENGINES, PLAIN
 from rich.console import Console
 from rich.table import Table
-from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
+from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, LIBRARY_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
 
 from tacit import native
 
@@ -31,12 +31,14 @@ __all__ = ["memory", "panels", "timings", "worker"]
 SUITES = {
     "cpu": tuple(WORKLOADS),
     "common": tuple(COMMON_WORKLOADS),
+    "library": tuple(LIBRARY_WORKLOADS),
     "gpu": tuple(GPU_WORKLOADS),
     "overhead": tuple(OVERHEAD_WORKLOADS),
 }
 FILES = {
     "cpu": "step.json",
     "common": "step_common.json",
+    "library": "step_library.json",
     "gpu": "step_gpu.json",
     "overhead": "step_overhead.json",
 }
@@ -65,7 +67,8 @@ def panels(engines: Iterable[str]) -> Iterator[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in engines:
         if name != PLAIN:
-            groups.setdefault(json.dumps(ENGINES[name].environment), []).append(name)
+            engine = ENGINES[name]
+            groups.setdefault(json.dumps([engine.environment, engine.apart]), []).append(name)
     for group in groups.values():
         yield [PLAIN, *group]
 
@@ -95,7 +98,7 @@ def usual(suite: str) -> list[str]:
     """Return the engines of a suite by default."""
     if suite == "overhead":
         return [PLAIN, "Tacit"]
-    on_cpu = suite in ("cpu", "common")
+    on_cpu = suite in ("cpu", "common", "library")
     return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or on_cpu)]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,9 +108,17 @@ def tacit(
     return step
 
 
+def eager(model: nn.Module) -> nn.Module:
+    """Return a transformers model with its eager attention, as vmap has no rule for the other's gradient."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(base, "set_attn_implementation"):
+        base.set_attn_implementation("eager")
+    return model
+
+
 def by_vmap(load: Workload) -> Step:
     """Return a step with torch.func, which clips the gradient of every record and sums by an einsum."""
-    model = load.make()
+    model = eager(load.make())
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -208,7 +217,13 @@ def opake(load: Workload, microbatch: int | None) -> Step:
     from opake.dpsgd.noise import gaussian_noise
     from opake.random import key
 
-    model = load.make()
+    model = eager(load.make())
+    if hasattr(model, "config"):
+        from opake.exceptions import ConfigurationError
+        from opake.patches import apply_model_patches
+
+        with suppress(ConfigurationError):  # it has no patches for this model, which may need none
+            apply_model_patches(model)
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     private = {name: p.detach() for name, p in parameters.items()}  # the same memory, without autograd
@@ -235,12 +250,16 @@ def opake(load: Workload, microbatch: int | None) -> Step:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: the function that makes its step, its package and environment, and if a GPU measures it."""
+    """An engine: the function that makes its step, its package and environment, and if a GPU measures it.
+
+    An engine that is ``apart`` replaces functions of transformers, and has a process with another plain step.
+    """
 
     make: Callable[[Workload], Step]
     package: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     for_gpu: bool = True
+    apart: bool = False
 
     def missing(self) -> str | None:
         """Return the reason why it cannot run here, or None."""
@@ -262,9 +281,11 @@ ENGINES: dict[str, Engine] = {
     "Opacus, functorch": Engine(lambda load: opacus(load, "functorch"), "opacus"),
     "Opacus, ew": Engine(lambda load: opacus(load, "ew"), "opacus"),
     "Opacus, ghost": Engine(lambda load: opacus(load, "ghost"), "opacus"),
-    "Opake": Engine(lambda load: opake(load, None), "opake"),
+    "Opake": Engine(lambda load: opake(load, None), "opake", apart=True),
     **{
-        f"Opake, microbatches of {size}": Engine(lambda load, size=size: opake(load, size), "opake")
+        f"Opake, microbatches of {size}": Engine(
+            lambda load, size=size: opake(load, size), "opake", apart=True
+        )
         for size in (4, 16, 64)
     },
     "torch.func": Engine(by_vmap),

@@ -50,6 +50,7 @@ class Lap:
 class Timing:
     """A step's milliseconds and its ratio to the plain step, as medians and quartiles over the rounds.
 
+    ``first`` is the time until the end of the first step, with the making of the model, in plain steps.
     If an engine failed, ``failure`` is the reason, and there are no times.  ``memory_format`` is the format
     of the plain step of a convolutional workload.
     """
@@ -67,6 +68,7 @@ class Timing:
     steps_per_turn: int = 0
     failure: str | None = None
     memory_format: str | None = None
+    first: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,12 +187,17 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
     """Time ``engines`` on one workload; the plain step is always among them, in each memory format."""
     steps: dict[str, Step] = {}
     warm: dict[str, Lap] = {}
+    first: dict[str, float] = {}
     failures = []
+    load.make()  # imports what the model needs
     formats = [PLAIN, CHANNELS_LAST] if load.convolutional else [PLAIN]
     for name in dict.fromkeys([*formats, *engines]):
         try:
+            begun = time.perf_counter()
             step = ENGINES[name].make(load)
-            warm[name] = [timed(step, 1, load.device) for _ in "12"][-1]  # Tacit runs checks in the first
+            timed(step, 1, load.device)  # Tacit runs checks in the first step
+            first[name] = time.perf_counter() - begun
+            warm[name] = timed(step, 1, load.device)
             steps[name] = step
         except Exception as problem:  # any exception of another library is its result
             if ENGINES[name].package is None:
@@ -200,7 +207,15 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
     laps, turn = interleave(steps, warm, rounds=rounds, device=load.device)
     laps, formats_by_name = best_plain(laps)
     found = summary(load.name, laps, turn)
-    return [replace(row, memory_format=formats_by_name.get(row.engine)) for row in found] + failures
+    base = statistics.median(lap.wall for lap in laps[PLAIN].values())
+    return [
+        replace(
+            row,
+            memory_format=formats_by_name.get(row.engine),
+            first=first[row.engine] / base if row.engine in first else None,
+        )
+        for row in found
+    ] + failures
 
 
 # --- memory ----------------------------------------------------------------------------------------------
