@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-tuning bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-tuning bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -65,10 +65,10 @@ test-flower:  ## a federation in one process, by Flower, which excludes packages
 	.venv-flower/bin/pip install --quiet --editable '.[flower,ledger]' pytest hypothesis
 	OMP_NUM_THREADS=1 .venv-flower/bin/pytest tests/integrations/test_flower.py
 
-bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
+bench: install  ## time and memory of a private step beside peers, half an hour; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench_step.py
-	$(BIN)/python benchmarks/bench_loader.py
+	$(BIN)/python benchmarks/bench_step.py --suite library
 	$(BIN)/python benchmarks/bench_lengths.py
 	$(BIN)/python docs/build.py
 
@@ -113,15 +113,7 @@ bench-batches: install  ## batches of a million records written by a local Spark
 bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1
 	$(BIN)/python benchmarks/bench_compare.py $(BEFORE) $(if $(QUICK),--quick)
 
-bench-scaling: install  ## cost of privacy along batch, length, width and depth
-	$(BIN)/python benchmarks/bench_scaling.py
-	$(BIN)/python docs/build.py
-
-bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src folder of an earlier checkout
-	$(BIN)/python benchmarks/bench_reproduce.py $(BEFORE)
-	$(BIN)/python docs/build.py
-
-bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
+bench-accounting: install  ## time our accountant beside others; TACIT_OPAKE=python3.13 adds Opake's
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py

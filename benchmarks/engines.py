@@ -286,7 +286,7 @@ ENGINES: dict[str, Engine] = {
         f"Opake, microbatches of {size}": Engine(
             lambda load, size=size: opake(load, size), "opake", apart=True
         )
-        for size in (4, 16, 64)
+        for size in (1, 4, 16, 64)
     },
     "torch.func": Engine(by_vmap),
     "fastDP, MixOpt": Engine(lambda load: fastdp(load, "MixOpt"), "fastDP"),

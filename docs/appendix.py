@@ -68,7 +68,8 @@ def pages() -> dict[str, str]:
     for name, title in TITLES.items():
         found[name] = _page(title, experiment(name))
     for name, (title, section) in SECTIONS.items():
-        found[name.replace("_", "-")] = _page(title, section(measured(name)))
+        if (BENCHMARKS / f"{name}.json").exists():
+            found[name.replace("_", "-")] = _page(title, section(measured(name)))
     return found
 
 
@@ -404,6 +405,37 @@ def _memory(row: dict[str, Any], plain: dict[str, Any]) -> str:
     return f"{row['working_set'] / plain['working_set']:.2f} / {row['peak'] / plain['peak']:.2f}"
 
 
+def _library_models(data: dict[str, Any]) -> Iterator[str]:
+    yield f"{origin(data)} {LIBRARY_MODELS}\n"
+    heads = ("model", "engine", "ms", "of plain (quartiles)", "MiB", "of plain", "first, s")
+    yield f"| {' | '.join(heads)} | kernels | launches | waits |"
+    yield "|---" * (len(heads) + 3) + "|"
+    plain = {row["model"]: row for row in data["rows"] if row["engine"] == PLAIN}
+    for model in dict.fromkeys(row["model"] for row in data["rows"]):
+        mine = [row for row in data["rows"] if row["model"] == model and "failure" not in row]
+        for row in mine:
+            yield _library_model(row, plain[model])
+    yield ""
+    for row in data["rows"]:
+        if "failure" in row:
+            yield f"* {row['title']}, {row['engine']}: {row['failure']}."
+    for name, why in data["skipped"].items():
+        yield f"* {name}: {why}."
+    if data["left"]:
+        left = "; ".join(f"{row['title']}, {row['engine']}" for row in data["left"])
+        yield f"* Left for lack of time: {left}."
+
+
+def _library_model(row: dict[str, Any], plain: dict[str, Any]) -> str:
+    ratio = f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+    counted = (f"{row[name]:,}" if name in row else "–" for name in ("kernels", "launches", "waits"))
+    return (
+        f"| {row['title']} | {row['engine']} | {row['milliseconds']:.1f} | {'' if row is plain else ratio} | "
+        f"{row['mib']:,.0f} | {'' if row is plain else format(row['mib'] / plain['mib'], '.2f')} | "
+        f"{row['first_seconds']:.1f} | {' | '.join(counted)} |"
+    )
+
+
 def _tuning(data: dict[str, Any]) -> Iterator[str]:
     yield f"{origin(data)} {TUNING}\n"
     for name, setting in data["settings"].items():
@@ -716,11 +748,22 @@ GPU = (
     "Measured with Tacit 0.1.0. Batches fill the GPU; steps on few records wait for the processor. Model and "
     "loss run under bfloat16 autocast. How steps are measured: [One training step](step.md)."
 )
+LIBRARY_MODELS = (
+    "Models as transformers, timm, peft and torch build them, with random weights and the dropout of their "
+    "configurations; transformers and the wide residual network under bfloat16 autocast; AdamW for "
+    "transformers, SGD with momentum for the others. Each row has a process of its own, in which the engine "
+    "and the plain step take turns; a ratio is to the plain step of the same round. MiB: the most that a job "
+    "has on the device, from the making of its model on, first step included. The first step begins with "
+    "empty caches, so that all compiling is in it. Kernels, calls of the processor that launch them, and how "
+    "often it waits for the device: in one later step. Our noise is cryptographic, that of the peers is "
+    "torch's own."
+)
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "step": ("One training step on a CPU", _steps(STEPS)),
     "step_library": ("Library models on a CPU", _steps(LIBRARY)),
     "step_common": ("Recurrent and convolutional models on a CPU", _steps(STEPS)),
     "step_gpu": ("One training step on a GPU", _steps(GPU)),
+    "gpu_models": ("Library models on a GPU", _library_models),
     "tuning": ("Tuning a small Llama on prompts with completions", _tuning),
     "lengths": ("Texts of several lengths", _lengths),
     "jobs": ("Whole jobs", _jobs),

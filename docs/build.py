@@ -6,11 +6,11 @@ With ``--check`` nothing is written, and the exit code is 1 if a page does not m
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import appendix
-from appendix import OURS, PUBLISHED, ROOT, SECTIONS, TITLES, load, measured, trained
+from appendix import OURS, PUBLISHED, ROOT, TITLES, load, measured, trained
 
 PAGE = ROOT / "docs" / "results.md"
 FOLDER = ROOT / "docs" / "results"
@@ -19,8 +19,9 @@ WORKLOADS = ("step", "step_library")
 
 def main() -> int:
     """Write or check the pages."""
-    pages = {FOLDER / f"{name}.md": text for name, text in appendix.pages().items()}
-    pages[PAGE] = "\n".join(results())
+    tables = appendix.pages()
+    pages = {FOLDER / f"{name}.md": text for name, text in tables.items()}
+    pages[PAGE] = "\n".join(results(tables))
     if "--check" in sys.argv[1:]:
         found = {path: path.read_text(encoding="utf-8") for path in [PAGE, *FOLDER.glob("*.md")]}
         return int(found != pages)
@@ -38,8 +39,8 @@ def main() -> int:
 # --- the page --------------------------------------------------------------------------------------------
 
 
-def results() -> Iterator[str]:
-    """Yield the lines of the page."""
+def results(appendices: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the page, whose last ones name its appendices."""
     yield INTRODUCTION
     yield from papers()
     yield from tables()
@@ -47,7 +48,9 @@ def results() -> Iterator[str]:
     yield from one_step()
     yield from accountants()
     yield from others()
-    yield CONTENTS
+    yield "```{toctree}\n:hidden:\n:maxdepth: 1\n"
+    yield from (f"results/{name}" for name in appendices)
+    yield "```\n"
 
 
 def chart(name: str, words: str) -> str:
@@ -83,8 +86,8 @@ def tables() -> Iterator[str]:
     yield chart(
         "tables",
         "Twenty public tables at ε = 1. With default settings, Tacit scores higher than InterpretML's DP "
-        f"boosting on {', '.join(won[:-1])} and {won[-1]}. It has no form for several classes, as `jobs` has. Scores "
-        "below 0 are drawn at 0. [All scores](results/tables.md).",
+        f"boosting on {', '.join(won[:-1])} and {won[-1]}; the table `jobs` has too many classes for it. "
+        "Scores below 0 are drawn at 0. [All scores](results/tables.md).",
     )
 
 
@@ -279,17 +282,6 @@ ATTACKS = (
     "membership", "shokri", "attribute-inversion", "model-inversion", "names-memorisation",
     "pictures-memorisation", "stored-rows",
 )  # fmt: skip
-CONTENTS = "\n".join(
-    [
-        "```{toctree}",
-        ":hidden:",
-        ":maxdepth: 1\n",
-        "results/published",
-        *(f"results/{name}" for name in TITLES),
-        *(f"results/{name.replace('_', '-')}" for name in SECTIONS),
-        "```\n",
-    ]
-)
 
 if __name__ == "__main__":
     sys.exit(main())
