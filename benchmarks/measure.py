@@ -113,8 +113,9 @@ def interleave(
 ) -> tuple[dict[str, dict[int, Lap]], int]:
     """Return times by engine and round, and the number of steps in a turn of ``seconds``.
 
-    ``warm`` has a first time of each engine.  Engines above ``SLOW`` times the plain step skip every other
-    round. Engines above ``HOPELESS`` times the plain step run in two rounds only, with one step per turn.
+    ``warm`` has a first time of each engine.  Plain steps run in every round.  Engines above ``SLOW`` times
+    the plain step skip every other round. Engines above ``HOPELESS`` times the plain step run in two rounds
+    only, with one step per turn.
     """
     pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
     turn = max(1, round((seconds or TURN_SECONDS[device.type]) / warm[PLAIN].wall))
@@ -124,7 +125,8 @@ def interleave(
     for number in range(rounds):
         dice.shuffle(order)
         for name in order:
-            out = (pace[name] > SLOW and number % 2) or (pace[name] > HOPELESS and len(laps[name]) == 2)
+            slow = name not in (PLAIN, CHANNELS_LAST) and pace[name] > SLOW
+            out = slow and (number % 2 or (pace[name] > HOPELESS and len(laps[name]) == 2))
             if not out:
                 laps[name][number] = timed(steps[name], 1 if pace[name] > HOPELESS else turn, device)
     return laps, turn

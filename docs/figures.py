@@ -88,8 +88,9 @@ def public_models() -> Axes:
         axes.plot(*zip(*points, strict=True), label=label, linewidth=1.5, **look)
         for row in mine:
             if row["epsilon"] is None:
-                axes.axhline(100 * row["accuracy_mean"], color=look["color"], linestyle="--", linewidth=1.2)
-    axes.plot([], [], color=PALE, linestyle="--", linewidth=1.2, label="without privacy")
+                dash = {"color": look["color"], "linestyle": "--" if data == "imdb" else ":"}
+                name = f"{label.partition(',')[0]}, without privacy"
+                axes.axhline(100 * row["accuracy_mean"], label=name, linewidth=1.5, **dash)
     axes.set(xscale="log")
     _ticks(axes, "x", (1, 2, 3, 5, 8))
     _legend(axes, 2)
