@@ -91,7 +91,6 @@ bench-tuning: install  ## a step of a small Llama with LoRA on prompts with comp
 
 bench-overhead: install  ## steps of many small operations, and of weight norm, beside plain ones
 	$(BIN)/python benchmarks/bench_step.py --suite overhead
-	$(BIN)/python docs/build.py
 
 bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step included; LONG=1 for 1,000 steps
 	$(BIN)/python benchmarks/bench_jobs.py $(if $(LONG),--long)
@@ -99,16 +98,13 @@ bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step in
 
 bench-ranks: install  ## a private step beside a plain one, of two processes and of one
 	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
-	$(BIN)/python docs/build.py
 
 bench-correlated: install  ## a private step with correlated noise over one with independent noise
 	$(BIN)/python benchmarks/bench_correlated.py --out benchmarks/results/correlated.json
-	$(BIN)/python docs/build.py
 
 bench-batches: install  ## batches of a million records written by a local Spark; needs Java 17
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/python benchmarks/bench_batches.py
-	$(BIN)/python docs/build.py
 
 bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1
 	$(BIN)/python benchmarks/bench_compare.py $(BEFORE) $(if $(QUICK),--quick)
@@ -116,7 +112,6 @@ bench-compare: install  ## private steps before and now, in turns; BEFORE=src fo
 bench-accounting: install  ## time our accountant beside others; TACIT_OPAKE=python3.13 adds Opake's
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
 	$(BIN)/python docs/build.py
 
 fuzz-accounting: install  ## two thousand random events against other accountants; an hour or two
@@ -125,7 +120,6 @@ fuzz-accounting: install  ## two thousand random events against other accountant
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
 	$(BIN)/python benchmarks/bench_ledger.py
-	$(BIN)/python docs/build.py
 
 check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside torch's normal
 	$(BIN)/python benchmarks/check_noise.py
@@ -147,7 +141,6 @@ coupling-table: install  ## how far one record moves the clipped sum, for every 
 
 bench-queries: install  ## a private group-by over ten million rows beside plain DuckDB
 	$(BIN)/python benchmarks/bench_queries.py
-	$(BIN)/python docs/build.py
 
 torture-ledger: install  ## crowds, sudden death, power loss and full disks for the ledger, at full size; a quarter of an hour
 	$(BIN)/python benchmarks/torture_ledger.py
