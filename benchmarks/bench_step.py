@@ -130,13 +130,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", help="a torch device; by default that of the suite")
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, where other work runs too")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path, help="a file, by default in benchmarks/results")
     given = parser.parse_args()
     if given.out is not None and (given.out.is_dir() or not given.out.parent.is_dir()):
         parser.error(f"--out must be a file in a folder that exists; got {given.out}")
     device = given.device or ("cuda" if given.suite == "gpu" else "cpu")
-    options = ["--rounds", str(given.rounds), "--device", device, *(["--tiny"] if given.tiny else [])]
+    options = ["--rounds", str(given.rounds), "--device", device]
+    options += [f"--{name}" for name, on in (("tiny", given.tiny), ("cpu-time", given.cpu_time)) if on]
     console = Console(stderr=True)
     skipped = {name: why for name, engine in ENGINES.items() if (why := engine.missing()) is not None}
     engines = [name for name in given.engine or usual(given.suite) if name not in skipped]
@@ -153,7 +155,9 @@ def main() -> int:
             held += memory(workload, rows, options)
     Console(width=max(120, console.width)).print(table(timed, held))
     content = {
-        "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny},
+        "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny,
+            "clock": "CPU time of one thread" if given.cpu_time else "wall-clock time",
+        },
         "native_kernels": native.why_not() or "used", "seed": 0, "skipped": skipped, "timings": timed,
         "memory": held,
     }  # fmt: skip

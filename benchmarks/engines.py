@@ -157,7 +157,8 @@ class Criterion(nn.Module):
 def opacus(load: Workload, mode: str) -> Step:
     """Return Opacus' step: hooks, functorch and ew form per-example gradients, ghost has two backward passes.
 
-    Opacus' LSTM replaces torch's, which Opacus refuses.  It does not support several views of a record.
+    Opacus' LSTM replaces torch's, which Opacus refuses.  Transformers get a row of position_ids for each
+    record, as Opacus needs.  It does not support several views of a record.
     """
     if load.views > 1:
         raise ValueError("Opacus has no views of a record")
@@ -176,13 +177,16 @@ def opacus(load: Workload, mode: str) -> Step:
         load.optimizer(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=load.batch
     )
     criterion: Callable[..., Tensor] = Criterion(load)
+    places = {}
+    if hasattr(model, "config") and load.inputs.dim() == 2:
+        places["position_ids"] = torch.arange(load.inputs.shape[1]).repeat(load.batch, 1)
     if ghost:
         criterion = DPLossFastGradientClipping(module, optimizer, criterion)
 
     def step() -> None:
         optimizer.zero_grad()
         with load.precision():
-            loss = criterion(module(load.inputs), load.targets)
+            loss = criterion(module(load.inputs, **places), load.targets)
         loss.backward()
         optimizer.step()
 

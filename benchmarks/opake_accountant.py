@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 import types
 from importlib.metadata import version
 from pathlib import Path
@@ -37,13 +38,16 @@ def main() -> int:
         return accounting.repeat(dpsgd.poisson(dpsgd.gaussian(sigma), rate), steps)
 
     def epsilon(sigma: float, rate: float, steps: int, delta: float) -> dict[str, Any]:
-        return {"answer": (accounting.Accountant() | run(sigma, rate, steps)).epsilon_at(delta)}
+        begun = time.process_time()
+        found = (accounting.Accountant() | run(sigma, rate, steps)).epsilon_at(delta)
+        return {"answer": found, "seconds": time.process_time() - begun}
 
     def noise(target: float, rate: float, steps: int, delta: float) -> dict[str, Any]:
+        begun = time.process_time()
         found = accounting.calibrate(
             accounting.epsilon_budget(target, delta), lambda sigma: run(sigma, rate, steps), 0.3, 20.0, 1e-3
         )
-        return {"answer": found.param}
+        return {"answer": found.param, "seconds": time.process_time() - begun}
 
     def ready() -> dict[str, Any]:
         return {"version": version("opake-accounting")}

@@ -475,7 +475,7 @@ LIBRARY_WORKLOADS: dict[str, Callable[..., Workload]] = {
     "LSTM, 256 wide": lambda n=16: words(
         "LSTM, 256 wide", lambda: Words(2000, 256, 10, nn.LSTM(256, 256, batch_first=True)), n, 128
     ),
-    "BERT-base": lambda n=8: words("BERT-base", bert_base, n, 128, vocabulary=30522, classes=2),
+    "BERT-base": lambda n=8: words("BERT-base", bert_base, n, 64, vocabulary=30522, classes=2),
 }
 """Models of transformers, peft and torch that are 256 wide, and BERT-base."""
 

@@ -332,6 +332,8 @@ def _accuracy(row: dict[str, Any]) -> str:
 def _steps(how: str) -> Callable[[dict[str, Any]], Iterator[str]]:
     def section(data: dict[str, Any]) -> Iterator[str]:
         yield f"{origin(data)} {how}\n"
+        if "note" in data:
+            yield f"{data['note']}\n"
         yield "Time of a step as a multiple of the plain step, median (quartiles); plain step in ms:\n"
         yield from _pivot(data["timings"], _ratio)
         yield from _lead(data["timings"])
@@ -586,9 +588,9 @@ def _accountants(data: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{data['date']}; {data['machine']['processor']}; Tacit {versions['tacit']}, {others}. "
         f"Poisson-sampled Gaussian, q = {setting['sampling_rate']:g}, T = {setting['steps']:,}, "
-        f"δ = {setting['delta']:g}, add-remove; accountants take turns, all of them warm. Error: of the "
-        "answer, relative to the truth at 19 digits; for our lower bound in brackets. An upper bound with a "
-        "negative error is below the truth.\n"
+        f"δ = {setting['delta']:g}, add-remove; CPU time of accountants that take turns, all of them warm. "
+        "Error: of the answer, relative to the truth at 19 digits; for our lower bound in brackets. An upper "
+        "bound with a negative error is below the truth.\n"
     )
     yield "| task | accountant | ms (quartiles) | answer | error |"
     yield "|---|---|---|---|---|"
@@ -739,10 +741,10 @@ TUNING = (
     "same companion took turns in one process."
 )
 LIBRARY = (
-    "Models of transformers, peft and torch with random weights and the dropout of their configurations, "
-    "256 wide with four layers, batches of 16 (GPT-2 8) sequences of 128 tokens or images of 64 x 64; "
-    "BERT-base has batches of 8. SGD, one physical batch. Opake and torch.func use eager attention, as vmap "
-    "has no rule for the gradient of the other."
+    "Models of transformers with random weights and the dropout of their configurations, 256 wide with four "
+    "layers, on batches of 16 (GPT-2 8) sequences of 128 tokens or images of 64 x 64. SGD, one physical "
+    "batch. Opacus gets position_ids for each record, and Opake and torch.func eager attention, as each "
+    "needs. How steps are measured: [One training step](step.md)."
 )
 GPU = (
     "Measured with Tacit 0.1.0. Batches fill the GPU; steps on few records wait for the processor. Model and "

@@ -119,37 +119,30 @@ def public_models() -> Iterator[str]:
 
 def one_step() -> Iterator[str]:
     yield "## One training step\n"
-    five, seven, large = (speeds(*words) for words in SUITES)
+    ours, theirs = speeds("step")
+    ours_of_others, theirs_of_others = speeds("step_library", "step_common")
     yield chart(
         "step",
-        f"A private step of Tacit takes {five.ours} times as long as a plain PyTorch step on five workloads, "
-        f"{seven.ours} on seven 256-wide models of transformers, peft and torch, and {large.ours} on "
-        f"BERT-base, where it needs {memory('BERT-base'):.2f} of the plain step's memory. The fastest of "
-        f"Opacus, Opake and torch.func, at its best settings, takes {five.theirs}, {seven.theirs} and "
-        f"{large.theirs} times as long as Tacit. {_where(measured('step'))} "
-        "[Five workloads](results/step.md), [library models](results/step-library.md).",
+        f"A private step of Tacit takes {ours} times as long as a plain PyTorch step on five models, and "
+        f"{ours_of_others} times on twelve models of transformers, peft and torch. The fastest of Opacus, "
+        f"Opake and torch.func at its best takes {theirs} and {theirs_of_others} times as long as Tacit. "
+        f"{_where('step', 'step_library', 'step_common')} "
+        "With memory and first steps: [five models](results/step.md), "
+        "[transformers](results/step-library.md), [recurrent and convolutional models]"
+        "(results/step-common.md).",
     )
 
 
-class Speeds:
-    """The ranges of our ratios to the plain step, and of the fastest peer's ratio to ours."""
-
-    def __init__(self, ours: Sequence[float], theirs: Sequence[float]) -> None:
-        self.ours, self.theirs = (_range(values) for values in (ours, theirs))
-
-
-def speeds(name: str, workloads: Sequence[str] = (), but: Sequence[str] = ()) -> Speeds:
-    """Return the ranges over some workloads of a file, or over all of them."""
-    rows = [row for row in measured(name)["timings"] if row["ratio"] is not None]
+def speeds(*names: str) -> tuple[str, str]:
+    """Return the range of our ratios to the plain step, and of the fastest peer's ratio to ours."""
     ours, theirs = [], []
-    for load_ in dict.fromkeys(row["workload"] for row in rows):
-        if load_ in but or (workloads and load_ not in workloads):
-            continue
-        mine = {row["engine"]: row["ratio"] for row in rows if row["workload"] == load_}
-        peers = [ratio for engine, ratio in mine.items() if engine.startswith(PEERS)]
-        ours.append(mine["Tacit"])
-        theirs.append(min(peers) / mine["Tacit"])
-    return Speeds(ours, theirs)
+    for name in names:
+        rows = [row for row in measured(name)["timings"] if row["ratio"] is not None]
+        for workload in dict.fromkeys(row["workload"] for row in rows):
+            mine = {row["engine"]: row["ratio"] for row in rows if row["workload"] == workload}
+            ours.append(mine["Tacit"])
+            theirs.append(min(ratio for engine, ratio in mine.items() if engine.startswith(PEERS)) / ours[-1])
+    return _range(ours), _range(theirs)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -157,16 +150,11 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def memory(workload: str) -> float:
-    """Return Tacit's working set of a step on a library model, over the plain step's."""
-    rows = measured("step_library")["memory"]
-    held = {row["engine"]: row["working_set"] for row in rows if row["workload"] == workload}
-    return float(held["Tacit"] / held[appendix.PLAIN])
-
-
-def _where(data: dict[str, Any]) -> str:
-    machine = data["machine"]
-    return f"Measured on {data['date']} ({machine['processor']}, {machine['torch_threads']} threads)."
+def _where(*names: str) -> str:
+    files = [measured(name) for name in names]
+    (day,) = {data["date"] for data in files}
+    machines = dict.fromkeys(data["machine"]["processor"] for data in files)
+    return f"Measured on {day} on two cores of {' and of '.join(machines)}."
 
 
 def accountants() -> Iterator[str]:
@@ -189,25 +177,15 @@ def accountants() -> Iterator[str]:
 def others() -> Iterator[str]:
     """Yield a line or two on each other measurement."""
     yield "## More measurements\n"
-    jobs = [row["jobs"][-1] for row in measured("jobs")["rows"]]
-    ratios = _range([job["ratio"] for job in jobs])
     gpu = measured("step_gpu")
     of_gpu = {row["workload"]: row["ratio"] for row in gpu["timings"] if row["engine"] == "Tacit"}
     fuzz, tests = measured("accounting_fuzz"), measured("noise")["tests"]
     found = {
-        "Whole jobs": (
-            f"Jobs of {jobs[0]['steps']} steps, first step included, take {ratios} times as long as the same "
-            "jobs without privacy. [Times and memory](results/jobs.md)."
-        ),
         "One training step on a GPU": (
             f"{gpu['date']}, {gpu['machine']['gpu']}, Tacit {gpu['versions']['tacit']}: "
             f"{of_gpu['GPT-2 small']:.2f} of a plain step for GPT-2 small and {of_gpu['ResNet-50']:.2f} for "
             f"ResNet-50; up to {max(of_gpu.values()):.1f} with few records in a batch. "
             "[All engines](results/step-gpu.md)."
-        ),
-        "Recurrent and convolutional models": (
-            f"Tacit takes {speeds('step_common').ours} times as long as a plain step. "
-            "[LSTM, GRU, ResNet-18, ConvNeXt and others](results/step-common.md)."
         ),
         "Tuning a small Llama on prompts with completions": (
             "LoRA on texts of one and of several lengths, beside Opacus and Opake. "
@@ -268,16 +246,11 @@ ALT = {
     "papers": "Test errors on MNIST and CIFAR-10 by ε: Tacit and published results",
     "tables": "Scores of four methods on twenty tables at ε = 1",
     "public-models": "Test accuracies of private heads on public models by ε, and without privacy",
-    "step": "Time of a private step of four libraries, over a plain step, on thirteen models",
+    "step": "Time of a private step of four libraries, over a plain step, on seventeen models",
     "accountants": "Time of an answer of eight accountants on three tasks",
 }
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 PEERS = ("Opacus", "Opake", "torch.func")
-SUITES: tuple[tuple[Any, ...], ...] = (
-    ("step",),
-    ("step_library", (), ("BERT-base",)),
-    ("step_library", ("BERT-base",)),
-)
 ATTACKS = (
     "membership", "shokri", "attribute-inversion", "model-inversion", "names-memorisation",
     "pictures-memorisation", "stored-rows",

@@ -100,10 +100,10 @@ def public_models() -> Axes:
 def step() -> Axes:
     """Draw the time of a step of each library at its best, on each workload, over the plain step."""
     axes = new_chart(
-        "time of a private step, as a multiple of a plain step", "", size=(7.2, 6.6),
+        "time of a private step, as a multiple of a plain step", "", size=(7.2, 8.0),
         title="Time of a private step of Tacit, Opacus, Opake and torch.func over a plain step",
     )  # fmt: skip
-    rows = measured("step")["timings"] + measured("step_library")["timings"]
+    rows = [row for name in ("step", "step_library", "step_common") for row in measured(name)["timings"]]
     names = list(dict.fromkeys(row["workload"] for row in rows))[::-1]
     for library, look in LOOKS.items():
         found = {name: best(rows, name, library) for name in names}

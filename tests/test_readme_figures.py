@@ -17,6 +17,7 @@ from tacit import __version__
 ROOT = Path(__file__).parent.parent
 BENCHMARKS, EXPERIMENTS = ROOT / "benchmarks" / "results", ROOT / "experiments" / "results"
 PEERS = ("Opacus", "Opake", "torch.func")
+OTHER_MODELS = ("step_library", "step_common")
 PLACES = 1  # decimals of a ratio
 
 
@@ -42,7 +43,7 @@ def spelt(iso: str) -> str:
 
 def date() -> tuple[str]:
     """The date of both measurements on a CPU."""
-    (day,) = {results(BENCHMARKS, name)["date"] for name in ("step", "step_library")}
+    (day,) = {results(BENCHMARKS, name)["date"] for name in ("step", *OTHER_MODELS)}
     return (spelt(day),)
 
 
@@ -51,14 +52,14 @@ def ends(values: Iterable[float]) -> tuple[str, str]:
     return min(rounded, key=float), max(rounded, key=float)
 
 
-def ours(name: str) -> tuple[str, str]:
-    """The least and the largest ratio of Tacit's step to the plain step, without BERT-base."""
-    return ends(engines["Tacit"] for load, engines in timings(name).items() if load != "BERT-base")
+def ours(*names: str) -> tuple[str, str]:
+    """The least and the largest ratio of Tacit's step to the plain step."""
+    return ends(engines["Tacit"] for name in names for engines in timings(name).values())
 
 
 def peers() -> tuple[str, str]:
     """The ratio of the fastest peer's step to ours, the least and the largest of all workloads."""
-    loads = [*timings("step").values(), *timings("step_library").values()]
+    loads = [engines for name in ("step", *OTHER_MODELS) for engines in timings(name).values()]
     return ends(
         min(engines[name] for name in engines if name.startswith(PEERS)) / engines["Tacit"]
         for engines in loads
@@ -102,8 +103,8 @@ def tables() -> tuple[str, ...]:
 
 FIGURES: dict[str, Callable[[], tuple[str, ...]]] = {
     "On {} random mechanisms,": mechanisms,
-    "{} to {} times as long as a plain PyTorch step on [five": partial(ours, "step"),
-    "{} to {} times on [seven": partial(ours, "step_library"),
+    "{} to {} times as long as a plain PyTorch step on five": partial(ours, "step"),
+    "{} to {} times on [twelve": partial(ours, *OTHER_MODELS),
     "({}). The fastest of": date,
     "takes {} to {} times as long as Tacit": peers,
     "On an {} GPU ({}, version {}), it takes {} times as long for GPT-2 small and {} times for ResNet-50, "
