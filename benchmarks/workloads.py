@@ -435,8 +435,11 @@ def small_llama(*, lora: bool) -> nn.Module:
         num_key_value_heads=2, max_position_embeddings=128, use_cache=False,
     )  # fmt: skip
     model: nn.Module = LlamaForCausalLM(config)
-    if lora:
-        model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, about itself
+        if lora:
+            adapters = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+            model = get_peft_model(model, adapters)
     return model.train()
 
 

@@ -166,8 +166,8 @@ def accountants() -> Iterator[str]:
     nearest = min(peers, key=lambda row: abs(row["error"]))
     yield chart(
         "accountants",
-        f"The ε of 10,000 steps takes {time:.1f} ms of CPU time and is {error:.0e} above the true value. The fastest "
-        f"other accountant is {fastest['contestant']} ({fastest['milliseconds']:.0f} ms, "
+        f"The ε of 10,000 steps takes {time:.1f} ms of CPU time and is {error:.0e} above the truth. The "
+        f"fastest other accountant is {fastest['contestant']} ({fastest['milliseconds']:.0f} ms, "
         f"{100 * fastest['error']:.1f} % above), the most accurate {nearest['contestant']} "
         f"({nearest['milliseconds']:.0f} ms, {nearest['error']:.0e}). [All answers and errors]"
         "(results/accounting.md).",
