@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Of the ten thousand modules of the dependencies few are imported: these are compiled then, and kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-tuning bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-scaling bench-reproduce bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
+.PHONY: install demo docs release test test-all lint types architecture tests tests-all test-spark test-trl test-flower bench bench-gpu bench-gpu-models bench-common bench-tuning bench-overhead bench-jobs bench-ranks bench-correlated bench-batches bench-compare bench-accounting fuzz-accounting bench-queries bench-ledger coupling-table check-noise check-queries check-power check-slots torture-ledger results playground playground-test pages-test playground-pictures playground-expected clean
 
 install: $(VENV)/.installed
 
@@ -65,10 +65,10 @@ test-flower:  ## a federation in one process, by Flower, which excludes packages
 	.venv-flower/bin/pip install --quiet --editable '.[flower,ledger]' pytest hypothesis
 	OMP_NUM_THREADS=1 .venv-flower/bin/pytest tests/integrations/test_flower.py
 
-bench: install  ## time and memory of a private step and of a batch, beside peers; let nothing else run
+bench: install  ## time and memory of a private step beside peers, half an hour; let nothing else run
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench_step.py
-	$(BIN)/python benchmarks/bench_loader.py
+	$(BIN)/python benchmarks/bench_step.py --suite library
 	$(BIN)/python benchmarks/bench_lengths.py
 	$(BIN)/python docs/build.py
 
@@ -91,7 +91,6 @@ bench-tuning: install  ## a step of a small Llama with LoRA on prompts with comp
 
 bench-overhead: install  ## steps of many small operations, and of weight norm, beside plain ones
 	$(BIN)/python benchmarks/bench_step.py --suite overhead
-	$(BIN)/python docs/build.py
 
 bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step included; LONG=1 for 1,000 steps
 	$(BIN)/python benchmarks/bench_jobs.py $(if $(LONG),--long)
@@ -99,32 +98,20 @@ bench-jobs: install  ## whole jobs of 100 steps beside plain ones, first step in
 
 bench-ranks: install  ## a private step beside a plain one, of two processes and of one
 	$(BIN)/python benchmarks/bench_ranks.py --out benchmarks/results/ranks.json
-	$(BIN)/python docs/build.py
 
 bench-correlated: install  ## a private step with correlated noise over one with independent noise
 	$(BIN)/python benchmarks/bench_correlated.py --out benchmarks/results/correlated.json
-	$(BIN)/python docs/build.py
 
 bench-batches: install  ## batches of a million records written by a local Spark; needs Java 17
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[spark]'
 	$(BIN)/python benchmarks/bench_batches.py
-	$(BIN)/python docs/build.py
 
 bench-compare: install  ## private steps before and now, in turns; BEFORE=src folder of another checkout, QUICK=1
 	$(BIN)/python benchmarks/bench_compare.py $(BEFORE) $(if $(QUICK),--quick)
 
-bench-scaling: install  ## cost of privacy along batch, length, width and depth
-	$(BIN)/python benchmarks/bench_scaling.py
-	$(BIN)/python docs/build.py
-
-bench-reproduce: install  ## the experiments' steps before and now; BEFORE=src folder of an earlier checkout
-	$(BIN)/python benchmarks/bench_reproduce.py $(BEFORE)
-	$(BIN)/python docs/build.py
-
-bench-accounting: install  ## time our accountant against dp_accounting, prv_accountant, Opacus and autodp
+bench-accounting: install  ## time our accountant beside others; TACIT_OPAKE=python3.13 adds Opake's
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_accounting_edges.py
 	$(BIN)/python docs/build.py
 
 fuzz-accounting: install  ## two thousand random events against other accountants; an hour or two
@@ -133,7 +120,6 @@ fuzz-accounting: install  ## two thousand random events against other accountant
 
 bench-ledger: install  ## what a charge takes, on SQLite and PostgreSQL
 	$(BIN)/python benchmarks/bench_ledger.py
-	$(BIN)/python docs/build.py
 
 check-noise: install  ## the law of the noise on 1e8 draws, and its speed beside torch's normal
 	$(BIN)/python benchmarks/check_noise.py
@@ -155,7 +141,6 @@ coupling-table: install  ## how far one record moves the clipped sum, for every 
 
 bench-queries: install  ## a private group-by over ten million rows beside plain DuckDB
 	$(BIN)/python benchmarks/bench_queries.py
-	$(BIN)/python docs/build.py
 
 torture-ledger: install  ## crowds, sudden death, power loss and full disks for the ledger, at full size; a quarter of an hour
 	$(BIN)/python benchmarks/torture_ledger.py

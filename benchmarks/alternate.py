@@ -26,10 +26,15 @@ class Worker:
     """A process that runs ``script`` and answers requests."""
 
     def __init__(
-        self, name: str, script: Path, arguments: Sequence[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        script: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        python: str = sys.executable,
     ) -> None:
         self.name = name
-        command = [sys.executable, str(script), *arguments]
+        command = [python, str(script), *arguments]
         self._process = subprocess.Popen(
             command, env=dict(os.environ) | dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,

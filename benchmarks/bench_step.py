@@ -22,7 +22,7 @@ import results
 from engines import CHANNELS_LAST, ENGINES, PLAIN
 from rich.console import Console
 from rich.table import Table
-from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
+from workloads import COMMON_WORKLOADS, GPU_WORKLOADS, LIBRARY_WORKLOADS, OVERHEAD_WORKLOADS, WORKLOADS
 
 from tacit import native
 
@@ -31,12 +31,14 @@ __all__ = ["memory", "panels", "timings", "worker"]
 SUITES = {
     "cpu": tuple(WORKLOADS),
     "common": tuple(COMMON_WORKLOADS),
+    "library": tuple(LIBRARY_WORKLOADS),
     "gpu": tuple(GPU_WORKLOADS),
     "overhead": tuple(OVERHEAD_WORKLOADS),
 }
 FILES = {
     "cpu": "step.json",
     "common": "step_common.json",
+    "library": "step_library.json",
     "gpu": "step_gpu.json",
     "overhead": "step_overhead.json",
 }
@@ -65,7 +67,8 @@ def panels(engines: Iterable[str]) -> Iterator[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in engines:
         if name != PLAIN:
-            groups.setdefault(json.dumps(ENGINES[name].environment), []).append(name)
+            engine = ENGINES[name]
+            groups.setdefault(json.dumps([engine.environment, engine.apart]), []).append(name)
     for group in groups.values():
         yield [PLAIN, *group]
 
@@ -95,7 +98,7 @@ def usual(suite: str) -> list[str]:
     """Return the engines of a suite by default."""
     if suite == "overhead":
         return [PLAIN, "Tacit"]
-    on_cpu = suite in ("cpu", "common")
+    on_cpu = suite in ("cpu", "common", "library")
     return [name for name, e in ENGINES.items() if name != CHANNELS_LAST and (e.for_gpu or on_cpu)]
 
 
@@ -127,13 +130,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", help="a torch device; by default that of the suite")
     parser.add_argument("--tiny", action="store_true", help="next to nothing, to see that it runs")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, where other work runs too")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path, help="a file, by default in benchmarks/results")
     given = parser.parse_args()
     if given.out is not None and (given.out.is_dir() or not given.out.parent.is_dir()):
         parser.error(f"--out must be a file in a folder that exists; got {given.out}")
     device = given.device or ("cuda" if given.suite == "gpu" else "cpu")
-    options = ["--rounds", str(given.rounds), "--device", device, *(["--tiny"] if given.tiny else [])]
+    options = ["--rounds", str(given.rounds), "--device", device]
+    options += [f"--{name}" for name, on in (("tiny", given.tiny), ("cpu-time", given.cpu_time)) if on]
     console = Console(stderr=True)
     skipped = {name: why for name, engine in ENGINES.items() if (why := engine.missing()) is not None}
     engines = [name for name in given.engine or usual(given.suite) if name not in skipped]
@@ -150,7 +155,9 @@ def main() -> int:
             held += memory(workload, rows, options)
     Console(width=max(120, console.width)).print(table(timed, held))
     content = {
-        "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny},
+        "setting": {"suite": given.suite, "device": device, "rounds": given.rounds, "tiny": given.tiny,
+            "clock": "CPU time of one thread" if given.cpu_time else "wall-clock time",
+        },
         "native_kernels": native.why_not() or "used", "seed": 0, "skipped": skipped, "timings": timed,
         "memory": held,
     }  # fmt: skip

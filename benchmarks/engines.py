@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,9 +108,17 @@ def tacit(
     return step
 
 
+def eager(model: nn.Module) -> nn.Module:
+    """Return a transformers model with its eager attention, as vmap has no rule for the other's gradient."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(base, "set_attn_implementation"):
+        base.set_attn_implementation("eager")
+    return model
+
+
 def by_vmap(load: Workload) -> Step:
     """Return a step with torch.func, which clips the gradient of every record and sums by an einsum."""
-    model = load.make()
+    model = eager(load.make())
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -148,7 +157,8 @@ class Criterion(nn.Module):
 def opacus(load: Workload, mode: str) -> Step:
     """Return Opacus' step: hooks, functorch and ew form per-example gradients, ghost has two backward passes.
 
-    Opacus' LSTM replaces torch's, which Opacus refuses.  It does not support several views of a record.
+    Opacus' LSTM replaces torch's, which Opacus refuses.  Transformers get a row of position_ids for each
+    record, as Opacus needs.  It does not support several views of a record.
     """
     if load.views > 1:
         raise ValueError("Opacus has no views of a record")
@@ -167,13 +177,16 @@ def opacus(load: Workload, mode: str) -> Step:
         load.optimizer(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=load.batch
     )
     criterion: Callable[..., Tensor] = Criterion(load)
+    places = {}
+    if hasattr(model, "config") and load.inputs.dim() == 2:
+        places["position_ids"] = torch.arange(load.inputs.shape[1]).repeat(load.batch, 1)
     if ghost:
         criterion = DPLossFastGradientClipping(module, optimizer, criterion)
 
     def step() -> None:
         optimizer.zero_grad()
         with load.precision():
-            loss = criterion(module(load.inputs), load.targets)
+            loss = criterion(module(load.inputs, **places), load.targets)
         loss.backward()
         optimizer.step()
 
@@ -208,7 +221,13 @@ def opake(load: Workload, microbatch: int | None) -> Step:
     from opake.dpsgd.noise import gaussian_noise
     from opake.random import key
 
-    model = load.make()
+    model = eager(load.make())
+    if hasattr(model, "config"):
+        from opake.exceptions import ConfigurationError
+        from opake.patches import apply_model_patches
+
+        with suppress(ConfigurationError):  # it has no patches for this model, which may need none
+            apply_model_patches(model)
     optimizer = load.optimizer(model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     private = {name: p.detach() for name, p in parameters.items()}  # the same memory, without autograd
@@ -235,12 +254,16 @@ def opake(load: Workload, microbatch: int | None) -> Step:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: the function that makes its step, its package and environment, and if a GPU measures it."""
+    """An engine: the function that makes its step, its package and environment, and if a GPU measures it.
+
+    An engine that is ``apart`` replaces functions of transformers, and has a process with another plain step.
+    """
 
     make: Callable[[Workload], Step]
     package: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     for_gpu: bool = True
+    apart: bool = False
 
     def missing(self) -> str | None:
         """Return the reason why it cannot run here, or None."""
@@ -262,10 +285,12 @@ ENGINES: dict[str, Engine] = {
     "Opacus, functorch": Engine(lambda load: opacus(load, "functorch"), "opacus"),
     "Opacus, ew": Engine(lambda load: opacus(load, "ew"), "opacus"),
     "Opacus, ghost": Engine(lambda load: opacus(load, "ghost"), "opacus"),
-    "Opake": Engine(lambda load: opake(load, None), "opake"),
+    "Opake": Engine(lambda load: opake(load, None), "opake", apart=True),
     **{
-        f"Opake, microbatches of {size}": Engine(lambda load, size=size: opake(load, size), "opake")
-        for size in (4, 16, 64)
+        f"Opake, microbatches of {size}": Engine(
+            lambda load, size=size: opake(load, size), "opake", apart=True
+        )
+        for size in (1, 4, 16, 64)
     },
     "torch.func": Engine(by_vmap),
     "fastDP, MixOpt": Engine(lambda load: fastdp(load, "MixOpt"), "fastDP"),

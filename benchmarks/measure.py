@@ -36,6 +36,8 @@ __all__ = [
 TURN_SECONDS = {"cpu": 0.1, "cuda": 0.5}  # a GPU works while the next step is prepared, so turns are longer
 SLOW, HOPELESS = 1.5, 20.0  # multiples of the plain step: these engines run in half of the rounds, or in two
 MIB = 2**20
+CLOCK = [time.perf_counter]
+"""The clocks of a turn, of which the last counts: CPU time where other work runs on the machine."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Lap:
 class Timing:
     """A step's milliseconds and its ratio to the plain step, as medians and quartiles over the rounds.
 
+    ``first`` is the time until the end of the first step, with the making of the model, in plain steps.
     If an engine failed, ``failure`` is the reason, and there are no times.  ``memory_format`` is the format
     of the plain step of a convolutional workload.
     """
@@ -67,6 +70,7 @@ class Timing:
     steps_per_turn: int = 0
     failure: str | None = None
     memory_format: str | None = None
+    first: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,10 @@ def timed(step: Step, steps: int, device: torch.device) -> Lap:
         end.record()
         torch.cuda.synchronize()
         return Lap(begin.elapsed_time(end) / 1e3 / steps, (time.process_time() - cpu) / steps)
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = CLOCK[-1](), time.process_time()
     for _ in range(steps):
         step()
-    return Lap((time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps)
+    return Lap((CLOCK[-1]() - wall) / steps, (time.process_time() - cpu) / steps)
 
 
 def interleave(
@@ -111,8 +115,9 @@ def interleave(
 ) -> tuple[dict[str, dict[int, Lap]], int]:
     """Return times by engine and round, and the number of steps in a turn of ``seconds``.
 
-    ``warm`` has a first time of each engine.  Engines above ``SLOW`` times the plain step skip every other
-    round. Engines above ``HOPELESS`` times the plain step run in two rounds only, with one step per turn.
+    ``warm`` has a first time of each engine.  Plain steps run in every round.  Engines above ``SLOW`` times
+    the plain step skip every other round. Engines above ``HOPELESS`` times the plain step run in two rounds
+    only, with one step per turn.
     """
     pace = {name: warm[name].wall / warm[PLAIN].wall for name in steps}
     turn = max(1, round((seconds or TURN_SECONDS[device.type]) / warm[PLAIN].wall))
@@ -122,7 +127,8 @@ def interleave(
     for number in range(rounds):
         dice.shuffle(order)
         for name in order:
-            out = (pace[name] > SLOW and number % 2) or (pace[name] > HOPELESS and len(laps[name]) == 2)
+            slow = name not in (PLAIN, CHANNELS_LAST) and pace[name] > SLOW
+            out = slow and (number % 2 or (pace[name] > HOPELESS and len(laps[name]) == 2))
             if not out:
                 laps[name][number] = timed(steps[name], 1 if pace[name] > HOPELESS else turn, device)
     return laps, turn
@@ -185,12 +191,17 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
     """Time ``engines`` on one workload; the plain step is always among them, in each memory format."""
     steps: dict[str, Step] = {}
     warm: dict[str, Lap] = {}
+    first: dict[str, float] = {}
     failures = []
+    load.make()  # imports what the model needs
     formats = [PLAIN, CHANNELS_LAST] if load.convolutional else [PLAIN]
     for name in dict.fromkeys([*formats, *engines]):
         try:
+            begun = CLOCK[-1]()
             step = ENGINES[name].make(load)
-            warm[name] = [timed(step, 1, load.device) for _ in "12"][-1]  # Tacit runs checks in the first
+            timed(step, 1, load.device)  # Tacit runs checks in the first step
+            first[name] = CLOCK[-1]() - begun
+            warm[name] = timed(step, 1, load.device)
             steps[name] = step
         except Exception as problem:  # any exception of another library is its result
             if ENGINES[name].package is None:
@@ -200,7 +211,15 @@ def measure_time(load: Workload, engines: Sequence[str], *, rounds: int) -> list
     laps, turn = interleave(steps, warm, rounds=rounds, device=load.device)
     laps, formats_by_name = best_plain(laps)
     found = summary(load.name, laps, turn)
-    return [replace(row, memory_format=formats_by_name.get(row.engine)) for row in found] + failures
+    base = statistics.median(lap.wall for lap in laps[PLAIN].values())
+    return [
+        replace(
+            row,
+            memory_format=formats_by_name.get(row.engine),
+            first=first[row.engine] / base if row.engine in first else None,
+        )
+        for row in found
+    ] + failures
 
 
 # --- memory ----------------------------------------------------------------------------------------------
@@ -256,8 +275,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--cpu-time", action="store_true", help="of one thread, beside other work")
     options = parser.parse_args()
     quiet()
+    if options.cpu_time:
+        torch.set_num_threads(1)
+        CLOCK.append(time.process_time)
     found: Sequence[Timing | Memory]
     if options.what == "time":
         load = make_workload(options.workload, tiny=options.tiny, device=options.device)

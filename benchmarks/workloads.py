@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tacit.training.by_record import Augmentation
 
 __all__ = [
-    "COMMON_WORKLOADS", "GPU_WORKLOADS", "JOBS", "OVERHEAD_WORKLOADS", "TINY", "WORKLOADS", "Transformer",
-    "Workload", "make_workload", "moved",
+    "COMMON_WORKLOADS", "GPU_WORKLOADS", "JOBS", "LIBRARY_WORKLOADS", "OVERHEAD_WORKLOADS", "TINY",
+    "WORKLOADS", "Transformer", "Workload", "make_workload", "moved",
 ]  # fmt: skip
 
 
@@ -412,7 +412,77 @@ COMMON_WORKLOADS: dict[str, Callable[..., Workload]] = {
 }
 """Models that people train, beside those of the first suite."""
 
-JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": lambda n=8: gpt2("GPT-2", n)}
+
+def small_bert() -> nn.Module:
+    """Return BERT with a head of two classes, 256 wide, with dropout of 0.1."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=2000,
+        num_labels=2,
+    )  # fmt: skip
+    model: nn.Module = BertForSequenceClassification(config)
+    return model.train()
+
+
+def small_llama(*, lora: bool) -> nn.Module:
+    """Return a Llama that is 256 wide: all weights trained, or adapters of rank 8 on all linear maps."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=2000, hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, use_cache=False,
+    )  # fmt: skip
+    model: nn.Module = LlamaForCausalLM(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of transformers, about itself
+        if lora:
+            adapters = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+            model = get_peft_model(model, adapters)
+    return model.train()
+
+
+def small_vit() -> nn.Module:
+    """Return a ViT of transformers, 256 wide, for pictures of 64 x 64 in patches of 8 x 8."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, image_size=64,
+        patch_size=8, num_labels=10,
+    )  # fmt: skip
+    model: nn.Module = ViTForImageClassification(config)
+    return model.train()
+
+
+def bert_base() -> nn.Module:
+    """Return BERT-base with a head of two classes, with dropout of 0.1."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    model: nn.Module = BertForSequenceClassification(BertConfig(num_labels=2))
+    return model.train()
+
+
+def small_tokens(name: str, build: Callable[[], nn.Module], n: int) -> Workload:
+    """Return a workload of a language model on n random sequences of 128 tokens."""
+    return replace(tokens(name, n, 128, 2000), build=build)
+
+
+LIBRARY_WORKLOADS: dict[str, Callable[..., Workload]] = {
+    "GPT-2": lambda n=8: gpt2("GPT-2", n),
+    "BERT": lambda n=16: words("BERT", small_bert, n, 128, classes=2),
+    "Llama": lambda n=16: small_tokens("Llama", partial(small_llama, lora=False), n),
+    "Llama with LoRA": lambda n=16: small_tokens("Llama with LoRA", partial(small_llama, lora=True), n),
+    "ViT": lambda n=16: pictures("ViT", small_vit, n, 3, 64, 64),
+    "ConvNeXt": COMMON_WORKLOADS["ConvNeXt"],
+    "LSTM, 256 wide": lambda n=16: words(
+        "LSTM, 256 wide", lambda: Words(2000, 256, 10, nn.LSTM(256, 256, batch_first=True)), n, 128
+    ),
+    "BERT-base": lambda n=8: words("BERT-base", bert_base, n, 64, vocabulary=30522, classes=2),
+}
+"""Models of transformers, peft and torch that are 256 wide, and BERT-base."""
+
+JOBS: dict[str, Callable[..., Workload]] = WORKLOADS | {"GPT-2": LIBRARY_WORKLOADS["GPT-2"]}
 """The workloads of whole jobs."""
 
 
@@ -467,7 +537,9 @@ TINY: dict[str, Callable[..., Workload]] = {
 }
 """Tiny workloads of the same models, to test the benchmarks."""
 TINY |= {name: TINY[name.split(",")[0]] for name in GPU_WORKLOADS}
-TINY |= {name: lambda n=2, make=make: make(n) for name, make in COMMON_WORKLOADS.items()}
+TINY = {
+    name: lambda n=2, make=make: make(n) for name, make in (COMMON_WORKLOADS | LIBRARY_WORKLOADS).items()
+} | TINY
 TINY |= {name: lambda n=2, make=make: make(n) for name, make in OVERHEAD_WORKLOADS.items()}
 
 
@@ -476,7 +548,8 @@ def make_workload(
 ) -> Workload:
     """Return the workload of this name with fixed random inputs, of ``records`` records or its default."""
     torch.manual_seed(0)
-    make = (TINY if tiny else JOBS | OVERHEAD_WORKLOADS | COMMON_WORKLOADS | GPU_WORKLOADS)[name]
+    full = JOBS | OVERHEAD_WORKLOADS | COMMON_WORKLOADS | LIBRARY_WORKLOADS | GPU_WORKLOADS
+    make = (TINY if tiny else full)[name]
     return moved(make() if records is None else make(records), device)
 
 

@@ -1,117 +1,180 @@
-"""Charts for docs/results.md from the JSON of the benchmarks."""
+"""The charts of ``docs/results.md``: SVG whose colours follow the reader's light or dark theme."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from appendix import OURS, PLAIN, PUBLISHED, load, measured, trained
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.ticker import NullLocator
 
-from tacit.report.canvas import line_style, new_figure, save_figure
+from tacit.report.canvas import BLUE, GREEN, ORANGE, PALE, THEME, new_chart, to_svg
 
-__all__ = ["PLAIN", "scaling", "steps"]
+__all__ = ["CHARTS", "FOLDER", "best", "write"]
 
-PLAIN = "plain PyTorch"
-# Each library has a hatch, and its engines differ in lightness, so that they also differ in grey.
-LOOKS = {
-    "plain PyTorch, contiguous": ("#777777", "..."),
-    "plain PyTorch, channels_last": ("#aaaaaa", "..."),
-    "plain PyTorch, our passes and pools": ("#444444", "..."),
-    "Tacit": ("#0b3f78", ""),
-    "Tacit, lean": ("#3d85c6", ""),
-    "Tacit, sleeping threads": ("#5d4a99", "---"),
-    "Tacit, no compiler": ("#6fa8dc", ""),
-    "Tacit, reference": ("#cfe2f3", ""),
-    "Opacus, hooks": ("#8a4500", "///"),
-    "Opacus, functorch": ("#d0702a", "///"),
-    "Opacus, ew": ("#f0a860", "///"),
-    "Opacus, ghost": ("#fbdcc0", "///"),
-    "Opake": ("#6b2f7a", "|||"),
-    "Opake, microbatches of 16": ("#d3a9de", "|||"),
-    "torch.func": ("#999999", "xxx"),
-    "fastDP, MixOpt": ("#38761d", "\\\\\\"),
-    "fastDP, ghost": ("#93c47d", "\\\\\\"),
+FOLDER = Path(__file__).parent / "pictures"
+INK = next(colour for colour, name in THEME.items() if name == "ink")
+LOOKS: dict[str, dict[str, Any]] = {
+    "Tacit": {"color": BLUE, "marker": "o", "markersize": 8},
+    "Opacus": {"color": ORANGE, "marker": "s", "markersize": 7},
+    "Opake": {"color": GREEN, "marker": "^", "markersize": 8},
+    "torch.func": {"color": PALE, "marker": "D", "markersize": 6},
 }
 
 
-def steps(data: dict[str, Any], path: Path) -> None:
-    """Draw bars of each engine's time and memory on each workload, as multiples of the plain step."""
-    figure = new_figure(10.0, 4.2)
-    time, *others = figure.subplots(1, 2 if data["memory"] else 1, squeeze=False)[0]
-    times = [row for row in data["timings"] if row["failure"] is None]
-    _bars(time, {(row["workload"], row["engine"]): row["ratio"] for row in times})
-    base = {row["workload"]: row["working_set"] for row in data["memory"] if row["engine"] == PLAIN}
-    held = {
-        (row["workload"], row["engine"]): row["working_set"] / base[row["workload"]] for row in data["memory"]
-    }
-    time.set_title("time of a step")
-    for memory in others:
-        _bars(memory, held)
-        memory.set_title("working set of a step")
-    time.set_ylabel("multiple of plain PyTorch")
-    handles, labels = time.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    save_figure(figure, path)
+def write() -> None:
+    """Write all charts."""
+    for name, draw in CHARTS.items():
+        (FOLDER / f"results-{name}.svg").write_text(to_svg(draw(), alone=True) + "\n", encoding="utf-8")
 
 
-def _bars(axes: Axes, values: dict[tuple[str, str], float]) -> None:
-    workloads = list(dict.fromkeys(workload for workload, _ in values))
-    found = {engine for _, engine in values}
-    engines = [engine for engine in LOOKS if engine in found]
-    width = 0.85 / max(1, len(engines))
-    for position, engine in enumerate(engines):
-        places = [
-            k + width * (position - (len(engines) - 1) / 2)
-            for k, workload in enumerate(workloads)
-            if (workload, engine) in values
-        ]
-        heights = [values[w, engine] for w in workloads if (w, engine) in values]
-        # Bars start at 1, the plain step, on a logarithmic axis; bars below 1 are better than plain.
-        colour, hatch = LOOKS[engine]
-        ink = "black" if sum(to_rgb(colour)) > 1.2 else "white"  # the colour of the hatch
-        look = {"facecolor": colour, "hatch": hatch, "edgecolor": ink, "linewidth": 0, "label": engine}
-        axes.bar(places, [h - 1.0 for h in heights], width, bottom=1.0, **look)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_yscale("log")
-    top, bottom = 1.3 * max(values.values(), default=1.0), 0.9 * min(values.values(), default=1.0)
-    round_ones = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200)
-    ticks = [tick for tick in round_ones if bottom <= tick <= top]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_yticks([], minor=True)
-    axes.set_xticks(range(len(workloads)), [name.replace(" ", "\n") for name in workloads])
-    axes.spines[["top", "right"]].set_visible(False)
+def papers() -> Axes:
+    """Draw test errors on MNIST and CIFAR-10 by epsilon, ours and published ones."""
+    axes = new_chart(
+        "ε", "test error, %", title="Test errors on MNIST and CIFAR-10: Tacit and published results"
+    )
+    ours: dict[tuple[str, float], float] = {}
+    for row in (row for name in OURS for row in trained(name)):
+        key = row["dataset"], round(row["epsilon"], 1)
+        ours[key] = min(100 - 100 * row["accuracy_mean"], ours.get(key, 100.0))
+    published = load(PUBLISHED)
+    known = [(row["epsilon"], 100 - row["accuracy"]) for row in published if "disputed" not in row]
+    disputed = [(row["epsilon"], 100 - row["accuracy"]) for row in published if "disputed" in row]
+    _dots(axes, "published", known, color=ORANGE, marker="s", markersize=7)
+    _dots(axes, "published, disputed", disputed, color=PALE, marker="D", markersize=6)
+    _dots(axes, "Tacit", [(epsilon, error) for (_, epsilon), error in ours.items()], **LOOKS["Tacit"])
+    axes.set(xscale="log", yscale="log", ylim=(0.9, 70))
+    _ticks(axes, "x", (0.5, 1, 2, 3, 4, 8))
+    _ticks(axes, "y", (1, 2, 5, 10, 20, 50))
+    for name, error in (("CIFAR-10", 46), ("MNIST", 13)):
+        axes.text(0.5, error, name, fontsize=13, color=INK)
+    _legend(axes, 3)
+    return axes
 
 
-def scaling(data: dict[str, Any], path: Path) -> None:
-    """Draw the ratio to the plain step along each axis, weak series above strong ones."""
-    panels = list(dict.fromkeys((p["kind"], p["axis"]) for p in data["points"]))
-    columns = max((sum(kind == k for k, _ in panels) for kind in ("weak", "strong")), default=1)
-    figure = new_figure(3.0 * columns, 5.2)
-    grid = figure.subplots(2, columns, squeeze=False, sharey=True)
-    for axes in grid.flat:
-        axes.set_visible(False)
-    for row, kind in enumerate(("weak", "strong")):
-        for column, axis in enumerate(axis for k, axis in panels if k == kind):
-            axes = grid[row, column]
-            axes.set_visible(True)
-            _lines(axes, [p for p in data["points"] if (p["kind"], p["axis"]) == (kind, axis)])
-            axes.set_xlabel(f"{axis} ({kind})")
-        grid[row, 0].set_ylabel("multiple of plain PyTorch")
-    save_figure(figure, path)
+def tables() -> Axes:
+    """Draw each table's score at epsilon 1: ours, boosting's and diffprivlib's."""
+    axes = new_chart(
+        "AUC, or R² of a regression", "", title="Scores on twenty tables at ε = 1", size=(7.2, 8.0)
+    )
+    by = {(row["dataset"], row["model"], row["epsilon"]): row["accuracy_mean"] for row in trained("tables")}
+    score = {name: mean for (name, model, epsilon), mean in by.items() if (model, epsilon) == (OUR_MODEL, 1)}
+    names = sorted(score, key=lambda name: score[name])
+    looks: tuple[tuple[str, float | None, dict[str, Any]], ...] = (
+        ("diffprivlib, linear", 1.0, LOOKS["Opake"]),
+        ("InterpretML, DP-EBM", 1.0, LOOKS["Opacus"]),
+        ("our model without DP", None, LOOKS["torch.func"]),
+        (OUR_MODEL, 1.0, LOOKS["Tacit"]),
+    )
+    for model, epsilon, look in looks:
+        points = [(by.get((name, model, epsilon), math.nan), row) for row, name in enumerate(names)]
+        _dots(axes, model, [(x if math.isnan(x) else max(0.0, x), y) for x, y in points], **look)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(-0.03, 1.03)
+    _legend(axes, 2)
+    return axes
 
 
-def _lines(axes: Axes, points: list[dict[str, Any]]) -> None:
-    for number, series in enumerate(dict.fromkeys(p["series"] for p in points)):
-        mine = [p for p in points if p["series"] == series]
-        places = [p["value"] for p in mine]
-        look = line_style(number)
-        axes.plot(places, [p["ratio"] for p in mine], marker="o", markersize=3, label=series, **look)
-        band = [p["ratio_low"] for p in mine], [p["ratio_high"] for p in mine]
-        axes.fill_between(places, *band, alpha=0.2, color=look["color"], linewidth=0)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.axhline(1.3, color="grey", linewidth=0.8, linestyle=":")
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(bottom=0.5)
-    axes.legend(frameon=False, fontsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+def public_models() -> Axes:
+    """Draw accuracies of heads on public models by epsilon, and without privacy."""
+    axes = new_chart("ε", "test accuracy, %", title="Private heads on frozen public models, by ε")
+    rows = trained("public-models")
+    for (data, label), look in zip(HEADS.items(), LOOKS.values(), strict=False):
+        mine = [row for row in rows if row["dataset"] == data]
+        points = [(row["epsilon"], 100 * row["accuracy_mean"]) for row in mine if row["epsilon"]]
+        axes.plot(*zip(*points, strict=True), label=label, linewidth=1.5, **look)
+        for row in mine:
+            if row["epsilon"] is None:
+                dash = {"color": look["color"], "linestyle": "--" if data == "imdb" else ":"}
+                name = f"{label.partition(',')[0]}, without privacy"
+                axes.axhline(100 * row["accuracy_mean"], label=name, linewidth=1.5, **dash)
+    axes.set(xscale="log")
+    _ticks(axes, "x", (1, 2, 3, 5, 8))
+    _legend(axes, 2)
+    return axes
+
+
+def step() -> Axes:
+    """Draw the time of a step of each library at its best, on each workload, over the plain step."""
+    axes = new_chart(
+        "time of a private step, as a multiple of a plain step", "", size=(7.2, 8.0),
+        title="Time of a private step of Tacit, Opacus, Opake and torch.func over a plain step",
+    )  # fmt: skip
+    rows = [row for name in ("step", "step_library", "step_common") for row in measured(name)["timings"]]
+    names = list(dict.fromkeys(row["workload"] for row in rows))[::-1]
+    for library, look in LOOKS.items():
+        found = {name: best(rows, name, library) for name in names}
+        points = [(found[name], y) for y, name in enumerate(names)]
+        _dots(axes, library, points, zorder=3 if library == "Tacit" else 2, **look)
+    axes.axvline(1.0, color=PALE, linewidth=1.2, zorder=1)
+    axes.set(xscale="log")
+    _ticks(axes, "x", (0.5, 1, 2, 5, 10, 20, 50, 100))
+    axes.set_yticks(range(len(names)), names)
+    _legend(axes, 4)
+    return axes
+
+
+def accountants() -> Axes:
+    """Draw the time of an answer of each accountant, for three tasks."""
+    axes = new_chart(
+        "time of an answer, ms", "", size=(7.2, 4.6), title="Time of an answer of Tacit and other accountants"
+    )
+    rows = measured("accounting")["timings"]
+    names = list(dict.fromkeys(row["contestant"] for row in rows))[::-1]
+    for (task, label), look in zip(TASKS.items(), LOOKS.values(), strict=False):
+        found = {row["contestant"]: row["milliseconds"] for row in rows if row["task"] == task}
+        points = [(found[name] or math.nan, y) for y, name in enumerate(names)]
+        _dots(axes, label, points, **look)
+    axes.set(xscale="log")
+    _ticks(axes, "x", (0.1, 1, 10, 100, 1000, 10_000))
+    axes.set_yticks(range(len(names)), names)
+    _legend(axes, 3)
+    return axes
+
+
+def best(rows: list[dict[str, Any]], workload: str, library: str) -> float:
+    """Return the least ratio of a library's engines on a workload; Tacit has its default settings."""
+    mine = [row for row in rows if row["workload"] == workload and row["ratio"] is not None]
+    ours = [row["ratio"] for row in mine if row["engine"] == library == "Tacit"]
+    theirs = [row["ratio"] for row in mine if row["engine"].partition(",")[0] == library != PLAIN]
+    return min(ours or theirs, default=math.nan)
+
+
+def _dots(axes: Axes, label: str, points: list[tuple[float, float]], **look: Any) -> None:
+    axes.plot(*zip(*points, strict=True), label=label, linestyle="", **look)
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    """Put the legend above the axes, in the colours of the theme."""
+    look: dict[str, Any] = {"labelcolor": INK, "facecolor": "none", "edgecolor": "none", "fontsize": 12}
+    axes.figure.legend(loc="outside upper center", ncols=columns, **look)  # type: ignore[union-attr]
+    axes.legend([], [], frameon=False)
+
+
+def _ticks(axes: Axes, name: str, places: tuple[float, ...]) -> None:
+    axes.set(**{f"{name}ticks": places, f"{name}ticklabels": [f"{place:,g}" for place in places]})
+    getattr(axes, f"{name}axis").set_minor_locator(NullLocator())
+
+
+OUR_MODEL = "Tacit, default"
+HEADS = {
+    "imdb": "IMDB, MiniLM",
+    "cifar10": "CIFAR-10, MobileNetV2",
+    "cifar10-both": "the same and dead leaves",
+}
+TASKS = {
+    "epsilon, sigma = 1": "ε of a run",
+    "noise for epsilon = 2": "noise for an ε",
+    "epsilon per step, sigma = 1": "ε after each step",
+}
+CHARTS: dict[str, Callable[[], Axes]] = {
+    "papers": papers,
+    "tables": tables,
+    "public-models": public_models,
+    "step": step,
+    "accountants": accountants,
+}
+"""The charts by name."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "src" / "tacit").rglob("*.py"))
 PAGES = [
     *(ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")),
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "generated" not in page.parts),
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if {"generated", "results"}.isdisjoint(p.parts)),
 ]
 
 DOCSTRINGS, ERRORS, WHOLE_PAGES = 60, 40, 10

@@ -117,7 +117,7 @@ def test_what_the_time_does_not_suffice_for_is_named(part: Any, suite: Callable[
     assert set(measured_rows(made)) == {("bert-32", "plain PyTorch"), ("bert-32", "Tacit")}
     left = json.loads(made.out.read_text())["left"]
     assert [row["engine"] for row in left] == ["Tacit", "torch.func", "torch.func"]
-    page = "\n".join(part("build")._library_models(json.loads(made.out.read_text())))
+    page = "\n".join(part("appendix")._library_models(json.loads(made.out.read_text())))
     assert (
         "| BERT-base, 32 x 128 | Tacit | 3.0 | 1.50 (1.40 to 1.60) | 125 | 1.25 | 2.0 | 1,300 | 7 | 1 |"
         in page
@@ -262,16 +262,5 @@ def test_the_command_leaves_a_file_and_names_what_is_not_installed(
         assert row["kernels"] > 0
     if importlib.util.find_spec("timm") is None:
         assert data["skipped"] == {"ViT-B/16 of timm, 64 x 224": "timm is not installed"}
-    page = "\n".join(part("build").SECTIONS["gpu_models"](data))
+    page = "\n".join(part("appendix").SECTIONS["gpu_models"][1](data))
     assert "| MLP 784-1000-10, 4,096 | Tacit |" in page
-
-
-def test_the_page_says_what_is_still_to_be_measured(
-    part: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes before the other tables of steps, with figures or without."""
-    build = part("build")
-    assert list(build.SECTIONS)[:2] == ["gpu_models", "step"]
-    monkeypatch.setattr(build, "BENCHMARKS", tmp_path)
-    page = "\n".join(build._lines())
-    assert "still to be measured with `make bench-gpu-models`." in page

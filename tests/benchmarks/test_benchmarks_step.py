@@ -38,8 +38,8 @@ def test_ratios_are_paired_by_round(part: Any) -> None:
 
 
 def test_slow_engines_sit_out(part: Any) -> None:
-    measure, plain = part("measure"), part("engines").PLAIN
-    calls = {"fast": 0, "slow": 0, "hopeless": 0, plain: 0}
+    measure, plain, last = part("measure"), part("engines").PLAIN, part("engines").CHANNELS_LAST
+    calls = {"fast": 0, "slow": 0, "hopeless": 0, plain: 0, last: 0}
 
     def step(name: str) -> Any:
         def run() -> None:
@@ -47,7 +47,7 @@ def test_slow_engines_sit_out(part: Any) -> None:
 
         return run
 
-    pace = {plain: 0.05, "fast": 0.06, "slow": 0.2, "hopeless": 2.0}
+    pace = {plain: 0.05, "fast": 0.06, "slow": 0.2, "hopeless": 2.0, last: 0.2}
     warm = {name: measure.Lap(wall, wall) for name, wall in pace.items()}
     found, turn = measure.interleave(
         {name: step(name) for name in pace}, warm, rounds=7, device=torch.device("cpu")
@@ -55,11 +55,12 @@ def test_slow_engines_sit_out(part: Any) -> None:
     assert turn == 2
     assert {name: len(mine) for name, mine in found.items()} == {
         plain: 7,
+        last: 7,  # either format may turn out to be the base of all ratios
         "fast": 7,
         "slow": 4,
         "hopeless": 2,
     }
-    assert calls == {plain: 14, "fast": 14, "slow": 8, "hopeless": 2}
+    assert calls == {plain: 14, last: 14, "fast": 14, "slow": 8, "hopeless": 2}
 
 
 @pytest.mark.thorough(cases=2)
@@ -67,7 +68,7 @@ def test_slow_engines_sit_out(part: Any) -> None:
     "workload",
     [
         "MLP", "tanh CNN", "VGG", "GPT", "ResNet", "GPT-2", "GPT-2 small", "ResNet-50",
-        "GPT, width 64, depth 1", "MLP, weight norm", "MLP, weight norm by a hook",
+        "GPT, width 64, depth 1", "MLP, weight norm", "MLP, weight norm by a hook", "Llama with LoRA", "ViT",
     ],
 )  # fmt: skip
 def test_every_workload_runs_on_next_to_nothing(part: Any, workload: str) -> None:
@@ -75,6 +76,7 @@ def test_every_workload_runs_on_next_to_nothing(part: Any, workload: str) -> Non
     load = part("workloads").make_workload(workload, tiny=True)
     plain, *_, ours = part("measure").measure_time(load, ["Tacit"], rounds=1)
     assert (plain.ratio, ours.engine, ours.rounds) == (1.0, "Tacit", 1)
+    assert ours.first > 0
     assert ours.ratio > 0
 
 
@@ -102,7 +104,7 @@ def test_the_faster_memory_format_is_the_plain_step(
     ratios = {row["engine"]: row["ratio"] for row in rows}
     slower = {"contiguous": "channels_last", "channels_last": "contiguous"}[faster]
     assert ratios == {plain: 1.0, f"{plain}, {slower}": 2.0, "other": 3.0}
-    assert f"the faster of two: VGG {faster}" in "".join(part("build")._formats(rows))
+    assert f"the faster of two: VGG {faster}" in "".join(part("appendix")._formats(rows))
     step = part("bench_step")
     ran: list[str] = []
 
@@ -155,12 +157,16 @@ def test_engines_with_another_environment_are_paired_in_a_process_of_their_own(p
     panels = list(part("bench_step").panels(["plain PyTorch", "Tacit", "Tacit, no compiler", "torch.func"]))
     assert panels == [["plain PyTorch", "Tacit", "torch.func"], ["plain PyTorch", "Tacit, no compiler"]]
     assert part("engines").ENGINES["Tacit, no compiler"].environment == {"TACIT_NATIVE": "0"}
+    assert [*part("bench_step").panels(["Tacit", "Opake"])] == [
+        ["plain PyTorch", "Tacit"],
+        ["plain PyTorch", "Opake"],
+    ]
     assert part("engines").Engine(lambda load: None, "no_such_package").missing() is not None
 
 
 @pytest.mark.thorough(instead="test_every_workload_runs_on_next_to_nothing")
 def test_the_command_leaves_json_from_which_the_page_is_drawn(
-    part: Any, measured: Callable[..., Any], tmp_path: Path
+    part: Any, measured: Callable[..., Any]
 ) -> None:
     words = "--suite gpu --device cpu --tiny --rounds 1 --engine Tacit --no-memory"
     data = measured("bench_step", *words.split(), "--workload", "GPT-2 small")
@@ -170,11 +176,11 @@ def test_the_command_leaves_json_from_which_the_page_is_drawn(
         {"workload": "GPT-2 small", "engine": name, "working_set": size, "peak": 100 + size}
         for name, size in (("plain PyTorch", 50), ("Tacit", 60))
     ]
-    page = "\n".join(part("build").SECTIONS["step_gpu"](data))
+    _, section = part("appendix").SECTIONS["step_gpu"]
+    page = "\n".join(section(data))
     assert "| plain PyTorch | 50 / 150 MiB |" in page
     assert "| Tacit | 1.20 / 1.07 |" in page
-    part("figures").steps(data, tmp_path / "step.png")
-    assert (tmp_path / "step.png").stat().st_size > 10_000
+    assert "| Tacit | " in page.split("first step")[1]
 
 
 HOLDING = """
@@ -213,32 +219,5 @@ def test_the_page_names_the_fastest_peer(part: Any) -> None:
     ratios = {"plain PyTorch": 1.0, "Tacit": 1.1, "Tacit, lean": 1.2, "a peer": 2.2, "another": 3.0}
     rows = [vars(timing("MLP", name, ratio=ratio)) for name, ratio in ratios.items()]
     rows.append(vars(timing("MLP", "broken", failure="RuntimeError")))
-    text = "\n".join(part("build")._lead(rows))
+    text = "\n".join(part("appendix")._lead(rows))
     assert "multiple of ours: MLP 2.00 (a peer)." in text
-
-
-def test_scaling_is_measured_along_an_axis_and_drawn(part: Any, tmp_path: Path) -> None:
-    scaling = part("bench_scaling")
-    cut = scaling.Series("MLP", "physical batch", "strong", (2, 8), lambda _: scaling.mlp_of(8), cut=True)
-    grown = scaling.Series("GPT", "length", "weak", (4, 8), lambda T: scaling.gpt_of(2, T, 16, 1))
-    points = [scaling.point(series, value, 1) for series in (cut, grown) for value in series.values]
-    assert [(p["axis"], p["value"]) for p in points] == [
-        ("physical batch", 2), ("physical batch", 8), ("length", 4), ("length", 8),
-    ]  # fmt: skip
-    assert all(p["ratio"] > 0 and p["plain_milliseconds"] > 0 for p in points)
-    data = {"points": points, "date": "", "machine": {"processor": "", "torch_threads": 1}, "versions": {}}
-    data["versions"] = {"torch": "", "tacit": ""}
-    assert "| physical batch, strong | MLP | 2: " in "\n".join(part("build").SECTIONS["scaling"](data))
-    part("figures").scaling(data, tmp_path / "scaling.png")
-    assert (tmp_path / "scaling.png").stat().st_size > 10_000
-
-
-def test_the_axes_reach_as_far_as_they_should(part: Any) -> None:
-    series = part("bench_scaling").SERIES
-    reach = {
-        (s.axis, s.kind): (min(s.values), max(s.values)) for s in series if s.name.startswith(("MLP", "GPT,"))
-    }
-    assert reach["batch", "weak"][0] == 1
-    assert max(max(s.values) for s in series if s.axis == "batch") == 4096
-    assert {(s.values[0], s.values[-1]) for s in series if s.axis == "length"} == {(64, 2048)}
-    assert {s.kind for s in series if s.axis in ("length", "depth")} == {"weak", "strong"}

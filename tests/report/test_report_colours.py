@@ -7,7 +7,7 @@ matrices of Machado, Oliveira and Fernandes (2009) at full severity.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import json
 import math
@@ -285,19 +285,15 @@ def test_figures_of_experiments(
 
 
 @pytest.fixture
-def figures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("figures")
 
 
-@pytest.mark.parametrize("name", ["step", "step_gpu", "step_zen5", "scaling"])
-def test_figures_of_benchmarks(name: str, figures: ModuleType, drawn: list[Figure]) -> None:
-    data = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    draw = figures.scaling if name == "scaling" else figures.steps
-    draw(data, Path("f.png"))
-    assert len(drawn) == 1
-    assert confused(drawn[0]) == []
+@pytest.mark.parametrize("name", ["papers", "tables", "public-models", "step", "accountants"])
+def test_charts_of_the_results(name: str, figures: ModuleType) -> None:
+    drawn = figures.CHARTS[name]().figure
+    assert confused(drawn) == []
+    text = (ROOT / "docs" / "pictures" / f"results-{name}.svg").read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in text
+    assert set(re.findall(r"(?:fill|stroke): (#\w+)", text.split("</style>")[1])) == set()
