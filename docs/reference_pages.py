@@ -41,7 +41,7 @@ ERRORS_HEAD = """\
 
 Every error that a user can cause derives from `tacit.TacitError`. Its message says what happened, why it is
 refused, and the fix. The command line prints the message and ends with the exit code of its class.
-[What is refused](../../how-to/troubleshooting.md#what-is-refused) has the refusals that people meet, each with its reason.
+[What is refused](../../how-to/troubleshooting.md#what-is-refused) has those that people meet, with reasons.
 
 | class | exit code | cause |
 |---|---|---|"""

@@ -271,7 +271,8 @@ def checked(
     capsys.readouterr()
     code = run(["check", str(path), "--policy", str(policy), "--json"])
     shown = capsys.readouterr()
-    return code, json.loads(shown.out)["findings"] if shown.out else [], " ".join(shown.err.split())
+    messages = "\n".join(line for line in shown.err.splitlines() if not line.startswith("Reading "))
+    return code, json.loads(shown.out)["findings"] if shown.out else [], " ".join(messages.split())
 
 
 def written(folder: Path, case: Case) -> Path:

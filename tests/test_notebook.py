@@ -227,5 +227,5 @@ def test_a_ticket_taken_for_a_batch_says_what_it_is() -> None:
     with pytest.raises(InvalidInput, match="a step ticket is not a batch"):
         for _x, _y in session().batches():  # type: ignore[var-annotated]
             pass
-    with pytest.raises(InvalidInput, match=r"session\.step\(ticket\)"):
+    with pytest.raises(InvalidInput, match=r"session\.step\(step\)"):
         next(session().epoch())[0]

@@ -21,7 +21,7 @@ def test_the_program_for_a_gpu_prints_what_it_says() -> None:
 
 
 @pytest.mark.thorough(
-    instead="test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit"
+    instead="training/test_training_shards.py::test_a_run_is_that_of_one_process_and_a_resumed_run_is_the_same_to_the_last_bit"
 )
 def test_the_program_for_sharded_models_runs_in_two_processes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(blocks_of(PAGE)[1])
