@@ -124,11 +124,11 @@ class FinishedRun:
 def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
     weights = weights_in(folder)
     if not folder.is_dir():
-        raise InvalidInput(f"there is no run at {folder}. Name a folder that tacit train wrote.")
+        raise InvalidInput(f"there is no run at {folder}. Give a folder that tacit train wrote.")
     if not weights.exists():
         raise InvalidInput(
-            f"{folder} holds no finished run: {weights.name} is missing. Finish it by "
-            "tacit train with --resume."
+            f"the run in {folder} is not finished: {weights.name} is missing. Finish it with tacit train "
+            "--resume."
         )
     statement = read_statement(folder / "statement.json")
     check_fields(statement)
@@ -139,7 +139,7 @@ def finished_files(folder: Path) -> tuple[Config, Plan, dict[str, Any]]:
     if read_event(statement["event"]) != plan.event:
         raise InvalidInput(
             f"{folder / 'statement.json'} does not belong to {folder / 'config.toml'}: their mechanisms "
-            "differ. Was a file copied from another run?"
+            "differ. Restore both from one run."
         )
     return config, plan, statement
 
@@ -148,28 +148,26 @@ def open_run(folder: Path, progress: Progress = silent) -> FinishedRun:
     config, plan, statement = finished_files(folder)
     if config.data.rows_per_user is not None:
         raise InvalidInput(
-            f"attacks test single rows, and this run protects people ({owned_by(config)!r}): the guarantee "
-            "is for a person with all rows, so its limits do not apply to single rows. Use tacit audit, "
-            "which plants synthetic people: it needs no rows."
+            f"attacks test single rows, and this run protects whole people ({owned_by(config)!r}), so its "
+            "limits do not apply to rows. Use tacit audit, which plants synthetic people."
         )
     if config.data.chosen is not None:
         raise InvalidInput(
-            "attacks do not support preferences: they compare losses of single texts, and the loss of a pair "
-            "compares two models. Use tacit audit, which needs no records."
+            "attacks do not support preferences: the DPO loss of a pair compares two models. Use tacit "
+            "audit, which needs no records."
         )
     if config.data.date is not None:
         raise InvalidInput(
-            f"attacks do not support runs by date ({config.data.date!r}): they train further models on "
-            "random halves of the records. Attack a run of the same model on samples of the records."
+            f"attacks do not support runs by date ({config.data.date!r}): they train shadow models on "
+            "random halves of the records. Attack a run of the same model with Poisson sampling."
         )
     canaries = read_canaries(canary_file(folder), config)
     data = prepared_data(config, progress, private=folder / "private")
     if not is_trained_on(resume_state(folder), as_records(with_canaries(data, canaries).train)):
         raise PrivacyRefusal(
-            f"the data that {folder / 'config.toml'} names are not the training records of this run: their "
-            "digest differs from that in private/resume.pt. An attack would then take strangers for members "
-            "and find too little. Restore the data as they were. A run on batches of `tacit batches` cannot "
-            "be attacked, because its digest is of the batches."
+            f"the data that {folder / 'config.toml'} names are not this run's training records: the digest "
+            "differs from that in private/resume.pt. Membership labels would be wrong. Restore the "
+            "original data; a run on `tacit batches` cannot be attacked."
         )
     data = replace(data, train=_usable(data.train), test=_usable(data.test))
     model = learner_of(config, data).trained(folder)
@@ -312,9 +310,9 @@ def rehearse_plan(
     plan = replace(plan, views=1)
     if work_of(plan) > MOST_WORK:
         raise InvalidInput(
-            f"a rehearsal of the plan takes too long: it has {plan.steps} steps of "
-            f"{plan.expected_batch_size:g} records. Train with [audit] slots = 1000 in the configuration "
-            "instead; the run then stores what its audit needs."
+            f"rehearsing the plan would take too long ({plan.steps} steps of {plan.expected_batch_size:g} "
+            "records). Train with [audit] slots = 1000 in the run file instead; the run then stores what "
+            "its audit needs."
         )
     with torch.random.fork_rng(devices=[]):
         records = torch.randn(plan.records, _WIDTH)
@@ -414,7 +412,7 @@ def attack_findings(
     check_integer("shadows", shadows, low=0)
     if shadows == 2 or shadows % 2:
         raise InvalidInput(
-            f"--shadows must be 0, or an even number from 4; got {shadows}. Take 16 for most runs."
+            f"--shadows must be 0, or an even number from 4; got {shadows}. Set 16 for most runs."
         )
     tests = len(run.data.test.inputs)
     resolved = default_rates(tests)

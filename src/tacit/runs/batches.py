@@ -264,8 +264,7 @@ def write_batches(
 ) -> Written:
     if config.data.parquet is None:
         raise InvalidInput(
-            "`tacit batches` needs a corpus in Parquet. Name it by [data] parquet; other data fit into the "
-            "memory of the run, which draws its batches itself."
+            "`tacit batches` needs a Parquet corpus. Set [data] parquet; other data need no written batches."
         )
     check_nothing_planted(config)
     Documents.check(config)
@@ -323,7 +322,7 @@ def _fresh(out: Path) -> Path:
     work = out / "work"
     if out.exists() and any(out.iterdir()):
         if not work.is_dir():
-            raise InvalidInput(f"{out} is not empty. Name another folder with --out, or remove this one.")
+            raise InvalidInput(f"{out} is not empty. Choose another folder with --out, or delete this one.")
         shutil.rmtree(out)
     out.mkdir(parents=True, mode=0o700, exist_ok=True)
     out.chmod(0o700)
@@ -353,8 +352,8 @@ def data_of_batches(config: Config, batches: StreamedBatches) -> Dataset:
     rule, tokens = rule_of(config), tokens_of(str(config.model.huggingface))
     if (now := described(config, rule.cutting)) != batches.manifest.rule:
         raise PrivacyRefusal(
-            f"the batches do not fit the configuration: they were made by the rule {batches.manifest.rule}, "
-            f"and the configuration's is {now}. Train with the configuration that they were written for."
+            f"the batches do not fit the run file: their rule is {batches.manifest.rule}, and the run "
+            f"file's is {now}. Train with the run file for which they were written."
         )
     test, section, path = batches.test_records(), config.data, Path(str(config.data.parquet))
     if test is None:
@@ -454,9 +453,8 @@ class Spark:
         if failed:
             if isinstance(failed[0], PySparkException | Py4JError):
                 raise InvalidInput(
-                    f"Spark failed while {title}: {without_values(failed[0])}. The message is left out, as "
-                    "it may hold a document; Spark's log has it. Correct the cause, and run the command "
-                    "again."
+                    f"Spark failed while {title}: {without_values(failed[0])}. See Spark's log for the "
+                    "message, which may contain a document. Correct the cause, and run the command again."
                 ) from None
             raise failed[0]
         self._progress(title, 1, 1)

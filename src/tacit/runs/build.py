@@ -97,14 +97,13 @@ def check_own_records(config: Config, ranks: Ranks) -> None:
     own = config.data.own_records
     if own and not ranks.own_records:
         raise InvalidInput(
-            "[data] own_records = true needs several processes, each with a table of its own. Start them by "
-            "torchrun -m tacit train, or give ranks=ProcessRanks(own_records=True). No other command reads "
-            "such records."
+            "[data] own_records = true needs several processes, each with its own table. Start torchrun -m "
+            "tacit train, or pass ranks=ProcessRanks(own_records=True); no other command supports it."
         )
     if ranks.own_records and not own:
         raise InvalidInput(
-            "the processes have own_records=True, and the run file does not say so. Set [data] own_records = "
-            "true, so that each reads a table of its own, or leave it out for the processes."
+            "the processes have own_records=True, and the run file does not. Set [data] own_records = "
+            "true, or remove it from the processes."
         )
 
 
@@ -168,13 +167,13 @@ def _augmentation(training: TrainingSection, shape: tuple[int, ...]) -> FlipAndC
         return None
     if len(shape) != 3:
         raise InvalidInput(
-            f"[training] views = {training.views} needs pictures (channels, height, width): it makes "
-            f"flipped and shifted copies, and the records have shape {shape}. Take views = 1."
+            f"[training] views = {training.views} needs images (channels, height, width); the records have "
+            f"shape {shape}. Set views = 1."
         )
     if training.crop_padding >= min(shape[1:]):
         raise InvalidInput(
-            f"[training] crop_padding = {training.crop_padding} must be below the pictures' height and "
-            f"width: {shape[1]} and {shape[2]}. Take a smaller one."
+            f"[training] crop_padding = {training.crop_padding} must be below the images' height and width: "
+            f"{shape[1]} and {shape[2]}. Lower it."
         )
     return FlipAndCrop(training.crop_padding)
 
@@ -237,9 +236,9 @@ def check_test_records(data: Dataset, plan: Plan, charges: StepCharges) -> None:
         names = [charges.dataset]
     if names:
         raise PrivacyRefusal(
-            f"the test records belong to the ledger's data set {names[0]!r}: their exact scores would be "
-            "released without a charge. Test on other records; or, except for survival models, set "
-            "[privacy] test_noise for one noisy score as a part of the budget."
+            f"the test records belong to the ledger's data set {names[0]!r}: exact scores would release "
+            "them without a charge. Test on other records, or (except for survival models) set [privacy] "
+            "test_noise for one noisy score within the budget."
         )
 
 
@@ -328,8 +327,8 @@ def days_left(config: Config, plan: Plan, steps_done: int) -> str:
     first, days = day_of("first_day", config.data.first_day), config.data.days_per_step
     begin = first + steps_done * days
     return (
-        f"The days before {begin} are trained on, {steps_done} of {plan.steps} steps. The next step needs "
-        f"the days before {begin + days}."
+        f"Trained up to {begin} (excluded), {steps_done} of {plan.steps} steps. The next step needs "
+        f"complete data before {begin + days}."
     )
 
 
@@ -345,8 +344,8 @@ def check_days(config: Config, data: Dataset, session: PrivateSession) -> None:
         if not rows.any():
             raise InvalidInput(
                 f"{config.data.table or config.data.corpus} has no records from {first + steps_done * days} "
-                f"to {first + steps_there * days - 1}: steps on these days would add noise and nothing "
-                "else. Name the file that has them, or set an earlier until."
+                f"to {first + steps_there * days - 1}: steps on these days would add only noise. Name the "
+                "file that contains them, or set an earlier until."
             )
 
 

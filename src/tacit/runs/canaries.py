@@ -80,8 +80,7 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
             space.position(canary.secret)
     except FileNotFoundError:
         raise InvalidInput(
-            f"{path} is missing: the planted canaries are not known. Restore the file, or train the run "
-            "again."
+            f"{path}, with the planted canaries, is missing. Restore the file, or train again."
         ) from None
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
@@ -90,7 +89,8 @@ def read_canaries(path: Path, config: Config) -> tuple[Canary, ...]:
     counts = [sum(canary.copies == copies for canary in canaries) for copies in section.copies]
     if counts != section.count or len(canaries) != sum(counts):
         raise InvalidInput(
-            f"{path} does not hold the canaries of the configuration. Was it copied from another run?"
+            f"{path} does not match [canaries] of the run file. Restore the file; it may come from "
+            "another run."
         )
     return canaries
 
@@ -108,55 +108,55 @@ def check_canaries(config: Config) -> str | None:
     if not section.count:
         if section.model_fields_set:
             raise InvalidInput(
-                "[canaries] count is missing or empty: no canary would be planted. Give a number of canaries "
-                "for each number of copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
+                "[canaries] count is missing or empty. Give the number of canaries for each number of "
+                "copies, such as count = [60, 20, 10] for copies = [1, 4, 16]."
             )
         return None
     alphabet, longest = _declared(config.data)
     if config.privacy.adjacency != "add-remove":
         raise PrivacyRefusal(
-            '[canaries] need adjacency = "add-remove": each is added or left out at random, '
-            f"and under {config.privacy.adjacency} the number of records is public and fixed. Change it, or "
-            "plant no canaries."
+            '[canaries] need adjacency = "add-remove": each is added or left out at random, and '
+            f"{config.privacy.adjacency} fixes the number of records. Change adjacency, or remove "
+            "[canaries]."
         )
     if len(section.count) != len(section.copies) or len(set(section.copies)) < len(section.copies):
         raise InvalidInput(
-            f"[canaries] count = {section.count} does not fit copies = {section.copies}: give one count for "
-            "each number of copies, which must all differ."
+            f"[canaries] count = {section.count} does not fit copies = {section.copies}: give one count per "
+            "number of copies, all different."
         )
     if section.prefix.count(TAG) != 1:
         raise InvalidInput(
-            f'[canaries] prefix = "{section.prefix}" must hold {TAG} once: otherwise several secrets '
-            "would follow the same prefix."
+            f'[canaries] prefix = "{section.prefix}" must contain {TAG} once, so that each secret has its '
+            "own prefix. Change it."
         )
     if len(set(letters_of(alphabet))) < 2:
         raise InvalidInput(
-            f"[data] alphabet = {alphabet!r} has too few characters for [canaries]: each canary has its "
-            "own tag of such characters. Declare at least two in addition to the space, or plant no canaries."
+            f"[data] alphabet = {alphabet!r} has too few characters for the unique tags of [canaries]. "
+            "Declare at least two besides the space, or remove [canaries]."
         )
     needed = section.prefix.replace(TAG, "") + section.alphabet
     if missing := [character for character in needed if character not in alphabet]:
         raise InvalidInput(
-            f"[canaries] need the character {missing[0]!r}, which no record may hold: add it to [data] "
-            "alphabet, or change prefix and alphabet. Canaries in documents are in ASCII."
+            f"[canaries] need the character {missing[0]!r}, which records may not contain. Add it to [data] "
+            "alphabet, or change prefix and alphabet; canaries in documents must be ASCII."
         )
     if len(section.alphabet) ** section.length > _MOST_SECRETS:
         raise InvalidInput(
-            f"[canaries] length = {section.length} makes too many secrets to count. Take a shorter one."
+            f"[canaries] length = {section.length} makes too many possible secrets to count. Choose a "
+            "smaller one."
         )
     tag = tag_length(alphabet, sum(section.count))
     characters = len(section.prefix) - len(TAG) + tag + section.length
     if characters > longest:
         raise InvalidInput(
-            f"[canaries] have {characters} characters, and the longest record has {longest}. Take a shorter "
-            "prefix or length, or a larger [data] longest."
+            f"[canaries] have {characters} characters, and the longest record has {longest}. Shorten prefix "
+            "or length, or raise [data] longest."
         )
     most = sum(count * copies for count, copies in zip(section.count, section.copies, strict=True))
     if most > _LARGEST_SHARE * config.privacy.records:
         raise InvalidInput(
             f"[canaries] can add {most} lines to {config.privacy.records} records: at most "
-            f"{100 * _LARGEST_SHARE:g} % are allowed, as a model learns nothing useful from them. Plant "
-            "fewer."
+            f"{100 * _LARGEST_SHARE:g} % are allowed, since they teach the model nothing. Plant fewer."
         )
     return alphabet
 
@@ -167,8 +167,8 @@ def _declared(section: DataSection) -> tuple[str, int]:
         return NAMES_ALPHABET, NAMES_LONGEST
     if section.corpus is not None and section.text is None:
         raise InvalidInput(
-            "[canaries] are documents, and this run learns examples with answers. Plant none, or train on "
-            "documents, named by [data] text."
+            "[canaries] are documents, and this run trains on examples with answers. Remove [canaries], or "
+            "train on documents, with [data] text."
         )
     if section.corpus is not None and section.sequence_length is not None:
         return _PRINTABLE, section.sequence_length  # one token for each character
@@ -197,20 +197,19 @@ def tag_length(characters: str, count: int) -> int:
 def check_nothing_planted(config: Config) -> None:
     if config.data.rows_per_user is not None:
         raise InvalidInput(
-            "`tacit batches` does not support [data] rows_per_user: it draws single sequences, and a record "
-            "would be a person with several. Train from the corpus itself."
+            "`tacit batches` does not support [data] rows_per_user: it draws single sequences, not people "
+            "with several. Train without --batches."
         )
     if config.data.text is None:
-        raise InvalidInput(
-            "`tacit batches` cuts documents, named by [data] text. Train from the file itself."
-        )
+        raise InvalidInput("`tacit batches` needs documents, with [data] text. Train without --batches.")
     if config.data.date is not None:
         raise InvalidInput(
-            "`tacit batches` does not support [data] date: it draws samples. Train from the corpus itself."
+            "`tacit batches` does not support [data] date: its batches are random samples. Train "
+            "without --batches."
         )
     for name, value in (("[audit] slots", config.audit.slots), ("[canaries]", config.canaries.count)):
         if value:
             raise InvalidInput(
-                f"`tacit batches` does not support {name}: it plants nothing among the records. Leave them "
-                "out, or train from the corpus itself."
+                f"`tacit batches` does not support {name}: it plants no canaries. Remove them, or train "
+                "without --batches."
             )

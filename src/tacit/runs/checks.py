@@ -60,17 +60,17 @@ def check_run(
         changes = differences(read_config(folder / "config.toml"), config)
         if changes:
             raise PrivacyRefusal(
-                f"the configuration differs from that of the run in {folder}: {'; '.join(changes)}. To "
-                "continue would add the same noise to different sums, and their difference would have no "
-                "noise. Continue with the old settings, or start a new run with --out."
+                f"the run file differs from that of the run in {folder}: {'; '.join(changes)}. Resuming "
+                "would reuse the same noise for different gradients, so their difference would have none. "
+                "Restore the old settings, or start a new run with --out."
             )
     else:
         check_empty(folder, text)
     check_writable(folder)
     if batches is not None and config.data.parquet is None:
         raise InvalidInput(
-            f"--batches {batches} needs [data] parquet: batches are written from such a corpus. Train with "
-            "the configuration that they were written for."
+            f"--batches {batches} needs [data] parquet. Train with the run file for which the batches were "
+            "written."
         )
     if batches is not None:
         check_nothing_planted(config)
@@ -115,13 +115,13 @@ def check_ledger(section: LedgerSection) -> None:
         settings = [name for name, value in section if value not in (None, False, "")]
         if settings:
             raise InvalidInput(
-                f"[ledger] {', '.join(settings)} needs url, the address of the ledger: without it nothing "
-                'would be charged. Set url = "budget.db", or --ledger budget.db.'
+                f"[ledger] {', '.join(settings)} needs url, the address of the ledger. Set url = "
+                '"budget.db", or --ledger budget.db.'
             )
     elif section.dataset is None:
         raise InvalidInput(
-            "[ledger] dataset is missing: name the data set in the ledger, here or by --dataset. `tacit "
-            "ledger datasets` lists the names."
+            "[ledger] dataset is missing. Set it here or with --dataset; `tacit ledger datasets` lists the "
+            "names."
         )
 
 
@@ -129,15 +129,14 @@ def check_scores(config: Config, plan: Plan, *, charged: bool) -> None:
     """Refuse a charged run that would score its held-out records exactly."""
     if config.privacy.test_baseline is not None and plan.score_report is None:
         raise InvalidInput(
-            f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise: without a noisy "
-            "score, the run counts the score of the baseline from its test records. Leave "
-            "test_baseline out."
+            f"[privacy] test_baseline = {config.privacy.test_baseline:g} needs test_noise. Without it, the "
+            "run computes the baseline from its test records. Remove test_baseline."
         )
     if not charged:
         if plan.score_report is not None:
             raise InvalidInput(
-                "[privacy] test_noise needs a ledger: it ensures that there is only one score. Name the "
-                "ledger, or leave test_noise out."
+                "[privacy] test_noise needs a ledger, which allows only one test score. Set [ledger], or "
+                "remove test_noise."
             )
         return
     if config.data.test_fraction is None or plan.score_report is not None:
@@ -201,8 +200,7 @@ def check_resumable(folder: Path) -> None:
         )
     if not (config := folder / "config.toml").exists():
         raise InvalidInput(
-            f"{config} is missing: the settings of the run are not known. Restore the file, or start a new "
-            "run."
+            f"{config} is missing, so the run's settings are unknown. Restore the file, or start a new run."
         )
 
 
@@ -213,8 +211,7 @@ def check_empty(folder: Path, config_text: str) -> None:
     state = resume_state(folder)
     if state.exists():
         raise InvalidInput(
-            f"the folder {folder} holds a run already. Resume it with --resume, or choose another folder "
-            "with --out."
+            f"{folder} already contains a run. Resume it with --resume, or choose another folder with --out."
         )
     for entry in [*folder.glob("*"), *state.parent.glob("*")]:
         harmless = (
@@ -227,7 +224,8 @@ def check_empty(folder: Path, config_text: str) -> None:
         )
         if not harmless:
             raise InvalidInput(
-                f"the folder {folder} is not empty: it holds {entry.name}. Choose another folder with --out."
+                f"the folder {folder} is not empty: it contains {entry.name}. Choose another folder "
+                "with --out."
             )
 
 
@@ -255,8 +253,8 @@ def sole_user(folder: Path) -> Iterator[None]:
         ) from None
     except (OSError, NotImplementedError) as problem:
         raise InvalidInput(
-            f"{path} cannot be locked: {reason_of(problem)}. Without a lock two processes might add "
-            "the same noise to two sums. Choose a folder on another disk with --out."
+            f"{path} cannot be locked: {reason_of(problem)}. Without a lock, two processes could reuse the "
+            "same noise. Choose a folder on another disk with --out."
         ) from None
     try:
         yield

@@ -68,12 +68,12 @@ _PASSWORD = re.compile(r"://[^@]*:[^@]*@|password\s*=", re.IGNORECASE)
 
 
 def refuse_passwords(run_file: Mapping[str, Any]) -> None:
-    """Refuse an address with a password, since the run's folder gets a copy of the run file."""
+    """Refuse an address with a password, since the run file is copied to the run's folder."""
     for section, key in (("data", "database"), ("ledger", "url")):
         if _PASSWORD.search(unquote(str(_section(run_file, section).get(key)))):
             raise InvalidInput(
-                f"[{section}] {key} holds a password, and the folder of the model gets a copy of the run "
-                "file. Leave it out, and give it to PostgreSQL in ~/.pgpass or in the variable PGPASSWORD."
+                f"[{section}] {key} contains a password, and the run file is copied to the folder of the "
+                "model. Remove the password, and put it in ~/.pgpass or the variable PGPASSWORD."
             )
 
 
@@ -82,7 +82,7 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
     data, columns = _section(run_file, "data"), _section(run_file, "columns")
     if ("database" in data) != (_section(run_file, "model").get("name") == LEAST_SQUARES):
         raise InvalidInput(
-            f'[data] database, a table that stays where it is, and [model] name = "{LEAST_SQUARES}" go '
+            f'[data] database (a table summed in its database) and [model] name = "{LEAST_SQUARES}" go '
             "together: set both, or neither."
         )
     if "database" not in data:
@@ -95,14 +95,13 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
         settings = section if name == "table" else getattr(model.annotation, "model_fields", ())
         for key in [key for key in section if key in settings and key not in _OF_DATABASE.get(name, ())]:
             raise InvalidInput(
-                f"[{name}] {key} is not for [data] database: the database reads the values and sums them "
-                f"once, over all rows, and the linear model follows from the sums. Leave {key} out."
+                f"[{name}] {key} does not apply to [data] database: the linear model is solved from one set "
+                f"of noisy sums over all rows. Remove {key}."
             )
     for name in columns:
         if "*" in name or name == data.get("user"):
             raise InvalidInput(
-                f'[columns."{name}"] is not an input or the target: the columns of a database are declared '
-                "one by one, without that of people. Remove it."
+                f'[columns."{name}"] is neither an input nor the target of the database. Remove it.'
             )
     filled = {name: _section(run_file, name) | settings for name, settings in _ONE_RELEASE.items()}
     return {**run_file, **filled}
@@ -111,7 +110,7 @@ def of_database(run_file: Mapping[str, Any]) -> dict[str, Any]:
 def with_each_column(run_file: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the sections with a ``*`` by one for each column of the table that they match.
 
-    A column's own section takes precedence.  The columns of people, days and texts are not matched.
+    A column's own section takes precedence.  The user, date and text columns are not matched.
 
     **Guarantee**
 
@@ -133,8 +132,8 @@ def with_each_column(run_file: Mapping[str, Any]) -> dict[str, Any]:
         own = [name for name in matching(pattern, names) if name not in declared and name not in unused]
         if not own:
             raise InvalidInput(
-                f'[columns."{pattern}"] matches no column of {path} that has no section of its own. Correct '
-                "the pattern, in which * stands for any characters, or remove the section."
+                f'[columns."{pattern}"] matches no undeclared column of {path}. Correct the pattern (* '
+                "matches any characters), or remove the section."
             )
         if twice := [name for name in own if name in matched]:
             raise InvalidInput(
@@ -160,7 +159,8 @@ _ANY = 1000  # records, if the file does not state their number
 
 
 def with_recipe(run_file: Mapping[str, Any], tune: str | None = None) -> dict[str, Any]:
-    """Fill in the training settings of a linear model of a table, or of a public model that learns a target.
+    """Fill in the training settings of a linear model of a table or a public model that is fine-tuned to a
+    target.
 
     Stated settings are kept.  If the file lacks a setting that a recipe needs, a later check reports it.
     """
@@ -188,17 +188,17 @@ def reasons(text: str) -> list[str]:
     if model.get("name") not in LINEAR or "table" not in filled["data"]:
         return []
     usual = "" if "epsilon" in privacy else f", at a usual epsilon of {_USUAL:g}"
-    bins = "fewer than 230 + 300 / epsilon records for each number: bins could cost more than they explain"
+    bins = "fewer than 230 + 300 / epsilon records per number: the noise on bins could outweigh their gain"
     if model["name"] == "additive":
-        bins = "at least 230 + 300 / epsilon records for each number, so bins for numbers pay off"
+        bins = "at least 230 + 300 / epsilon records per number, so binning numbers pays off"
     elif "time" in filled["data"]:
-        bins = "bins of numbers gained nothing in survival models of three tables"
+        bins = "binning numbers did not help survival models on three tables"
     values = {
         "model name": (model["name"], f"{bins}{usual}"),
         "training steps": (filled["training"].get("steps"), "more steps did not help on twenty tables"),
         "training batch_size": (
             filled["training"].get("batch_size"),
-            "fewer records in a step would mean more noise",
+            "smaller batches would mean more noise",
         ),
         "optimizer learning_rate": (
             filled["optimizer"].get("learning_rate"),
@@ -206,7 +206,7 @@ def reasons(text: str) -> list[str]:
         ),
         "privacy clipping_norm": (
             privacy["clipping_norm"],
-            "the norm of the longest row that the columns allow",
+            "the largest row norm that the columns allow",
         ),
     }
     lines = []
@@ -290,8 +290,8 @@ def _recipe(
         return lora_recipe(records, epsilon, _FEW_WEIGHTS), lora
     if folder is None:
         raise InvalidInput(
-            '[model] tune = "lora" needs [lora] rank and targets: for a file of weights, the layers to '
-            "correct are not known. Set both in [lora]."
+            '[model] tune = "lora" with a file of weights has no default layers to adapt. Set [lora] rank '
+            "and targets."
         )
     targets = lora_targets(str(folder.config["model_type"]))
     width, blocks = (int(folder.config.get(key, 0)) for key in ("hidden_size", "num_hidden_layers"))
@@ -390,14 +390,14 @@ class Config(Section):
             (f'[privacy] {key} = "{words}"', getattr(privacy, key) in words.split('" or "'), other, value)
             for key, words, other, value in (
                 ("sampling", "truncated-poisson", "[training] largest_batch", self.training.largest_batch),
-                ("sampling", "cyclic", "[privacy] cycle, the number of parts,", privacy.cycle),
-                ("sampling", "dates", "[data] date, the column of the days of rows,", data.date),
-                ("correlation", 'banded" or "inverse', "[privacy] bands, how many,", privacy.bands),
+                ("sampling", "cyclic", "[privacy] cycle (the number of parts)", privacy.cycle),
+                ("sampling", "dates", "[data] date (the column with each row's day)", data.date),
+                ("correlation", 'banded" or "inverse', "[privacy] bands (their number)", privacy.bands),
                 ("correlation", "blt", "[privacy] buffers (3 are enough for most runs)", privacy.buffers),
             )
         ]
-        documents = f"[data] {'jsonl or parquet' if data.corpus is None else data.source}, documents,"
-        model = "[model] huggingface, the language model with their tokenizer,"
+        documents = f"[data] {'jsonl or parquet' if data.corpus is None else data.source} (documents)"
+        model = "[model] huggingface (a language model with its tokenizer)"
         of_language = None if self.pretrained else self.model.huggingface
         pairs.append((documents, data.corpus is not None, model, of_language))
         for setting, is_set, other, value in pairs:
@@ -410,19 +410,19 @@ class Config(Section):
         privacy = self.privacy
         if privacy.restart_every is not None and privacy.correlation != "tree":
             raise InvalidInput(
-                '[privacy] restart_every needs correlation = "tree": it is the number of steps after which a '
-                "tree restarts. Leave it out."
+                '[privacy] restart_every applies only to correlation = "tree" (steps until a tree '
+                "restarts). Remove it."
             )
         if privacy.correlation != "independent" and privacy.report_loss:
             raise InvalidInput(
-                "[privacy] report_loss has no proven price with correlated noise. Set report_loss = false, "
+                "[privacy] report_loss has no proven cost with correlated noise. Set report_loss = false, "
                 "and use the test metrics."
             )
         if privacy.cycle is not None and self.training.batch_size == "full":
             raise InvalidInput(
-                '[training] batch_size = "full" does not fit [privacy] cycle: a step takes one of '
-                f"{privacy.cycle} parts of the records. Set batch_size = "
-                f"{max(1, round(privacy.records / privacy.cycle))}, a whole part, or less."
+                '[training] batch_size = "full" does not fit [privacy] cycle: each step uses one of '
+                f"{privacy.cycle} parts of the records. Set batch_size to at most "
+                f"{max(1, round(privacy.records / privacy.cycle))}, one whole part."
             )
         return self
 
@@ -432,29 +432,29 @@ class Config(Section):
         if data.date is None:
             return self
         if self.canaries.count:
-            raise InvalidInput("[canaries] do not fit a run by date: a canary has no day. Leave them out.")
+            raise InvalidInput(
+                "[canaries] cannot be used with [data] date: a canary has no day. Remove them."
+            )
         if data.first_day is None:
             raise InvalidInput(
-                '[data] first_day is missing: name the first day of the stream, such as "2026-01-01".'
+                '[data] first_day is missing. Set it to the first day of the stream, such as "2026-01-01".'
             )
         if training.steps is None or training.batch_size == "full":
             raise InvalidInput(
-                "[training] needs steps and batch_size in a run by date: steps is the length of the whole "
-                'stream, and batch_size the average number of rows or people in a step, or "auto" (records '
-                'over steps). It cannot be "full".'
+                "[training] needs steps and batch_size in a run by date. Set steps to the length of the "
+                'whole stream, and batch_size to the average number of rows or people per step, or "auto" '
+                '(records / steps); "full" is not supported.'
             )
         if data.user is not None and data.rows_per_user is None:
             raise InvalidInput(
-                f"[data] user = {data.user!r} needs rows_per_user in a run by date: without it, each file "
-                "may have one row of a person, and the person may return in the next file of the stream. "
-                "Set rows_per_user, and in [privacy] participations and separation, how often a person "
-                "takes part."
+                f"[data] user = {data.user!r} needs rows_per_user in a run by date, because the same person "
+                "may appear again in the next file. Set rows_per_user, and [privacy] participations and "
+                "separation to limit how often a person takes part."
             )
         if data.user is None and (privacy.participations, privacy.separation) != (1, 1):
             raise InvalidInput(
-                "[privacy] participations and separation need [data] user: they say how often a person "
-                "takes part, and a row has one date. Name the column of people, with rows_per_user, or "
-                "leave them out."
+                "[privacy] participations and separation limit how often a person takes part, so they need "
+                "[data] user. Set user and rows_per_user, or remove them."
             )
         return self
 
@@ -466,20 +466,20 @@ class Config(Section):
             return self
         if isinstance(data.user, list) and self.privacy.adjacency == "add-remove":
             raise PrivacyRefusal(
-                '[privacy] adjacency = "add-remove" is not proven for rows of several people: if one of '
-                "them leaves, the others may keep other rows, and nothing bounds that change. Set adjacency "
-                '= "zero-out" or "replace-one", which hide what the rows of a person say. The people of each '
-                "row are then taken to be public."
+                '[privacy] adjacency = "add-remove" has no proof if a row belongs to several people: '
+                "without one of them, other rows may be selected for the others, and that change is "
+                'unbounded. Set adjacency = "zero-out" or "replace-one", which protect the content of a '
+                "person's rows and take the people of each row as public."
             )
         if unit in ("row", "record", "sequence", "document"):
             raise PrivacyRefusal(
-                f'[privacy] unit = "{unit}" does not fit [data] rows_per_user: a record is then a person '
-                'with all rows. Name what a person is, such as unit = "user", and count people in records '
-                "and batch_size."
+                f'[privacy] unit = "{unit}" does not fit [data] rows_per_user, which makes each person one '
+                'record. Set unit to what a person is, such as "user", and count people in records and '
+                "batch_size."
             )
         if self.canaries.count:
             raise InvalidInput(
-                "[canaries] do not fit records that are people: a canary is a line of text. Leave them out."
+                "[canaries] cannot be used if records are people: a canary is a line of text. Remove them."
             )
         return self
 
@@ -501,8 +501,8 @@ class Config(Section):
             )
         if not self.pretrained and self.model.tune is not None:
             raise InvalidInput(
-                "[model] tune needs [data] target: it is for a public model that learns a target. A "
-                "language model trains all weights, or those of [lora]. Leave tune out, or name the target."
+                "[model] tune needs [data] target. A language model without a target trains all weights, "
+                "or those of [lora]. Remove tune, or set target."
             )
         return self
 
@@ -511,48 +511,47 @@ class Config(Section):
         by, data = self.evaluation.by, self.data
         if by and (data.source != "table" or self.pretrained or data.time is not None):
             raise InvalidInput(
-                "[evaluation] by needs a table with a target, whose declared columns are the inputs: texts, "
-                "pictures and survival models have no figures by group. Leave it out."
+                "[evaluation] by needs a table with a target and declared input columns. Text, images and "
+                "survival models have no metrics by group. Remove it."
             )
         if set(self.evaluation.bands) - set(by):
             raise InvalidInput(
-                f"[evaluation] bands are for the columns {by} of by; got {', '.join(self.evaluation.bands)}."
+                f"[evaluation] bands must be for columns {by} of by; got {', '.join(self.evaluation.bands)}."
             )
         return self
 
     @model_validator(mode="after")
     def _check_public_model(self) -> Self:
-        """Refuse data that a public model cannot read, and texts without a model that reads them."""
+        """Refuse data that a public model cannot read, and text without a model that reads it."""
         data, model = self.data, self.model
         if self.optimizer.head_learning_rate is not None and (not self.pretrained or model.tune == "head"):
             raise InvalidInput(
-                '[optimizer] head_learning_rate needs [model] tune = "lora" or "full": it is for a public '
-                "model whose body is trained, too. Leave it out; learning_rate is that of all weights."
+                '[optimizer] head_learning_rate needs [model] tune = "lora" or "full", which also train '
+                "the body. Remove it; learning_rate applies to all weights."
             )
         if data.table is not None and data.text is not None and model.huggingface is None:
             raise InvalidInput(
-                f"[data] text = {data.text!r} needs a public model: it is a column of texts. Name the "
-                "folder of the model by [model] huggingface, or leave text out to train on the other "
-                "columns."
+                f"[data] text = {data.text!r} needs a public model to read that text column. Set [model] "
+                "huggingface to the model's folder, or remove text to train on the other columns."
             )
         if not self.pretrained:
             return self
         if data.table is not None and data.text is None:
             raise InvalidInput(
-                f"[model] {model.public} needs texts or pictures: name the column of texts by [data] text, "
-                "or a folder of pictures by images."
+                f"[model] {model.public} needs text or images. Set [data] text to the text column, or "
+                "[data] images to a folder of images."
             )
         if data.source == "text" or data.features != "raw" or data.name in _NO_PICTURES:
             source = "a file of lines" if data.source == "text" else f'features = "{data.features}"'
             source = source if data.name not in _NO_PICTURES else f'name = "{data.name}"'
             raise InvalidInput(
-                f"[data] {source} does not fit a public model ({model.public}): give a table with a column "
-                "of texts and a target, or pictures, without features."
+                f"[data] {source} does not fit a public model ({model.public}). Give a table with a text "
+                "column and a target, or images without features."
             )
         if model.tune in ("head", "full") and self.lora.model_fields_set:
             raise InvalidInput(
-                f'[lora] does not fit [model] tune = "{model.tune}": only tune = "lora" corrects layers. '
-                "Set it, or leave [lora] out."
+                f'[lora] does not fit [model] tune = "{model.tune}": only tune = "lora" uses it. Set that, '
+                "or remove [lora]."
             )
         return self
 
@@ -569,14 +568,14 @@ class Config(Section):
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read a configuration; the error names every mistaken setting, and suggests known names.
+    """Read and check a run file; the error lists every wrong setting, with suggestions.
 
     Args:
         path: the TOML file.
-        tune: the part of the public model to train, in place of the file's ``tune``.
+        tune: the part of the public model to train; overrides the file's ``tune``.
 
     Raises:
-        InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
+        InvalidInput: the file does not exist, is not valid TOML, or has missing or invalid settings.
 
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
@@ -590,10 +589,10 @@ def read_text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidInput(f"there is no configuration at {path}. Check the path.") from None
+        raise InvalidInput(f"there is no run file at {path}. Check the path.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(
-            f"cannot read the configuration {path}: {reason_of(problem)}. Check the path."
+            f"cannot read the run file {path}: {reason_of(problem)}. Check the path."
         ) from None
 
 
@@ -612,8 +611,8 @@ def parse_config(text: str, origin: str, *, tune: str | None = None) -> Config:
         raise InvalidInput(f"{origin}: {' '.join(complaints)}") from None
     if config.data.source not in ("table", "database") and (config.columns or config.table):
         raise InvalidInput(
-            f"{origin}: [columns] and [table] need [data] table: they describe a table. Name it, or leave "
-            "them out."
+            f"{origin}: [columns] and [table] describe a table, so they need [data] table. Set it, or "
+            "remove them."
         )
     config.read_columns(f"{origin}: ")
     config.read_dialect(f"{origin}: ")

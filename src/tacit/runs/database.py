@@ -45,8 +45,8 @@ def train_in_database(
             stack.enter_context(closing(engine))
         elif section.table is not None:
             raise InvalidInput(
-                "[data] table is for PostgreSQL and DuckDB: a folder of Parquet files is one table. Leave it "
-                "out."
+                "[data] table applies to PostgreSQL and DuckDB; a folder of Parquet files is one table. "
+                "Remove it."
             )
         charges = make_charges(checked.ledger, plan, Generator.from_os(), owned_by=owner)
         if charges is not None:

@@ -32,7 +32,7 @@ Degree: TypeAlias = Literal["remark", "wrong", "nowhere"]
 _Problem: TypeAlias = tuple[str, Degree]
 
 _HEAD = (
-    "Confidential: this report comes from single records, without noise. It is only for the "
+    "Confidential: this report is computed from records without noise. It is only for the "
     "curator.\nMismatches between the declared columns and the first {rows:,} rows of the table (tacit "
     "check RUN.toml reads all of them):"
 )
@@ -112,8 +112,8 @@ def _records(records: int, trained: int) -> list[Doubt]:
         Doubt(
             None,
             (
-                f"[privacy] records says {records:,}, and {trained:,} records train. Batches, steps and "
-                "delta follow from that number: set it to about how many train, from what is publicly known."
+                f"[privacy] records = {records:,}, but there are {trained:,} training records. Batches, "
+                "steps and delta depend on it: set it to the approximate, publicly known number."
             ),
             "wrong",
         )
@@ -126,14 +126,14 @@ def _repeated(people: dict[str, Counter[str]], count: int, encoder: Encoder, uni
         used = name in encoder.inputs_of
         dense = used and _are_numbers_of_people(counts, count)
         if (is_identifier(name) or dense) and len(counts) < counts.total():
-            model = "The model would learn to tell people apart, and " * used
+            model = "The model could memorise people by it, and " * used
             subject = f"a {unit} with several rows is" if not used else f"each row of a {unit} is"
             yield Doubt(
                 name,
                 (
-                    f"its values repeat, as if it named the person of each row. {model}{subject} protected "
-                    f'row by row, not as a whole. If it does name people, set [data] user = "{name}" and '
-                    "rows_per_user, and take it out of the columns."
+                    f"its values repeat, so it may identify people with several rows. {model}{subject} "
+                    "protected row by row, not as a whole. If it does identify people, set [data] user = "
+                    f'"{name}" and rows_per_user, and remove it from the columns.'
                 ),
             )
 
@@ -167,8 +167,8 @@ class _Tally:
             yield "every cell is missing.", "wrong"
         elif self.missing and self.column.missing == "refuse":
             yield (
-                f"{self.missing:,} of {self.cells:,} cells are missing, which is refused. Declare missing, "
-                "or remove these rows.",
+                f'{self.missing:,} of {self.cells:,} cells are missing, and missing = "refuse". Set missing '
+                '= "indicator", or remove these rows.',
                 "remark",
             )
 
@@ -200,8 +200,7 @@ class _Words(_Tally):
             if self.in_other_case > self.other / 2:
                 cure = why
             yield (
-                f'{self.other:,} of {present:,} cells are none of the declared values, and count as "other".'
-                + cure,
+                f'{self.other:,} of {present:,} cells have undeclared values, and count as "other".' + cure,
                 _degree(self.other, present),
             )
         elif present >= _FEW and (unseen := len(self.column.values or ()) - len(self.occurrences)):
@@ -247,8 +246,8 @@ class _Numbers(_Tally):
             )
         elif readable >= _FEW and self._is_narrow():
             yield (
-                f"nearly all values are in less than a {_WIDE}th of the declared range, so that they look "
-                "alike to the model. Are the bounds in the units of the table?",
+                f"nearly all values are in less than a {_WIDE}th of the declared range, so the model barely "
+                "distinguishes them. Are the bounds in the units of the table?",
                 "wrong",
             )
         if self.swapped is not None and self.swapped.is_likelier(self.outside):
@@ -310,8 +309,8 @@ Confirm: TypeAlias = Callable[[str, str], bool]
 """A function that shows a finding and asks a question; it returns whether the answer is yes."""
 
 _FOR_YOU = (
-    "Confidential: the following comes from single records, without noise. It is for you, who have the "
-    "table, and is written nowhere that is released."
+    "Confidential: the following is computed from records without noise. It is only for you, and no "
+    "released file contains it."
 )
 
 
@@ -324,7 +323,7 @@ def check_fit(config: Config, confirm: Confirm | None = None) -> None:
     findings = [doubt for doubt in doubts(config, rows=FIRST_ROWS) if doubt.degree != "remark"]
     if findings and confirm is not None:
         text = "\n".join([_FOR_YOU, "", *(f"* {doubt}" for doubt in findings)])
-        if not confirm(text, "Train all the same?"):
+        if not confirm(text, "Train anyway?"):
             raise InvalidInput(
                 "stopped before the first step: the declarations do not fit the table. Nothing was trained, "
                 "written or charged. Correct the run file, then start again."
@@ -332,9 +331,9 @@ def check_fit(config: Config, confirm: Confirm | None = None) -> None:
         return
     if nowhere := [str(doubt) for doubt in findings if doubt.degree == "nowhere"]:
         raise InvalidInput(
-            "declarations fit no cell of the table, and the run would learn nothing from these columns: "
-            f"{' '.join(nowhere)} Correct or remove them, or start the run in a terminal, which asks whether "
-            "to go on."
+            "some declared columns fit no cell of the table, so the run would learn nothing from them: "
+            f"{' '.join(nowhere)} Correct or remove them, or start the run in a terminal, where you can "
+            "choose to continue."
         )
 
 
@@ -348,15 +347,15 @@ def _check_unit(config: Config, confirm: Confirm | None) -> None:
     dialect = config.read_dialect()
     kinds = {name: column.kind for name, column in config.read_columns().items()}
     instead = (
-        f'or, to protect single rows, [privacy] unit = "row"; or, if each row is another {unit}, [privacy] '
-        "one_record_per_unit = true."
+        f'or, to protect single rows, [privacy] unit = "row"; or, if each row is a different {unit}, '
+        "[privacy] one_record_per_unit = true."
     )
     if data.date is not None:
         for name in unit_columns(names_of_file(path, dialect), unit, kinds):
             raise PrivacyRefusal(
-                f'[privacy] unit = "{unit}" has a column in this stream, {name!r}: the same {unit} may be in '
-                f'the next file. Set [data] user = "{name}" and rows_per_user, and in [privacy] '
-                f"participations and separation, how often a {unit} takes part; {instead}"
+                f'[privacy] unit = "{unit}" is identified by column {name!r}, and the same {unit} may '
+                f'appear in the next file. Set [data] user = "{name}" and rows_per_user, and [privacy] '
+                f"participations and separation to limit how often a {unit} takes part; {instead}"
             )
         return
 
@@ -367,10 +366,10 @@ def _check_unit(config: Config, confirm: Confirm | None) -> None:
         f"{_FOR_YOU}\n\nThe unit is a {unit}, and column {repeated!r} has repeated values: a {unit} seems to "
         "have several rows, and each row would be protected separately."
     )
-    if confirm is not None and confirm(problem, f"Is each row another {unit}?"):
+    if confirm is not None and confirm(problem, f"Is each row a different {unit}?"):
         return
     raise PrivacyRefusal(
         f'[privacy] unit = "{unit}", and column {repeated!r} has repeated values: a {unit} seems to have '
-        f"several rows, and each row would be protected separately. Set [data] user = "
-        f'"{repeated}" and rows_per_user, so that a record is a {unit} with all rows; {instead}'
+        f"several rows, and each row would be protected separately. To protect each {unit} as a whole, set "
+        f'[data] user = "{repeated}" and rows_per_user; {instead}'
     )

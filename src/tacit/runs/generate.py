@@ -1,4 +1,4 @@
-"""Texts that the language model of a finished run writes, in a folder with the statement of the run.
+"""Text sampled from the language model of a finished run, in a folder with the run's statement.
 
 They are post-processing: the guarantee of the run covers them, and they cost nothing.
 """
@@ -42,14 +42,14 @@ Prompt = Mapping[str, Any]
 @final
 @dataclass(frozen=True)
 class Generation:
-    """Texts to be written: ``count`` for each prompt, one after the other.
+    """Settings of a sampling: ``count`` samples per prompt, in order.
 
     Attributes:
-        prompts: the prompts; a single empty one if texts begin with nothing.
-        max_new_tokens: the maximum number of tokens in a text; None for what the records of the run leave.
-        top_p: each token is among the most likely ones, which together have this probability.
-        seed: a public number. The seed of the text with number i, from 0, is in :meth:`seed_of`.
-        batch_size: the number of texts that are written at the same time; it changes only rounding.
+        prompts: the prompts; a single empty one for unprompted samples.
+        max_new_tokens: the maximum number of new tokens; None for the run's record length minus the prompt.
+        top_p: nucleus sampling: sample among the likeliest tokens with this total probability.
+        seed: a public number; :meth:`seed_of` derives the seed of sample i, from 0.
+        batch_size: the number of samples generated together; it changes only rounding.
     """
 
     run: Path
@@ -117,21 +117,21 @@ def check_generation(wanted: Generation, prompts: Path | None = None) -> Generat
 
 def _check_run(run: Path) -> None:
     if not run.is_dir():
-        raise InvalidInput(f"there is no run at {run}. Name a folder that tacit train wrote.")
+        raise InvalidInput(f"there is no run at {run}. Give a folder that tacit train wrote.")
     if not (run / BASE).is_file():
         raise InvalidInput(
-            f"{run} holds no run of a language model. Name the folder that tacit train wrote, not that of "
-            "the public model. Other models predict: tacit predict."
+            f"{run} is not the run of a language model. Give the folder that tacit train wrote, not that of "
+            "the public model; for other models, use tacit predict."
         )
     for name in (*_STATEMENTS, "config.toml"):
         if not (run / name).is_file():
             raise InvalidInput(
-                f"{run} holds no finished run: {name} is missing. Finish it by tacit train with --resume."
+                f"the run in {run} is not finished: {name} is missing. Finish it with tacit train --resume."
             )
     if not (run / _ADAPTER).exists() and not ModelFolder(run).has_weights:
         raise InvalidInput(
-            f"{run} holds no trained weights: neither {_ADAPTER} nor {SAFETENSORS} is there. Finish the run "
-            "by tacit train with --resume, or copy its folder again."
+            f"{run} has no trained weights ({_ADAPTER} or {SAFETENSORS}). Finish the run with tacit train "
+            "--resume, or copy its folder again."
         )
     check_fields(read_statement(run / "statement.json"))
 
@@ -141,7 +141,7 @@ def _check_out(out: Path, settings: Mapping[str, Any]) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise InvalidInput(f"--out {out} is a file. Name a folder for the texts and the statement.")
+        raise InvalidInput(f"--out {out} is a file. Give a folder.")
     if (out / SETTINGS).is_file():
         before = read_json(out / SETTINGS, "file of settings", f"the {SETTINGS} that tacit generate wrote")
         changed = [
@@ -149,12 +149,12 @@ def _check_out(out: Path, settings: Mapping[str, Any]) -> None:
         ]
         if changed:
             raise InvalidInput(
-                f"{out} holds texts of other settings: {', '.join(changed)} differ from {out / SETTINGS}. "
-                "Call with the same settings to continue them, or name another folder with --out."
+                f"{out} contains samples with other settings: {', '.join(changed)} differ from "
+                f"{out / SETTINGS}. Use the same settings to continue, or choose another folder with --out."
             )
     elif others := sorted(entry.name for entry in out.iterdir() if not entry.name.startswith(".")):
         raise InvalidInput(
-            f"the folder {out} is not empty: it holds {others[0]}. Name another folder with --out."
+            f"the folder {out} is not empty: it contains {others[0]}. Choose another folder with --out."
         )
 
 
@@ -165,14 +165,14 @@ def _read_prompts(path: Path) -> Iterator[Prompt]:
             lines = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as problem:
             raise InvalidInput(
-                f"cannot read the prompts in {path}: {reason_of(problem)}. Give a file in UTF-8 with a "
-                "prompt on each line, or with JSON objects, named .jsonl."
+                f"cannot read the prompts in {path}: {reason_of(problem)}. Give a UTF-8 file with one "
+                "prompt per line, or JSON lines named .jsonl."
             ) from None
         rows: Sequence[Prompt] = [{"prompt": line.removesuffix("\r")} for line in lines if line.strip()]
     else:
         rows = list(lines_of_json(path))
     if not rows:
-        raise InvalidInput(f"{path} holds no prompt. Write one on each line.")
+        raise InvalidInput(f"{path} contains no prompt. Write one per line.")
     for number, row in enumerate(rows, 1):
         where = f"prompt {number:,} of {path}"
         _check_prompt(row, where)
@@ -183,29 +183,29 @@ def _check_prompt(row: Prompt, where: str) -> None:
     prompt, messages = row.get("prompt"), row.get("messages")
     if (prompt is None) == (messages is None):
         raise InvalidInput(
-            f'{where} needs exactly one of the fields "prompt", a text, and "messages", a list of '
-            '{"role": "user", "content": "..."}.'
+            f'{where} needs exactly one of "prompt", a string, and "messages", a list of {{"role": "user", '
+            '"content": "..."}.'
         )
     if "completion" in row:
         raise InvalidInput(
-            f'{where} has a "completion" already, so it may be a record. Prompts must be public. Leave the '
-            "field out."
+            f'{where} has a "completion", so it may be a training record. Prompts must be public. Remove '
+            "the field."
         )
 
     if messages is not None and not (is_chat(messages) and messages and messages[-1]["role"] != "assistant"):
         raise InvalidInput(
-            f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}} with texts, of which '
-            "the last is not the assistant's."
+            f'{where}: "messages" must be a list of {{"role": "...", "content": "..."}} with string '
+            "contents, and must not end with the assistant."
         )
     if messages is None and not isinstance(prompt, str):
-        raise InvalidInput(f"{where} holds something else than a text. Write it as a text in quotes.")
+        raise InvalidInput(f"{where} is not a string. Quote it.")
     texts: list[Any] = [prompt] if messages is None else [one["content"] for one in messages]
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise InvalidInput(f"{where} holds half of a surrogate pair, which is no character. Correct it.")
+        raise InvalidInput(f"{where} contains an unpaired surrogate, which is not a character. Correct it.")
 
 
 def write_texts(wanted: Generation, progress: Callable[[int], None] = lambda _done: None) -> int:
-    """Write the texts that the folder lacks, and return the number of all.
+    """Generate the samples that the folder lacks, and return the number of all.
 
     ``progress`` gets the number of texts that are in the file. After an interrupt the file holds whole
     batches, and the same request continues with the next one.
@@ -249,14 +249,14 @@ def _encoded(wanted: Generation, tokens: Tokens) -> list[list[int]]:
             row = tokens.begin(prompt.get("prompt", ""))
         if not row:
             raise InvalidInput(
-                "the tokenizer has no token for the beginning of a text, so a text cannot begin with "
-                "nothing. Give a file of prompts by --prompts."
+                "the tokenizer has no beginning-of-text token, so samples need prompts. Give a file with "
+                "--prompts."
             )
         if wanted.max_new_tokens is None and len(row) >= places:
             raise InvalidInput(
-                f"prompt {number:,} has {len(row)} tokens, and the records of the run have at most {places}: "
-                "nothing would follow. Shorten it, or set --max-new-tokens to write longer texts than the "
-                "model was trained on."
+                f"prompt {number:,} has {len(row)} tokens, and the records of the run have at most "
+                f"{places}: no room is left. Shorten it, or set --max-new-tokens to exceed the training "
+                "length."
             )
         found.append(row)
     return found
@@ -270,7 +270,7 @@ def _sole_writer(out: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise InvalidInput(
-            f"another process is writing texts to {out}. Wait for it, or name another folder with --out."
+            f"another process is writing to {out}. Wait for it, or choose another folder with --out."
         ) from None
 
 
@@ -309,7 +309,7 @@ def _writer(
     if isinstance(most, int) and width + longest > most:
         raise InvalidInput(
             f"the model reads at most {most} tokens, and the longest prompt has {width}: {longest} more do "
-            f"not fit. Shorten the prompt, or take a smaller --max-new-tokens."
+            "not fit. Shorten the prompt, or lower --max-new-tokens."
         )
     if wanted.config.lora.rank is not None:
         begin_from(

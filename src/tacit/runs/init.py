@@ -58,9 +58,8 @@ def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) ->
         check_column("target", target, columns)
         if columns[target].kind in ("text", "date", "datetime"):
             raise InvalidInput(
-                f"target {target!r} is of kind {columns[target].kind} and cannot be predicted: a model "
-                "predicts a category, a boolean or a number. Name another column, or say --kind "
-                f"{target}=category."
+                f"target {target!r} is of kind {columns[target].kind} and cannot be predicted. Name a "
+                f"category, boolean or number column, or set --kind {target}=category."
             )
     kinds = {target: columns[target].kind for target in targets}
     together = {"number" if kind in _NUMBERS else kind for kind in kinds.values()}
@@ -68,7 +67,7 @@ def check_targets(targets: Sequence[str], columns: Mapping[str, FoundColumn]) ->
         got = ", ".join(f"{target!r} is of kind {kind or 'unknown'}" for target, kind in kinds.items())
         other = next(target for target, kind in kinds.items() if kind != "boolean")
         raise InvalidInput(
-            f"several targets must be all booleans (labels) or all numbers; {got}. Name others, or say "
+            f"several targets must all be booleans (labels) or all numbers; {got}. Name others, or set "
             f"--kind {other}=boolean."
         )
     if twice := [target for target in targets if targets.count(target) > 1]:
@@ -98,7 +97,7 @@ class Facts:
         model: ``auto``, ``linear``, ``additive`` or ``mlp``; None for auto.
         public_model: the folder or file of a public model, in place of ``model``.
         architecture: the network to which the weights in a file belong.
-        text: the column of texts that the public model reads.
+        text: the text column that the public model reads.
     """
 
     target: str | Sequence[str] | None = None
@@ -149,8 +148,8 @@ def stated_facts(
         check_column("--leave-out", name, names)
     if (facts.time is None) != (facts.event is None) or (facts.time and facts.target):
         raise InvalidInput(
-            "--time and --event go together, without --target: the column of how long a person was observed, "
-            "and that of whether the event happened then. Name both, or a target."
+            "--time (how long a person was observed) and --event (whether the event then happened) go "
+            "together, without --target. Name both, or only a target."
         )
     _refuse_bounds_of_unused(facts, bounds)
     facts = replace(
@@ -177,8 +176,8 @@ def _refuse_bounds_of_unused(facts: Facts, bounds: Sequence[str]) -> None:
     for name, option in unused.items():
         if any(text.startswith(f"{name}=") for text in bounds):
             raise InvalidInput(
-                f"--bounds {name}: the column needs none, as {option} {name} leaves it out of the features. "
-                "Leave out one of the two options."
+                f"--bounds {name}: the column needs none, as {option} {name} excludes it from the features. "
+                "Remove one of the two options."
             )
 
 
@@ -203,14 +202,14 @@ def checked_promise(facts: Facts, sample: Sniffed) -> Facts:
         check_in("adjacency", facts.adjacency, _ADJACENCIES)
     if facts.unit is not None and not any(map(str.isalpha, facts.unit)):
         raise InvalidInput(
-            f"unit must say what one row is, in words; got {facts.unit!r}. Name it, such as patient or visit."
+            f"unit must name what one row is, such as patient or visit; got {facts.unit!r}. Change it."
         )
     if facts.unit_column not in (None, NO_COLUMN):
         check_column("unit_column", str(facts.unit_column), sample.columns)
     if facts.delta is not None and facts.records is not None and facts.delta >= 1 / facts.records:
         raise PrivacyRefusal(
-            f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one row "
-            f"in full would keep such a promise. Choose a smaller delta, such as "
+            f"delta = {facts.delta:g} is not below 1/records = {1 / facts.records:.3g}: publishing one "
+            "random row in full would satisfy it. Choose a smaller delta, such as "
             f"{suggested_delta(facts.records):g}."
         )
     return facts
@@ -221,13 +220,13 @@ def _check_people(facts: Facts, sample: Sniffed) -> None:
         check_column("--user", facts.user, sample.columns)
         if facts.user in (*facts.targets, *facts.left_out):
             raise InvalidInput(
-                f"--user {facts.user} names the people: it cannot also be a target or left out. Name "
+                f"--user {facts.user} identifies people, so it cannot also be a target or left out. Name "
                 "another column."
             )
     if facts.rows_per_user is not None:
         check_integer("--rows-per-user", facts.rows_per_user, low=1)
         if facts.user is None:
-            raise InvalidInput("--rows-per-user needs a column of people: name it by --user.")
+            raise InvalidInput("--rows-per-user needs a column that identifies people. Name it with --user.")
 
 
 def _check_text(facts: Facts, sample: Sniffed) -> None:
@@ -236,12 +235,12 @@ def _check_text(facts: Facts, sample: Sniffed) -> None:
     check_column("--text", facts.text, sample.columns)
     if facts.text in (*facts.targets, facts.user, *facts.left_out):
         raise InvalidInput(
-            f"--text {facts.text} is read by the public model: it cannot also be a target, the column of "
+            f"--text {facts.text} is read by the public model, so it cannot also be a target, the column of "
             "--user, or left out. Name another column."
         )
     if facts.public_model is None:
         raise InvalidInput(
-            f"--text {facts.text} needs a public model: say --model FOLDER, where the folder holds "
+            f"--text {facts.text} needs a public model. Set --model FOLDER; the folder must contain "
             "config.json, tokenizer.json and model.safetensors."
         )
 
@@ -249,7 +248,7 @@ def _check_text(facts: Facts, sample: Sniffed) -> None:
 def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
     """Return the columns to use, with stated kinds and formats in place of those found in the table.
 
-    The column of people and the column of texts for a public model are left out, as they are not encoded.
+    The user column and a public model's text column are left out, as they are not encoded.
     """
     columns = {}
     for name, column in sample.columns.items():
@@ -284,7 +283,7 @@ def table_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
         if (kind := columns[name].kind) not in kinds:
             raise InvalidInput(
                 f"--{option} {name} must be of kind {kinds[0]}; it is of kind {kind or 'unknown'}. Name "
-                f"another column, or say --kind {name}={kinds[0]}."
+                f"another column, or set --kind {name}={kinds[0]}."
             )
     return columns
 
@@ -302,7 +301,7 @@ def policy_columns(sample: Sniffed, facts: Facts) -> dict[str, FoundColumn]:
 def _misfit(fact: str, name: str, column: FoundColumn, kinds: str) -> InvalidInput:
     return InvalidInput(
         f"{fact} of the column {name!r}: it is of kind {column.kind or 'unknown'}, and only a {kinds} has "
-        f"{'one' if fact == 'a format' else 'them'}. Correct the name, or state the kind with --kind."
+        f"{'one' if fact == 'a format' else 'them'}. Correct the name, or set the kind with --kind."
     )
 
 
@@ -343,14 +342,14 @@ _HEAD = """\
 # they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the
 # data. Never take a bound or a list of values from the data: the largest value of a column belongs to one
 # person. A value outside its bounds is moved to the nearest bound; one that is not listed counts as "other".
-# missing = "indicator" makes a missing cell a feature of its own, "refuse" makes it an error.
+# missing = "indicator" adds a feature for missing cells, "refuse" makes them an error.
 """
 PROMISE = {
-    "epsilon": "the most that may be revealed in total: 1 is strong, above 10 promises little",
-    "delta": "the probability that the promise fails: a tenth of 1 / records, or less",
+    "epsilon": "the total privacy budget: 1 is strong, above 10 promises little",
+    "delta": "the failure probability of the guarantee: at most a tenth of 1 / records",
     "unit": 'what one row is, such as "patient" or "visit"; one of them is protected',
     "adjacency": '"add-remove" hides whether a row is there, "replace-one" what it says',
-    "records": "about how many rows train, a public number",
+    "records": "approximate number of training rows, publicly known",
 }
 """The keys of ``[privacy]`` that have to be stated, and what each means."""
 _BLANK_COLUMN = {
@@ -360,29 +359,29 @@ _BLANK_COLUMN = {
     "true": '["yes", "y"]: the words that mean true',
     "false": "the words that mean false",
 }
-_ROWS_PER_USER = 2  # 1 to 8 give the same AUC within 0.005, on made-up people with 8 rows on average
-_ROWS_COMMENT = "a step reads this many rows of each person; more rows take longer"
+_ROWS_PER_USER = 2  # 1 to 8 give the same AUC within 0.005, on synthetic people with 8 rows on average
+_ROWS_COMMENT = "rows of each person read per step; more rows take longer"
 OF_PEOPLE = {
     "unit": 'what a person is, such as "patient"; one of them, with all rows, is protected',
-    "adjacency": '"add-remove" hides whether a person is there, "replace-one" all that the rows say',
-    "records": "about how many people train, a public number",
+    "adjacency": '"add-remove" hides whether a person is there, "replace-one" the content of all rows',
+    "records": "approximate number of people in training, publicly known",
 }
-_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text"; the rows do not show it'
+_KIND = '"number", "integer", "category", "boolean", "date", "datetime" or "text"; not clear from the rows'
 _TARGET = "the column to predict; delete missing from its section below"
 _TARGET_KIND = {
     "number": "predicted as a number",
     "integer": 'predicted as a number; for classes, make it a "category" with values',
 }
 _MOST_CODES = 12
-_CLIPPING = "the largest norm of one row's gradient"
+_CLIPPING = "maximum norm of one row's gradient"
 _BINS = 16  # of equal width; on Adult, AUC is 0.909 instead of 0.891 at epsilon 1, on validation records
 _TIME_BINS = 20  # 10 to 40 give the same concordance within 0.01 on three tables
-_TIME_COMMENT = "time bins of equal width, each with a hazard; or inner edges, [365, 730]"
+_TIME_COMMENT = "number of time bins of equal width; or inner edges, [365, 730]"
 _SURVIVAL_KIND = {
-    "time": "how long a person was observed; a later event counts as none until upper",
-    "event": "true if the event happened at that time, false if the person was only observed until then",
+    "time": "observation time; later events are censored at upper",
+    "event": "true if the event happened then, false if censored",
 }
-_BINS_COMMENT = "features in addition to the number; or inner edges, [20, 40, 60]"
+_BINS_COMMENT = "additional binned features; or inner edges, [20, 40, 60]"
 _TRAINING = """\
 [optimizer]
 name = "adam"
@@ -434,9 +433,9 @@ def policy_text(sample: Sniffed, facts: Facts) -> str:
 
 def _data(table: Path, facts: Facts) -> str:
     tested = (
-        setting("test_fraction", facts.test_fraction, "this share of the rows tests the model")
+        setting("test_fraction", facts.test_fraction, "fraction of rows for testing")
         if facts.test_table is None
-        else setting("test_table", facts.test_table, "its rows test the model")
+        else setting("test_table", facts.test_table, "the test table")
     )
     comment = {0: _TARGET, 1: "the column to predict"}.get(len(facts.targets), "the columns to predict")
     lines = [
@@ -446,13 +445,13 @@ def _data(table: Path, facts: Facts) -> str:
     ]
     if facts.time is not None:
         lines[1:2] = [
-            setting("time", facts.time, "a survival model: the column of how long a person was observed"),
-            setting("event", facts.event, "and of whether the event happened then"),
+            setting("time", facts.time, "a survival model: the observation time"),
+            setting("event", facts.event, "whether the event then happened"),
         ]
     if facts.text is not None:
         lines.insert(1, setting("text", facts.text, "the column that the public model reads"))
     if facts.user is not None:
-        lines.append(setting("user", facts.user, "the column of the person of each row"))
+        lines.append(setting("user", facts.user, "the column that identifies the person of each row"))
         lines.append(setting("rows_per_user", facts.rows_per_user or _ROWS_PER_USER, _ROWS_COMMENT))
     return written("data", lines)
 
@@ -475,18 +474,16 @@ def _sections(
         if "bins" in settings:
             comments["bins"] = _TIME_COMMENT if name == facts.time else _BINS_COMMENT
         if column.kind == "category" and "missing_values" in settings:
-            comments["missing_values"] = "these count as missing; remove those that are values"
+            comments["missing_values"] = "these count as missing; remove any that are values"
         bounds = (settings.get("lower"), settings.get("upper"))
         if (to := usual_of({name: column}).get(name)) and bounds in ((None, None), (to.lower, to.upper)):
-            comments["lower"] = f"usual for this name: {to}; state what is possible, known without the data"
+            comments["lower"] = f"usual for this name: {to}; give the possible range, known without the data"
         if not policy and name not in facts.targets and (codes := _codes_of(column, settings)):
             comments.setdefault("kind", f"no order? Then values = {codes} instead of lower, upper and bins")
         if column.formats:
             comments["format"] = " or ".join(column.formats) + ": the first rows fit each of them"
         if policy and "values" in comments:
-            comments["values"] = (
-                '["a", "b"]: values that may form a group; delete the line if they are not public'
-            )
+            comments["values"] = '["a", "b"]: values for GROUP BY; delete the line if they are not public'
         sections.append(column_section(name, settings, comments))
     unused = [f"# {quoted(name)} is left out." for name in facts.left_out]
     unused += [f"# Column {at} has no name, and is not used." for at in sample.unnamed]
@@ -517,15 +514,17 @@ def _model(name: str | None) -> str:
 
 
 def public_model_section(facts: Facts, size: tuple[int, int] | None = None) -> str:
-    """Return ``[model]`` for a public model; Tacit chooses its training from public figures."""
+    """Return ``[model]`` for a public model; Tacit chooses its training from public facts."""
     path = Path(str(facts.public_model))
     kind = "huggingface" if path.is_dir() else "encoder"
     lines = [setting(kind, path.as_posix(), "a public model; relative to the folder where you run tacit")]
     if facts.architecture is not None:
         lines.append(setting("architecture", facts.architecture, "the network of these weights"))
         side = usual_size(*size) if size is not None else 224
-        lines.append(setting("image_size", side, "pictures are enlarged to this side, in pixels"))
-    lines.append(setting("tune", "auto", 'or "head", "lora", "full"; auto takes the one expected to do best'))
+        lines.append(setting("image_size", side, "images are resized to this side length, in pixels"))
+    lines.append(
+        setting("tune", "auto", 'or "head", "lora", "full"; auto chooses the one expected to score best')
+    )
     return written("model", lines)
 
 
@@ -533,18 +532,18 @@ _BOUNDS = "the lowest and the highest possible value, such as 0:120"
 _CODES = "; for codes without an order, all possible ones, such as 1,2,3"
 _DAYS = "the first and the last possible day, such as 2015-01-01:2025-12-31"
 _PERSON_COLUMN = (
-    "does a person have several rows? Name the column of the person of each row, else none. Enter: {why}"
+    "does a person have several rows? Name the column that identifies the person of each row, else "
+    "none. Enter: {why}"
 )
 _PROMISE = {
     "unit": "what one row is, such as patient or visit; one of them is protected",
-    "largest_table": "the most rows that any version of the table will have, a public number",
+    "largest_table": "maximum rows that any version of the table will have, a public number",
     "adjacency": (
-        "what is hidden: add-remove, whether a {unit} is there at all; replace-one, what it says. The usual "
-        "one is add-remove"
+        "what is hidden: add-remove (usual), whether a {unit} is in the data; replace-one, its content"
     ),
-    "records": "about how many {rows} the table has, a public number; {part:g} of them train",
-    "epsilon": "the most that may be revealed in total: 1 is strong, 3 is usual, above 10 promises little",
-    "delta": "the probability that the promise fails: a tenth of 1 / records, or less",
+    "records": "approximate number of {rows} in the table, publicly known; {part:g} of them train",
+    "epsilon": "the total privacy budget: 1 is strong, 3 is usual, above 10 promises little",
+    "delta": "the failure probability of the guarantee: at most a tenth of 1 / records",
     "note": "who approved this budget, when, why and until when; printed in every certificate",
 }
 _PERSON = "what a person is called, such as patient; one of them, with all rows, is protected"
@@ -638,7 +637,7 @@ class _Wizard:
             return
         names = [name for name in self._columns() if is_identifier(name)]
         likely = next(filter(self._identifies_people, names), NO_COLUMN)
-        why = "no person has several" + f". By the names it may be {' or '.join(names)}" * bool(names)
+        why = "no person has several rows" + f". By the names it may be {' or '.join(names)}" * bool(names)
         if likely != NO_COLUMN:
             why = f"{likely}, by its name and its repeated values"
 
@@ -667,8 +666,8 @@ class _Wizard:
 
         bounds_text = ", ".join(f"{name} {to}" for name, to in offered.items())
         about = (
-            f"usual bounds for these names: {bounds_text}. Name those that are wrong or could be narrower. "
-            "Enter: all fit"
+            f"usual bounds for these names: {bounds_text}. Name those that are wrong or too wide. Enter: "
+            "all fit"
         )
         self._take(Question("bounds", about, "all"), read)
 
@@ -694,7 +693,7 @@ class _Wizard:
                 lambda answer: self._with_range(name, column.kind, answer),
             )
         if column.kind == "category" and name not in self.facts.values:
-            about = "the values that may form a group" if policy else "its values"
+            about = "the values for GROUP BY" if policy else "its values"
             about = "the classes" if name in self.facts.targets else about
             about = f"category: {about}, all that are possible, such as f,m"
             ask("values", key, about, values_from_text)

@@ -61,8 +61,8 @@ def build_language_model(model: ModelSection, lora: LoraSection, length: int) ->
     limit = getattr(network.config, "max_position_embeddings", None)
     if isinstance(limit, int) and length > limit:
         raise InvalidInput(
-            f"[data] sequence_length = {length} is above the model's {limit} tokens ({folder.path}). Take "
-            f"at most {limit}."
+            f"[data] sequence_length = {length} exceeds the model's {limit} tokens ({folder.path}). Set at "
+            f"most {limit}."
         )
     network.config.use_cache = False  # the cache is only for generation
     if lora.rank is not None:
@@ -77,7 +77,7 @@ def network_of(model: nn.Module) -> Any:
 
 
 def check_language_model(model: nn.Module, data: Dataset) -> None:
-    """Check the model on records of made-up tokens before the first step."""
+    """Check the model on dummy tokens before the first step."""
     name = f"the model of type {network_of(model).config.model_type}"
     length, vocabulary = data.input_shape[-1], data.vocabulary
     tokens = torch.zeros((2, length), dtype=torch.int64, device=next(model.parameters()).device)
@@ -90,19 +90,19 @@ def check_language_model(model: nn.Module, data: Dataset) -> None:
     except Exception as problem:
         reason = str(problem).strip().partition("\n")[0].rstrip(".")
         raise InvalidInput(
-            f"{name} does not work on records of {length} tokens: {type(problem).__name__}: {reason}. Take a "
-            "causal language model."
+            f"{name} does not work on records of {length} tokens: {type(problem).__name__}: {reason}. "
+            "Choose a causal language model."
         ) from problem
     if tuple(logits.shape) != (2, length, vocabulary):
         raise InvalidInput(
-            f"{name} must give {vocabulary} numbers for each of {length} tokens; it gave shape "
-            f"{tuple(logits.shape[1:])} for a record. Take a causal language model."
+            f"{name} must return {vocabulary} logits for each of {length} tokens; got shape "
+            f"{tuple(logits.shape[1:])} per record. Choose a causal language model."
         )
     first, second = logits[:, :-1]
     # With random weights, later tokens may change the logits by only 1e-4 of them.
     if not bool((first - second).norm() <= 1e-5 * first.norm()):
         raise InvalidInput(
-            f"{name} uses later tokens to predict a token. Take a causal language model; for BERT and "
+            f"{name} uses later tokens to predict a token. Choose a causal language model; for BERT and "
             "similar models, one with is_decoder = true."
         )
 
@@ -113,8 +113,8 @@ def _load(folder: ModelFolder) -> Any:
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: {config.model_type} is not a causal language model: it has an encoder and a decoder. "
-            "Take one such as GPT-2 or Llama."
+            f"{where}: {config.model_type} is not a causal language model: it is an encoder-decoder. Choose "
+            "one such as GPT-2 or Llama."
         )
     kind = transformers.AutoModelForCausalLM
     if not folder.has_weights:
@@ -145,8 +145,8 @@ def _with_lora(network: Any, section: LoraSection, rank: int) -> nn.Module:
     transposed = {layers[target] for target in section.targets}
     if len(transposed) > 1:
         raise InvalidInput(
-            "[lora] targets mix Linear and Conv1D layers: one adapter cannot hold both. Name layers of one "
-            "kind."
+            "[lora] targets mix Linear and Conv1D layers: one adapter cannot contain both. Name layers of "
+            "one type."
         )
     config = peft.LoraConfig(
         r=rank,
@@ -177,7 +177,7 @@ def facts_of(config: Config, folder: ModelFolder) -> dict[str, Any]:
 
 @final
 class LanguageModel(Learner):
-    used_by = "tacit generate RUN samples texts; README.md shows how to load the model in transformers"
+    used_by = "tacit generate RUN samples text; README.md shows how to load the model in transformers"
     _reference: Tensor | None = None
     """The log-probabilities of the test answers by the public model, (n, 2)."""
 
@@ -265,8 +265,7 @@ class LanguageModel(Learner):
                 row = self._tokens.begin(prompt)
             if not 0 < len(row) < self._length:
                 raise InvalidInput(
-                    f"{where} has {len(row)} tokens, and a record has {self._length}. Take one of at least "
-                    "one token, after which one more fits."
+                    f"{where} has {len(row)} tokens, and must have 1 to {self._length - 1}. Change it."
                 )
             prompts.append(row)
         return prompts

@@ -1,4 +1,4 @@
-"""The model that a run trains: its file, its form in the folder of a run, and the texts about it."""
+"""The model that a run trains: its file, its form in the folder of a run, and its documents."""
 
 # Guarantee:
 # * The description of a model holds only public facts from the configuration or about a standard data set,
@@ -71,7 +71,7 @@ class Description:
         classes: the names of the classes, in the order of the outputs; empty for other tasks.
         target_bounds: for numbers, the values of each target that are scaled to -1 and 1.
         preprocessing: the kind of data, which encodes the user's records.
-        features: "raw", or for pictures "scattering" or "pictures" (whitened scattering).
+        features: "raw", or for images "scattering" or "pictures" (whitened scattering).
         statement_digest: SHA-256 of the run's ``statement.json``, in hexadecimal.
         pretrained: the digest of the body in the folder ``encoder``, if the model is the head of a public
             model; None for other models.
@@ -171,7 +171,7 @@ def save_model(model: nn.Module, description: Description, path: Path) -> None:
 def read_description(path: Path) -> Description:
     if not path.is_file():
         raise InvalidInput(
-            f"there is no model at {path}. Name the folder of a finished run, or copy the file into it."
+            f"there is no model at {path}. Give the folder of a finished run, or copy the file into it."
         )
     try:
         with safe_open(path, "pt") as file:
@@ -180,9 +180,9 @@ def read_description(path: Path) -> Description:
         raise _unreadable(path, problem) from None
     if text is None:
         raise InvalidInput(
-            f"{path} does not say which model its weights belong to: another program wrote it. If you have "
-            "the data and the folder private/, write the folder of the run again, without a further step: "
-            f"tacit train {path.parent}/config.toml --out {path.parent} --resume. Otherwise train again."
+            f"{path} has no description of its model: another program wrote it. If you have the data and "
+            "private/, this rewrites the run's folder without training: tacit train "
+            f"{path.parent}/config.toml --out {path.parent} --resume. Otherwise train again."
         )
     try:
         data = parse_json(text)
@@ -209,13 +209,14 @@ def rebuild(path: Path, description: Description, factory: Factory | str | None 
         return tuned_model(path, description)
     if section.factory is not None and factory is None:
         raise InvalidInput(
-            f"{path} needs the function that made its model: a file must not decide which code runs. Name "
-            f'it yourself: tacit.load(..., factory="{section.factory}"), or --factory {section.factory}; '
-            "its module must be in the current folder or installed."
+            f"{path} needs the function that made its model: for your safety, a file never decides which "
+            f'code runs. Pass it: tacit.load(..., factory="{section.factory}"), or --factory '
+            f"{section.factory}; its module must be in the current folder or installed."
         )
     if section.factory is None and factory is not None:
         raise InvalidInput(
-            f"factory is for models of your own; {path} holds the network {section.name!r} of Tacit."
+            f"factory is only for your own models; {path} contains Tacit's network {section.name!r}. "
+            "Remove factory."
         )
     function = import_factory(factory) if isinstance(factory, str) else factory
     with torch.random.fork_rng(devices=[]):
@@ -230,8 +231,8 @@ def tuned_model(path: Path, description: Description) -> TunedModel:
     folder, kind = path.parent / ENCODER, description.preprocessing
     if not folder.is_dir():
         raise InvalidInput(
-            f"{folder}, the body of the model, is missing: {path} holds only its head. Copy the whole "
-            "folder of the run; private/ is not needed."
+            f"{folder}, the body of the model, is missing; {path} has only the head. Copy the run's whole "
+            "folder; private/ is not needed."
         )
     encoder = load_pretrained(folder)
     if encoder.digest != description.pretrained:
@@ -252,13 +253,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise _unreadable(path, problem) from None
     if misfits := _misfits(model.state_dict(), weights):
         raise InvalidInput(
-            f"{path} does not fit its model: {'; '.join(misfits)}. Was a file copied from another run, or "
-            "the code of the model changed? Take the file and the code that belong together."
+            f"{path} does not fit its model: {'; '.join(misfits)}. A file may come from another run, or the "
+            "model's code changed. Use the code and file of one run."
         )
     if broken := [name for name, value in weights.items() if not bool(torch.isfinite(value).all())]:
         raise InvalidInput(
-            f"{path} holds numbers that are not finite, in {_some(broken)}: training diverged. Train again, "
-            "with a lower learning rate."
+            f"{path} has NaN or infinite weights in {_some(broken)}: training diverged. Train again with a "
+            "lower learning rate."
         )
     model.load_state_dict(weights)
 
@@ -424,7 +425,7 @@ class PublicModel(Network):
 
 _TUNED = {
     "head": "a linear layer on its frozen features",
-    "lora": "corrections of low rank (LoRA) and a linear layer",
+    "lora": "LoRA adapters and a linear layer",
     "full": "all of them",
 }
 

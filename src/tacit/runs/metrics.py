@@ -1,4 +1,4 @@
-"""The metrics of a run: their writers, and the evaluation as JSON, page and pictures."""
+"""The metrics of a run: their writers, and the evaluation as JSON, page and figures."""
 
 # Guarantee:
 # * A tracker gets the lines of metrics, the parameters and the statement; it gets no step, model or record.
@@ -240,9 +240,8 @@ PICTURES = ("progress.png", "privacy.png", "confusion.png", "columns.png")
 _IN_INTERVAL = 1.96  # standard deviations on each side of a noisy score in its interval
 _SHORT = 18  # the most characters of a class name in a picture
 _UNDECLARED = (
-    " This is an assumption. If the baseline is known to be higher, as that of an imbalanced table "
-    "is, declare its score as [privacy] test_baseline. Otherwise a useless model looks "
-    "useful."
+    " This is an assumption. For imbalanced classes, declare the baseline's score as [privacy] "
+    "test_baseline; otherwise a useless model looks useful."
 )
 
 

@@ -340,7 +340,9 @@ def device_of(name: str, setting: str = "[run] device") -> torch.device:
         return torch.empty(1, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
         reason = str(problem).splitlines()[0]
-        raise InvalidInput(f'{setting} = "{name}" cannot be used: {reason} "cpu" always works.') from None
+        raise InvalidInput(
+            f'{setting} = "{name}" cannot be used: {reason} Set device = "cpu", which always works.'
+        ) from None
 
 
 def build_model(
@@ -386,7 +388,7 @@ def _from_factory(
     except Exception as problem:  # the user's own code may raise anything
         raise InvalidInput(
             f"[model] {reference}(input_shape={input_shape}, outputs={outputs}) failed: {_where(problem)}. "
-            "The function must take these two arguments and return a torch module."
+            "Correct the function; it must take these two arguments and return a torch module."
         ) from problem
     if not isinstance(model, nn.Module):
         raise InvalidInput(
@@ -461,7 +463,7 @@ class Learner(ABC):
             reason = str(problem).strip().partition("\n")[0].rstrip(".")
             raise InvalidInput(
                 f"{name} does not work on records of shape {self.data.input_shape}: "
-                f"{type(problem).__name__}: {reason}. Make the model fit the records."
+                f"{type(problem).__name__}: {reason}. Adapt the model's input to the records."
             ) from problem
         expected = task.expected_shape(2)
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else None
@@ -469,8 +471,8 @@ class Learner(ABC):
             got = f"shape {shape}" if shape is not None else type(outputs).__name__
             purpose = f"{expected[-1]} {task.targets} to be predicted"
             raise InvalidInput(
-                f"{name} must turn 2 records into shape {expected}, for {purpose}; it gave {got}. "
-                "Change the last layer of the model, or the declared classes."
+                f"{name} must turn 2 records into shape {expected}, for {purpose}; got {got}. Change the "
+                "model's last layer, or the declared classes."
             )
 
     def begin(self, folder: Path, *, resumed: bool) -> None:  # noqa: B027 - a network begins from nothing
@@ -514,12 +516,12 @@ def begin_from(path: Path, own: Mapping[str, Any], model: str | None, *, resumed
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{path} cannot be read: {reason_of(problem)}. It names the public model of the run. Restore the "
-            "file, or start a new run with --out."
+            f"{path} cannot be read: {reason_of(problem)}. It identifies the run's public model. Restore "
+            "the file, or start a new run with --out."
         ) from None
     changed = [name for name in own if "sha256" in name and before.get(name) != own[name]]
     if changed:
         raise PrivacyRefusal(
-            f"{model} is not the public model of this run: {', '.join(changed)} differ from {path}. The "
-            "statement would name another model. Restore its files, or start a new run with --out."
+            f"{model} is not the public model of this run: {', '.join(changed)} differ from {path}. Restore "
+            "the files, or start a new run with --out."
         )

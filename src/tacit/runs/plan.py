@@ -36,7 +36,7 @@ def make_plan(config: Config) -> Plan:
     privacy, training = config.privacy, config.training
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise InvalidInput(
-            "[privacy] needs epsilon, noise_multiplier or both; with both, epsilon is the limit."
+            "[privacy] needs epsilon, noise_multiplier or both (epsilon is then the limit). Set one."
         )
     if (training.epochs is None) == (training.steps is None):
         got = "neither" if training.steps is None else "both"
@@ -48,22 +48,21 @@ def make_plan(config: Config) -> Plan:
 def check_comparable(name: str, config: Config) -> None:
     if config.data.database is not None:
         raise InvalidInput(
-            f"{name}: [data] database cannot be compared: its one release sums all rows, so there are no "
-            "batches and steps to choose. The statement of the run says what it costs."
+            f"{name}: [data] database cannot be compared: it has no batches or steps to choose. The run's "
+            "statement gives its cost."
         )
     if config.data.draw == "rows":
         raise InvalidInput(
-            f'{name}: [data] draw = "rows" cannot be compared: its cost is that of all rows of a person. '
-            "docs/how-to/people-and-sites.md compares it with drawing people; tacit train prints the cost of "
-            "this run before its first step."
+            f'{name}: [data] draw = "rows" cannot be compared: its cost covers all rows of a person. See '
+            "docs/how-to/people-and-sites.md; tacit train prints the cost before the first step."
         )
     special_price = {"sampling": config.privacy.sampling, "correlation": config.privacy.correlation}
     for key, value in special_price.items():
         if value not in ("poisson", "epochs", "full", "truncated-poisson", "independent"):
             raise InvalidInput(
-                f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares Poisson '
-                "samples and the full batch, with independent noise. tacit train prints the cost of this "
-                "run before its first step."
+                f'{name}: [privacy] {key} = "{value}" cannot be compared: tacit plan compares only Poisson '
+                "sampling and full batches with independent noise. tacit train prints the cost before the "
+                "first step."
             )
 
 
@@ -238,8 +237,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
-            f"{path} is not a safetensors file: its header cannot be read. Write it again with "
-            "model.save_pretrained(folder)."
+            f"{path} is not a valid safetensors file. Save it again with model.save_pretrained(folder)."
         ) from None
 
 

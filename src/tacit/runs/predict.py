@@ -70,9 +70,7 @@ def export_model(
     """Write the network to ``path``, after comparing the export with the model on a few public rows."""
     kind = check_in("format", format.lower(), FORMATS)
     if path.exists() and not overwrite:
-        raise InvalidInput(
-            f"there is a file {path} already. Name another file, or replace this one by --overwrite."
-        )
+        raise InvalidInput(f"{path} exists already. Name another file, or replace it with --overwrite.")
     network = copy.deepcopy(model).cpu().eval()
     example = _rows(description, _ROWS)
     metadata = json.dumps(_metadata(description, statement), allow_nan=False)
@@ -89,9 +87,9 @@ def export_model(
                 outputs, expected, rtol=_TOLERANCE, atol=_TOLERANCE
             ):
                 raise InvalidInput(
-                    f"the exported {kind} differs from the model on {len(inputs)} rows: the network depends "
-                    "on the values or the number of its inputs, which such a file cannot hold. Take the "
-                    f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
+                    f"the exported {kind} differs from the model on {len(inputs)} rows: the network has "
+                    "data-dependent control flow, which is lost in the export. Try the other of "
+                    f"{' and '.join(FORMATS)}, or use the torch module, Predictor.model."
                 )
         write_atomically(path, lambda file: file.write(target.read_bytes()))
 
@@ -135,8 +133,8 @@ def _exported(
     except Exception as problem:  # torch raises many types for a network that it cannot trace
         reason = " ".join(str(problem).split())[:300]
         raise InvalidInput(
-            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Take the "
-            f"other of {' and '.join(FORMATS)}, or use the plain module, Predictor.model."
+            f"torch cannot export this network as {kind}: {type(problem).__name__}: {reason}. Try the other "
+            f"of {' and '.join(FORMATS)}, or use the torch module, Predictor.model."
         ) from problem
 
 
@@ -211,8 +209,8 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
     Args:
         run: the folder that ``tacit train`` wrote, or a copy of it; or only its ``model.safetensors``.
-        factory: for a model of your own (``[model] factory`` in the run's configuration), the function that
-            made it, or "module:function".  Code that only a file names is never imported.
+        factory: for your own model (``[model] factory``), the function that made it, or "module:function".
+            For safety, it is never read from the file.
         device: the device of the model.
 
     Raises:
@@ -222,22 +220,22 @@ def load(run: Path | str, *, factory: Factory | str | None = None, device: str =
 
     >>> import tacit
     >>> predictor = tacit.load("runs/first")  # doctest: +SKIP
-    >>> predictor.predict(pictures)  # doctest: +SKIP
+    >>> predictor.predict(images)  # doctest: +SKIP
     array(['3', '8'], dtype='<U1')
     """
     path = Path(run)
     if (path / BASE).is_file():
         raise InvalidInput(
-            f"{path} holds a language model for transformers: Tacit does not predict with it. Let tacit "
-            f"generate sample texts. Load it in transformers, as {path / 'README.md'} shows; its test loss "
-            f"and perplexity are in {path / 'evaluation.json'}."
+            f"{path} contains a language model. Sample from it with tacit generate, or load it in "
+            f"transformers as {path / 'README.md'} shows; its test loss and perplexity are in "
+            f"{path / 'evaluation.json'}."
         )
     weights = path / MODEL if path.is_dir() else path
     if not weights.exists():
         problem = f"{weights} is missing" if path.is_dir() else "there is nothing"
         raise InvalidInput(
             f"there is no finished run at {path}: {problem}. Name the folder that tacit train wrote, or a "
-            "copy of it. To finish an interrupted run, use tacit train with --resume."
+            "copy of it. Resume an interrupted run with tacit train --resume."
         )
     description = read_description(weights)
     statement = _statement(weights.parent / _STATEMENT, description.statement_digest)
@@ -257,9 +255,9 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
         return None
     if statement_digest(path.read_bytes()) != digest:
         raise InvalidInput(
-            f"{path} does not belong to the model next to it: one of the two was changed or copied from "
-            "another run, or the run was killed while it wrote them (tacit train with --resume writes both "
-            "again). Copy both from one folder. The model also works without a statement."
+            f"{path} does not belong to the model next to it: one was changed or copied from another run, "
+            "or the run was killed while writing them. Copy both from one run, or run tacit train "
+            "--resume; the model also works without a statement."
         )
     statement = read_statement(path)
     check_fields(statement)
@@ -268,15 +266,15 @@ def _statement(path: Path, digest: str) -> dict[str, Any] | None:
 
 @final
 class Predictor:
-    """A trained model with the preprocessing of a user's records; made by :func:`load`.
+    """A trained model bundled with its preprocessing; made by :func:`load`.
 
     Records have the kind that the model was trained on:
 
-    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; also a list of texts,
-      if a column of texts is the only input;
-    * pictures: the path of a folder or a picture, a list of files or of Pillow's pictures, or an array;
-    * text: the path of a file with one record a line, or a list of texts;
-    * a standard data set: an array, scaled as that data set is, or the path of a .npy, .npz or CSV file.
+    * a table: the path of a CSV or Parquet file, a data frame, or a mapping of columns; also a list of
+      strings, if a text column is the only input;
+    * images: the path of a folder or an image, a list of files or of PIL images, or an array;
+    * text: the path of a file with one record per line, or a list of strings;
+    * a standard data set: an array, scaled as in that data set, or the path of a .npy, .npz or CSV file.
 
     **Guarantee**
 
@@ -359,17 +357,17 @@ class Predictor:
         return torch.cat([self.outputs_of(piece) for piece in self._pieces(data)])
 
     def predict(self, data: Any, *, threshold: float | None = None) -> NDArray[Any]:
-        """Return each record's most probable class, by name, or its predicted number, in the target's unit.
+        """Return each record's most probable class (its name) or predicted number (in the target's unit).
 
-        For survival, it is the mean time until the event or the last edge, whichever comes first.
+        For survival, the mean time until the event, cut at the last edge.
 
         Shapes: (n,), or (n, k) for several numbers and for labels, which are true or false.  For text, the
         result is the most probable character after each record, or "" for the end of the text.
 
         Args:
-            threshold: the least probability, from 0 to 1, at which the second of two classes, or a label, is
-                predicted.  Choose it from public knowledge, such as the costs of both mistakes or how common
-                the class is.  A threshold chosen on records of the data set would depend on private data.
+            threshold: predict the second of two classes, or a label, from this probability (0 to 1) on.
+                Choose it from public knowledge, such as the costs of both mistakes or how common the class
+                is; a threshold tuned on private records would leak information.
 
         Raises:
             InvalidInput: a threshold is given for a model with neither two classes nor labels.
@@ -385,16 +383,16 @@ class Predictor:
         if self._text is not None or not (self.labels or len(self.classes) == 2):
             targets = f"{len(self.classes)} classes" if self.classes else "numbers"
             raise InvalidInput(
-                f"a threshold needs two classes or labels: this model predicts {targets}. Leave it out; "
-                "predict_proba gives the probability of each class."
+                f"a threshold needs two classes or labels: this model predicts {targets}. Remove it; "
+                "predict_proba returns class probabilities."
             )
 
     def predict_proba(self, data: Any) -> NDArray[np.float64]:
         """Return the probability of each of :attr:`classes`, or of each of :attr:`labels`, (n, k).
 
-        For survival, it is the probability to survive beyond each bin, so until ``time_edges[1:]``.
+        For survival, the probability of surviving each bin, until ``time_edges[1:]``.
 
-        For text, it is the probability that each character comes next after the record.
+        For text, the probability of each character to come next.
 
         Raises:
             InvalidInput: the model predicts numbers, which have no probabilities.
@@ -402,7 +400,7 @@ class Predictor:
         return self._all(self.probabilities, data)
 
     def log_probability(self, data: Any) -> NDArray[np.float64]:
-        """Return the natural logarithm of each text's probability, including its end, (n,).
+        """Return the log-probability of each string in nats, including its end, (n,).
 
         Raises:
             InvalidInput: the model is not a language model.
@@ -410,7 +408,7 @@ class Predictor:
         return self._all(self.log_probabilities, data)
 
     def export(self, path: Path | str, *, format: str, overwrite: bool = False) -> None:  # noqa: A002
-        """Write the network for other programs; see :func:`tacit.runs.predict.export_model`."""
+        """Export the network as ONNX or with torch.export; see :func:`tacit.runs.predict.export_model`."""
         export_model(
             self.model, self.description, self.statement, Path(path), format=format, overwrite=overwrite
         )
@@ -475,9 +473,7 @@ class Predictor:
     def log_probabilities(self, outputs: Tensor, piece: Piece) -> NDArray[np.float64]:
         """Return the result of :meth:`log_probability` for the records of a piece with these outputs."""
         if self._text is None:
-            raise InvalidInput(
-                "only a language model gives texts a probability: call predict or predict_proba."
-            )
+            raise InvalidInput("log_probability needs a language model. Call predict or predict_proba.")
         following = torch.cat([piece.inputs[:, 1:], torch.zeros_like(piece.inputs[:, :1])], dim=1)
         each = torch.log_softmax(outputs.double(), dim=2).gather(2, following[..., None]).squeeze(2)
         mask = torch.arange(each.shape[1]) <= self._text.lengths(piece.inputs)[:, None]
@@ -536,19 +532,16 @@ def write_predictions(
 
 def check_out(out: Path, data: Path, *, overwrite: bool) -> None:
     if out.exists() and out.resolve() == data.resolve():
-        raise InvalidInput(f"{out} is the data itself. Name another file with --out.")
+        raise InvalidInput(f"{out} is the input file. Name another file with --out.")
     if out.is_dir():
         raise InvalidInput(
             f"{out} is a folder. Name a file in it with --out, such as {out / 'predictions.csv'}."
         )
     if out.suffix != ".csv":
-        raise InvalidInput(
-            f"{out} should end in .csv: the predictions are a table in CSV. Rename it with --out."
-        )
+        raise InvalidInput(f"{out} must end in .csv, the format of predictions. Rename it with --out.")
     if out.exists() and not overwrite:
         raise InvalidInput(
-            f"there is a file {out} already. Name another file with --out, or replace this one by "
-            "--overwrite."
+            f"{out} exists already. Name another file with --out, or replace it with --overwrite."
         )
 
 
@@ -556,7 +549,8 @@ def _header(predictor: Predictor, keep: Sequence[str]) -> list[str]:
     label, figures = predictor.description.preprocessing.label, _figures(predictor)
     if twice := [name for name in keep if [label, *keep, *figures].count(name) > 1]:
         raise InvalidInput(
-            f"--keep {twice[0]} would make two columns of this name. Name it once, or rename it in the table."
+            f"--keep {twice[0]} would create two columns of this name. Name it once, or rename it in "
+            "the table."
         )
     return [label, *keep, *figures]
 
@@ -583,7 +577,7 @@ def _copied_cells(predictor: Predictor, data: Path, keep: Sequence[str]) -> Iter
         return repeat([])
     preprocessing = predictor.description.preprocessing
     if not isinstance(preprocessing, Table):
-        raise InvalidInput("--keep names a column of a table: this model reads no table. Leave it out.")
+        raise InvalidInput("--keep needs a model that reads a table. Remove it.")
     return (
         list(row)
         for piece in pieces(data, keep, preprocessing.encoder.dialect)

@@ -36,7 +36,7 @@ from tacit.pretrained.networks import PretrainedText
 from tacit.runs.config import Config
 from tacit.runs.sections import FEATURES, in_run_file
 
-_TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of made-up records
+_TOKENS, _PICTURE = 16, (3, 32, 32)  # the sizes of dummy records
 
 
 def public_model(config: Config) -> Pretrained:
@@ -58,7 +58,7 @@ def _loaded(path: Path, key: str, _stamp: object, **settings: Any) -> Pretrained
 
 @functools.lru_cache(maxsize=1)
 def _check_isolated(encoder: Pretrained, key: str) -> None:
-    """Refuse a frozen model that mixes records, by a check on made-up short texts or small pictures."""
+    """Refuse a frozen model that mixes records, by a check on short dummy text or small dummy images."""
     shape = getattr(encoder, "shape", _PICTURE)
     shape = (min(encoder.length, _TOKENS),) if isinstance(encoder, PretrainedText) else shape
     try:
@@ -68,7 +68,7 @@ def _check_isolated(encoder: Pretrained, key: str) -> None:
 
 
 def text_column(config: Config, name: str) -> TextColumn:
-    """Return the column of texts, with the public model's tokenizer and maximum length."""
+    """Return the text column, with the public model's tokenizer and maximum length."""
     encoder = public_model(config)
     assert isinstance(encoder, PretrainedText), "as was checked"
     return TextColumn(name, encoder.length, encoder.tokens)
@@ -87,7 +87,7 @@ def with_features(
     features: Callable[[Tensor], Tensor],
     progress: Callable[[str, int, int], None],
 ) -> Dataset:
-    """Return the data set with ``features`` of the frozen public model in place of texts or pictures."""
+    """Return the data set with ``features`` of the frozen public model in place of text or images."""
     columns = columns_of(data)
     total, done = len(data.train.inputs) + len(data.test.inputs), 0
 

@@ -42,31 +42,31 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """The source of the records, named by exactly one key.
+    """The data set of the run, named by exactly one key.
 
-    ``name`` is a standard data set, ``table`` a table, ``images`` a folder of pictures, ``text`` a file of
+    ``name`` is a standard data set, ``table`` a table, ``images`` a folder of images, ``text`` a file of
     lines.  ``jsonl`` and ``parquet`` hold documents for a language model.
 
     A table needs a ``target`` and ``[columns.NAME]``, its public schema.  If ``target`` is a list of boolean
     columns, they are labels, of which any number may be true; a list of numbers is predicted together.
     In place of ``target``, ``time`` and ``event`` name the columns of a survival model: how long a person was
     observed, a number with declared bounds and bins, and whether the event happened then, a boolean.
-    ``text`` names a table's column of texts, of which a pretrained model reads the first ``sequence_length``
-    tokens.  ``jsonl`` with a ``target`` is such a table, with a line of JSON for each row.  Pictures need
-    ``size`` (height, width) and ``classes``.  A text has one record per line, and needs its ``alphabet`` and
-    ``longest``, the maximum number of characters in a line.
+    ``text`` names a table's text column; a pretrained model reads its first ``sequence_length`` tokens.
+    ``jsonl`` with a ``target`` is such a table, with one JSON object per line.  Images need ``size`` (height,
+    width) and ``classes``.  A text file has one record per line, and needs its ``alphabet`` and ``longest``,
+    the maximum number of characters in a line.
 
     ``user`` names the column or field that identifies the person of each row or document.  Each person may
-    have only one row, unless ``rows_per_user`` is set.  A record is then a person with all rows, and a step
-    reads at most ``rows_per_user`` of them.  With ``draw = "rows"`` a step draws rows instead, each person
-    keeps at most ``rows_per_user`` rows, and ``records`` and ``batch_size`` count rows.  If a row belongs to
-    several people, ``user`` is a list of columns, or a field that holds a list.  Each row then counts for all
-    of them, and steps draw rows.
+    have only one row, unless ``rows_per_user`` is set.  Each person is then one record, and a step reads at
+    most ``rows_per_user`` of the person's rows.  With ``draw = "rows"`` a step draws rows instead, the run
+    uses at most ``rows_per_user`` rows per person, and ``records`` and ``batch_size`` count rows.  If a row
+    belongs to several people, ``user`` is a list of columns, or a field that contains a list.  Each row then
+    counts for all of them, and steps draw rows.
 
     ``date`` names the column with the day on which a row arrived, for ``sampling = "dates"``.  A step takes
     the rows of ``days_per_step`` days, and the first step begins at ``first_day``.  The data are complete for
-    all days before ``until``, by default today.  If a person would take part too often, the data are refused;
-    with ``too_often = "skip"``, the excess rows are skipped.
+    all days before ``until``, by default today.  If a person would take part too often, the run is refused,
+    or with ``too_often = "skip"``, the excess rows are skipped.
 
     ``jsonl`` has one document per line, ``parquet`` one per row; ``text`` names the field with its text.
     ``sequence_length`` is in tokens.  ``documents = "first"`` trains on the first sequence of each document,
@@ -75,19 +75,18 @@ class DataSection(Section):
     ``chosen`` and ``rejected``, two answers to one ``prompt``, or two chats with the same beginning.
 
     ``lengths``, in place of ``sequence_length``, are several lengths in ascending order, such as [64, 128,
-    256, 512]: each record is computed at the smallest that holds it.  ``shares`` are the expected shares of
-    records of each, from public knowledge; by default they are equal.  Wrong shares change only time and
-    memory.
+    256, 512]: each record is padded to the smallest that fits.  ``shares`` are the expected fractions of
+    records per length, from public knowledge; by default equal.  They affect only time and memory.
 
-    With ``own_records``, each of several processes reads a table of its own: ``{process}`` in ``table``
-    stands for the number of the process, from 0.  A row, and all rows of a person, must be in one of these
-    tables only.  ``[privacy] records`` is then a public bound for all tables together.
+    With ``own_records``, each process reads its own table: ``{process}`` in ``table`` is the process's
+    number, from 0.  All rows of a person must be in the same table.  ``[privacy] records`` is then a public
+    bound for all tables together.
 
-    ``database`` is a table that stays where it is: the address of PostgreSQL without a password, or a file of
-    DuckDB, each with the name of a ``table``; or a folder of Parquet files.
+    ``database`` is a table that is summed in place: a PostgreSQL address without a password or a DuckDB file,
+    each with a ``table``; or a folder of Parquet files.
 
-    Facts that are read from the data leak information about records, so declare bounds and classes.  Paths
-    are relative to the current folder.
+    Declare bounds and classes; never read them from the data, since that leaks information about records.
+    Paths are relative to the current folder.
     """
 
     name: str | None = None
@@ -177,16 +176,16 @@ class DataSection(Section):
     def _check_lengths(self) -> Self:
         if not self.lengths:
             if self.shares is not None:
-                raise InvalidInput("[data] shares need [data] lengths. Name these, or leave shares out.")
+                raise InvalidInput("[data] shares need [data] lengths. Set lengths, or remove shares.")
             return self
         check_lengths("[data] lengths", self.lengths)
         check_shares("[data] shares", self.shares, len(self.lengths))
         if self.corpus is None:
-            raise InvalidInput("[data] lengths are for documents, jsonl or parquet. Leave them out.")
+            raise InvalidInput("[data] lengths apply only to documents (jsonl or parquet). Remove them.")
         if self.sequence_length != self.lengths[-1]:
             raise InvalidInput(
-                f"[data] sequence_length is {self.sequence_length}, and the last of lengths is "
-                f"{self.lengths[-1]}. Leave sequence_length out."
+                f"[data] sequence_length = {self.sequence_length} differs from the last of lengths, "
+                f"{self.lengths[-1]}. Remove sequence_length."
             )
         return self
 
@@ -194,13 +193,14 @@ class DataSection(Section):
     def _check_source(self) -> Self:
         if len(keys := self._source_keys()) != 1:
             raise InvalidInput(
-                f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(keys) or 'none of them'}."
+                f"[data] needs exactly one source of {', '.join(_SOURCES)}; got "
+                f"{', '.join(keys) or 'none of them'}."
             )
         for key, about in (("user", "of the people"), ("date", "of the days")):
             if getattr(self, key) is not None and not self.has_fields:
                 raise InvalidInput(
-                    f"[data] {key} needs a table or documents: it names the column or field {about}, and "
-                    "this run has neither. Leave it out."
+                    f"[data] {key} names the column or field {about}, so it needs a table or documents. "
+                    "Remove it."
                 )
         return self
 
@@ -217,8 +217,8 @@ class DataSection(Section):
     def _check_own_table(self) -> Self:
         if self.own_records and (self.table is None or self.text is not None or self.date is not None):
             raise InvalidInput(
-                "[data] own_records = true needs a table, without text and date: each process reads a table "
-                "of its own. Leave own_records out, and all processes read the same records."
+                "[data] own_records = true needs one table per process, without text and date. Remove "
+                "own_records to let all processes read the same records."
             )
         return self
 
@@ -226,13 +226,13 @@ class DataSection(Section):
     def _check_survival(self) -> Self:
         if (self.time is None) != (self.event is None):
             raise InvalidInput(
-                "[data] time and event go together: the column of how long a person was observed, and "
-                "that of whether the event happened then. Set both, or neither."
+                "[data] time (how long a person was observed) and event (whether the event then happened) "
+                "go together. Set both, or neither."
             )
         if self.time is not None and (self.target is not None or self.table is None):
             raise InvalidInput(
-                "[data] time and event are the targets of a survival model, which reads a table. Leave "
-                "target out, and name a table."
+                "[data] time and event are the targets of a survival model on a table. Set table, and "
+                "remove target."
             )
         return self
 
@@ -242,13 +242,13 @@ class DataSection(Section):
         several = self.rows_per_user is not None
         if several and self.user is None:
             raise InvalidInput(
-                "[data] rows_per_user needs [data] user: a step reads that many rows of one person, and no "
-                "column names the person. Name the column or field by user."
+                "[data] rows_per_user needs [data] user. Set user to the column or field that identifies "
+                "the person."
             )
         if self.draw == "rows" and not several:
             raise InvalidInput(
-                '[data] draw = "rows" needs user and rows_per_user: the column of people, and the most rows '
-                "of one person that the run keeps. Set them, or leave draw out."
+                '[data] draw = "rows" needs user (the column that identifies people) and rows_per_user '
+                "(the maximum number of rows per person). Set both, or remove draw."
             )
         if self.user == []:
             raise InvalidInput(
@@ -256,8 +256,8 @@ class DataSection(Section):
             )
         if isinstance(self.user, list) and (not several or self.draw != "rows"):
             raise InvalidInput(
-                f"[data] user is a list of columns ({', '.join(self.user)}): each row counts for several "
-                'people. Set rows_per_user, the most rows that the run keeps of a person, and draw = "rows".'
+                f"[data] user is a list of columns ({', '.join(self.user)}): each row belongs to several "
+                'people. Set rows_per_user (the maximum number of rows per person) and draw = "rows".'
             )
         return self
 
@@ -281,20 +281,18 @@ class DataSection(Section):
 class PrivacySection(Section):
     """The guarantee, and the mechanism that provides it.  The meaning of the guarantee has no default.
 
-    ``test_noise`` is for test records of the data set that the run is charged to.  It is the standard
-    deviation, in records, of the noise on the run's only test score.  The budget includes the cost of that
-    score.  ``test_baseline`` is the score of the majority class or the mean, for comparison.  It must be
-    known without these records, and is by default one over the number of classes.  ``reference_score`` is
-    the score, in the same measure, of the same model without DP on public data of the same kind.
+    ``test_noise`` is the standard deviation, in records, of the noise on the run's only test score; it is
+    required if the test records belong to the charged data set.  The budget includes its cost.
+    ``test_baseline`` is the publicly known score of the majority class or the mean, by default one over the
+    number of classes.  ``reference_score`` is the score of the same model without DP on similar public data.
 
-    With ``sampling = "epochs"`` each record takes part once in each epoch, in one of ``records / batch_size``
-    batches (rounded) at random, and ``[training]`` states epochs, or steps that make whole epochs.
-    With ``sampling = "cyclic"`` each record is in one of ``cycle`` parts, and steps use the parts in turn.
-    Batches are samples of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of
-    its days.  A person takes part in at most ``participations`` steps, at least ``separation`` steps apart.
-    ``correlation`` is the kind of correlation between the noise of steps.  "banded" and "inverse" need the
-    number of ``bands``, "blt" the number of ``buffers``.  A "tree" restarts every ``restart_every`` steps, by
-    default never.
+    With ``sampling = "epochs"`` each epoch randomly splits the records into ``records / batch_size`` batches
+    (rounded), and ``[training]`` states epochs, or steps that make whole epochs.  With ``sampling =
+    "cyclic"`` each record is in one of ``cycle`` parts, and steps use the parts in turn.  Batches are samples
+    of a part, or whole parts.  With ``sampling = "dates"`` a step takes the records of its days.  A person
+    takes part in at most ``participations`` steps, at least ``separation`` steps apart.  ``correlation`` is
+    the kind of correlation between the noise of steps.  "banded" and "inverse" need the number of ``bands``,
+    "blt" the number of ``buffers``.  A "tree" restarts every ``restart_every`` steps, by default never.
 
     ``one_record_per_unit`` states that no unit has two training rows.  It is needed if a column, such as
     ``patient_id`` for the unit "patient", seems to identify the units and has repeated values.
@@ -347,7 +345,7 @@ class OptimizerSection(Section):
     """An optimizer of torch by name, with the usual settings.
 
     ``head_learning_rate`` is the learning rate of a public model's head, if its body is trained, too.
-    ``falling`` keeps the learning rates for the first half of the steps, then decreases them linearly to 0.
+    ``falling`` decreases the learning rates linearly to 0 over the second half of the steps.
     """
 
     name: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad", "adafactor"] = "sgd"
@@ -360,9 +358,7 @@ class OptimizerSection(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.momentum and self.name not in _WITH_MOMENTUM:
-            raise InvalidInput(
-                f"[optimizer] {self.name} has no momentum. Leave it out, or use sgd or rmsprop."
-            )
+            raise InvalidInput(f"[optimizer] {self.name} has no momentum. Remove it, or use sgd or rmsprop.")
         return self
 
 
@@ -371,7 +367,7 @@ class TrainingSection(Section):
 
     ``batch_size`` is the expected batch size: a number, "full" for all records in each step, or "auto" for a
     twentieth of ``records`` but at least 256.
-    ``largest_batch`` is the size to which ``sampling = "truncated-poisson"`` cuts larger samples.
+    ``largest_batch`` is the maximum batch size of ``sampling = "truncated-poisson"``.
     ``loss`` is by default "classification" for classes, "multilabel" for labels, "regression" for numbers,
     "survival" (the likelihood of the bins at risk) for a time and an event,
     -log p of a whole record for text, and "preference" (DPO) for pairs of answers.  "causal" is the mean of
@@ -400,7 +396,7 @@ class TrainingSection(Section):
 
 
 class EvaluationSection(Section):
-    """The groups of test records for which the evaluation shows figures.
+    """The groups of test records for which the evaluation shows metrics.
 
     ``by`` are columns of the table that the model reads.  The groups of a column are its declared values; for
     a number they lie between its ``bands``, such as ``bands.age = [30, 50]``.
@@ -451,8 +447,8 @@ class LedgerSection(Section):
 class RunSection(Section):
     """The output of the run, and how often it is written.
 
-    ``prompts`` are up to ten public texts.  The evaluation of a language model shows how the model and the
-    public one that it began with continue them.
+    ``prompts`` are up to ten public prompts. The evaluation shows how the trained and the public language
+    model complete them.
     """
 
     out: str | None = None
@@ -504,13 +500,12 @@ class ModelSection(Section):
       of outputs, and returns a torch module.
     - ``huggingface``: a folder in the layout of the Hugging Face hub, with config.json, tokenizer.json and
       model.safetensors.  Without the last file, a causal language model starts from random weights.
-    - ``encoder``: a file with a network for pictures: either weights (.pth, .safetensors) of the named
+    - ``encoder``: a file with an image network: either weights (.pth, .safetensors) of the named
       ``architecture``, or a frozen network (.pt2, .onnx).
 
-    The last two are public models.  Nothing is downloaded.  ``image_size`` is the side, in pixels, to which
-    a public model enlarges pictures.  ``tune`` chooses what is trained: "head", a linear layer on frozen
-    features; "lora", low-rank corrections and the head; "full", all weights; or "auto", the choice that is
-    expected to do best.
+    The last two are public models.  Nothing is downloaded.  ``image_size`` is the side length, in pixels, to
+    which images are resized.  ``tune`` chooses what is trained: "head", a linear layer on frozen features;
+    "lora", low-rank adapters and the head; "full", all weights; or "auto", the choice expected to score best.
     """
 
     name: str | None = None
@@ -547,13 +542,13 @@ class ModelSection(Section):
         public = [name for name in _OF_PRETRAINED if getattr(self, name) is not None]
         if public and self.public is None:
             raise InvalidInput(
-                f"[model] {public[0]} needs a public model, huggingface or encoder; the model is "
-                f"{self.name or self.factory}. Leave {public[0]} out."
+                f"[model] {public[0]} needs a public model (huggingface or encoder), not "
+                f"{self.name or self.factory}. Remove {public[0]}."
             )
         if self.architecture is not None and self.encoder is None:
             raise InvalidInput(
-                "[model] architecture needs [model] encoder: it names the network of a file of weights. "
-                "The folder of a model names it in config.json. Leave architecture out."
+                "[model] architecture applies only to [model] encoder; a model's folder has it in "
+                "config.json. Remove architecture."
             )
         if self.name == LEAST_SQUARES:
             return self
@@ -568,21 +563,21 @@ class ModelSection(Section):
         if self.public is not None and self.make_private_ready:
             settings.append("make_private_ready")
         target = f"the model in {self.public}" if self.factory is None else f"the factory {self.factory}"
-        where = "Its own files say what it is" if self.factory is None else "Set them inside the function"
+        where = "Remove them" if self.factory is None else "Set them inside the function"
         if settings:
             raise InvalidInput(
-                f"[model] {', '.join(settings)} would not reach {target}: Tacit sets them only in its own "
+                f"[model] {', '.join(settings)} cannot be set for {target}: they apply only to Tacit's own "
                 f"networks. {where}."
             )
         return self
 
 
 class LoraSection(Section):
-    """Low-rank adaptation of a public model: a correction of this ``rank`` for each layer in ``targets``.
+    """Low-rank adaptation (LoRA) of a public model, of this ``rank`` for each layer in ``targets``.
 
-    The layers are named as in the model, such as "c_attn" in GPT-2.  The correction is multiplied by
-    ``alpha / rank``, by default 1.  All other weights are frozen.  ``blocks`` are the numbers, from 0, of the
-    model's blocks to adapt; by default all.
+    The layers are named as in the model, such as "c_attn" in GPT-2.  The adapter is scaled by ``alpha /
+    rank``, by default 1.  All other weights are frozen.  ``blocks`` are the numbers, from 0, of the model's
+    blocks to adapt; by default all.
     """
 
     rank: _Count | None = None
@@ -593,10 +588,10 @@ class LoraSection(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.model_fields_set and self.rank is None:
-            raise InvalidInput("[lora] rank is missing: the rank of the correction of a layer, such as 8.")
+            raise InvalidInput("[lora] rank is missing. Set it to the rank of the adapters, such as 8.")
         if self.rank is not None and not self.targets:
             raise InvalidInput(
-                '[lora] targets is missing: the layers to correct, such as ["c_attn"] for GPT-2 and '
+                '[lora] targets is missing. Name the layers to adapt, such as ["c_attn"] for GPT-2 and '
                 '["q_proj", "v_proj"] for Llama.'
             )
         return self

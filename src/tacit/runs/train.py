@@ -87,7 +87,7 @@ class Meeting:
             reason = str(problem).strip().partition("\n")[0].rstrip(".")
             raise InvalidInput(
                 f"process {launch.rank} of {launch.processes} cannot reach the others: {reason}. Start all "
-                "with torchrun, which tells each process where they meet."
+                "with torchrun, which connects them."
             ) from None
 
     def join(self, device: str, own_records: bool) -> ProcessRanks:
@@ -96,8 +96,8 @@ class Meeting:
         if kind == "cuda":
             if number:
                 raise InvalidInput(
-                    f'[run] device = "cuda:{number}" is one GPU: each process needs its own. Set device = '
-                    '"cuda": the first process of a machine takes the first GPU, and so on.'
+                    f'[run] device = "cuda:{number}" is one GPU, and each process needs its own. Set device '
+                    '= "cuda" to give each process a GPU.'
                 )
             here, gpus = self._launch.processes_here, torch.cuda.device_count()
             if here > gpus:
@@ -108,8 +108,8 @@ class Meeting:
             torch.cuda.set_device(self._launch.rank_here)
         elif kind != "cpu":
             raise InvalidInput(
-                f'[run] device = "{device}": several processes train on "cpu" or "cuda". Take one of '
-                "these, or start one process."
+                f'[run] device = "{device}": several processes need "cpu" or "cuda". Set one of these, or '
+                "start one process."
             )
         dist.init_process_group(
             "nccl" if kind == "cuda" else "gloo",
@@ -217,7 +217,7 @@ class Run:
     def start(
         self, watchers: tuple[Watcher, ...] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Outcome | None:
-        """Train to the end of the plan and write the folder; return None if ``should_stop`` ended it early.
+        """Train to the end of the plan and write the folder; return None if ``should_stop`` ended it.
 
         If the ledger refuses the next chunk of steps, the run ends with the model so far.
 
@@ -377,13 +377,13 @@ def prepare(
     generator: Generator | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Read a configuration and prepare the run, without computing anything exact from the data.
+    """Read a run file and prepare its run.  Nothing is computed from the data without noise.
 
     Args:
         path: the TOML file.
-        out: the folder of the run; by default the configuration's, or ``runs/<name of the file>``.
+        out: the folder of the run; by default the run file's ``out``, or ``runs/<name of the file>``.
         resume: whether to resume the run in that folder.
-        ledger: settings of the ledger, which take precedence over the configuration's.
+        ledger: settings of the ledger; override the run file's.
         batches: the folder of batches that ``tacit batches`` wrote for this configuration.
         ranks: the processes that train together, :class:`tacit.training.ProcessRanks`; all of them call this.
         generator: for tests, a generator of :mod:`tacit.testing`; a resumed run uses its saved generator.
@@ -391,14 +391,14 @@ def prepare(
 
     Raises:
         BudgetExceeded: the plan exceeds the ledger's remaining budget; the message says how many steps fit.
-        InvalidInput: the configuration or the data have a mistake, or the folder holds a run already.
-        PrivacyRefusal: the plan or the model cannot be accounted for, or a resumed run has other settings.
+        InvalidInput: the run file or the data are invalid, or the folder already contains a run.
+        PrivacyRefusal: the plan or the model has no proven guarantee, or a resumed run has other settings.
         Interrupted: a Ctrl-C stopped the preparation; the message says what was saved and charged.
 
     >>> import tempfile
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> run = prepare(demo, out=Path(tempfile.mkdtemp()) / "run")  # on bundled pictures
+    >>> run = prepare(demo, out=Path(tempfile.mkdtemp()) / "run")  # on bundled images
     >>> run.start().statement.epsilon <= 3.0
     True
     """
@@ -427,8 +427,8 @@ def prepare_checked(
     def check() -> None:
         if mine != first:
             raise InvalidInput(
-                f"process {together.rank} differs from process 0 in its configuration or --resume: all "
-                "processes train one run. Start them with the same file and the same options."
+                f"process {together.rank} differs from process 0 in its run file or --resume. Start all "
+                "processes with the same file and options."
             )
 
     together.each(check)

@@ -1,7 +1,7 @@
 """Kinds of data: one module for each kind, with all that runs, models and predictions need."""
 
 # source: the interface.  A new kind needs one more class and an entry in _KINDS below.
-# table: rows of a table, and numbers of a standard data set; pictures: a folder of pictures; texts: lines of
+# table: rows of a table, and numbers of a standard data set; pictures: a folder of images; texts: lines of
 # text, and a corpus for a language model.
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def _check_public_model(config: Config) -> None:
         kind = look_at(Path(str(model.public)), key, config.public_settings).kind
     if kind == TEXT and data.text is None:
         raise InvalidInput(
-            f'{key} = "{model.public}" is a model of texts, not of {data.source}. Name a table and its '
-            "column of texts by [data] text, or a model of pictures."
+            f'{key} = "{model.public}" is a text model and cannot read {data.source}. Set [data] table and '
+            "text, or choose an image model."
         )
     if kind != TEXT and data.text is not None:
         raise InvalidInput(
-            f'{key} = "{model.public}" does not read texts: [data] text = {data.text!r} is a column of '
-            "them. Take a model of texts, such as BERT or a sentence transformer."
+            f'{key} = "{model.public}" cannot read the text column [data] text = {data.text!r}. Choose a '
+            "text model, such as BERT or a sentence transformer."
         )
 
 
@@ -129,7 +129,7 @@ def prepared_data(config: Config, progress: Progress = silent, private: Path | N
 
 
 def _public_features(config: Config, progress: Progress, private: Path | None) -> Dataset:
-    """Load the data with features of a frozen public model; pictures are converted as they are read."""
+    """Load the data with features of a frozen public model; images are converted as they are read."""
     from tacit.runs.public_model import cached_features, in_words, with_features  # imports transformers
 
     kind, features = check_data(config), cached_features(config, private)
@@ -141,7 +141,7 @@ def _public_features(config: Config, progress: Progress, private: Path | None) -
 
 @functools.lru_cache(maxsize=4)
 def features_of(name: str, shape: tuple[int, ...]) -> Callable[..., Tensor]:
-    """Return a function that computes features of pictures (n, *shape); its preparation may take seconds."""
+    """Return a function that computes features of images (n, *shape); its preparation may take seconds."""
     from tacit.models.picture_features import PictureFeatures, scattering_features
 
     if name == "scattering":

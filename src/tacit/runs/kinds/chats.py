@@ -25,9 +25,8 @@ class ChatTemplate:
     def __init__(self, folder: ModelFolder) -> None:
         if folder.chat_template is None:
             raise InvalidInput(
-                f"the tokenizer in {folder.path} has no chat template, which turns messages into one text: "
-                "chat_template.jinja is missing. Take a model that was tuned to chat, add the file, or write "
-                "the chats as prompt and completion."
+                f"the tokenizer in {folder.path} has no chat template (chat_template.jinja). Choose a chat "
+                "model, add the file, or write the chats as prompt and completion."
             )
         fast = needed("transformers", "transformers", "[data] messages").PreTrainedTokenizerFast
         self._tokenizer = fast.from_pretrained(folder.path, local_files_only=True)
@@ -65,9 +64,9 @@ class ChatTemplate:
         beginning = self._tokens(turns, where, **settings)
         if whole[: len(beginning)] != beginning:
             raise InvalidInput(
-                f"{where}: the chat template writes the first {len(turns)} turns in another way if more "
-                "follow, so it is not known which tokens are the assistant's. Mark them in the template by "
-                "{% generation %}, or write the example as prompt and completion."
+                f"{where}: the chat template changes the first {len(turns)} turns if more follow, so the "
+                "assistant's tokens cannot be located. Mark them in the template by {% generation %}, or "
+                "write the example as prompt and completion."
             )
         return len(beginning)
 
@@ -82,8 +81,8 @@ class ChatTemplate:
                 before, after = (self._applied(each, where, tokenize=False) for each in (turns, others))
                 if before == after:
                     raise InvalidInput(
-                        f"{where}: the chat template leaves out turn {place + 1}: it does not know the role. "
-                        "Usual roles are system, user and assistant."
+                        f"{where}: the chat template omits turn {place + 1}, as it does not support its "
+                        "role. Usual roles are system, user and assistant."
                     )
 
     def _tokens(self, turns: Messages, where: str, **settings: Any) -> list[int]:
@@ -97,11 +96,11 @@ class ChatTemplate:
             return self._tokenizer.apply_chat_template([*turns], chat_template=self._template, **settings)
         except TemplateSyntaxError as problem:
             raise InvalidInput(
-                f"the tokenizer's chat template is not valid Jinja in line {problem.lineno}. Correct "
-                "chat_template.jinja in the folder of the model."
+                f"the tokenizer's chat template is not valid Jinja at line {problem.lineno}. Correct "
+                "chat_template.jinja in the model's folder."
             ) from None
         except Exception as problem:  # noqa: BLE001  # its message may show the record
             raise InvalidInput(
-                f"{where}: the chat template refuses the messages ({without_values(problem)}). It may not "
-                "know a role, or need turns of user and assistant that alternate."
+                f"{where}: the chat template refuses the messages ({without_values(problem)}). Use the "
+                "roles it supports; turns of user and assistant may have to alternate."
             ) from None

@@ -1,6 +1,6 @@
-"""Records of a folder of pictures: pictures of the declared size, with pixels divided by 255.
+"""Records of a folder of images: images of the declared size, with pixels divided by 255.
 
-Letters: n pictures.
+Letters: n images.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Pictures(Kind):
-    """Pictures that are scaled to ``size`` (height, width); ``colours`` is 3, or 1 for grey."""
+    """Images that are resized to ``size`` (height, width); ``colours`` is 3, or 1 for grey."""
 
     kind: ClassVar[str] = "pictures"
     sources: ClassVar[tuple[str, ...]] = ("images",)
@@ -78,11 +78,11 @@ class Pictures(Kind):
 
     def describe(self) -> str:
         colours = "red, green and blue" if self.colours == 3 else "grey"
-        return f"Pictures of any size in {colours}; scaled to {self.size[0]} x {self.size[1]} pixels."
+        return f"Images of any size in {colours}; resized to {self.size[0]} x {self.size[1]} pixels."
 
     def inputs(self, records: Any) -> Tensor:
         if isinstance(records, list | tuple):
-            return self._read(records, lambda number: f"picture {number + 1}")
+            return self._read(records, lambda number: f"image {number + 1}")
         from tacit.datasets.pictures import scaled_pixels
 
         values = as_array(records, "pictures")
@@ -93,9 +93,9 @@ class Pictures(Kind):
         elif values.dtype.kind == "f" and values.shape[1:] == self.shape:
             return in_range(values, 0.0, 1.0, "pixels over 255")
         raise InvalidInput(
-            f"pictures have a wrong type or shape: {values.dtype} {values.shape}. The model takes bytes of "
-            f"shape (n, {self.size[0]}, {self.size[1]}, {self.colours}), or floats in [0, 1] of shape (n, "
-            f"{', '.join(map(str, self.shape))}). Files, or Pillow's pictures, in a list may have any size."
+            f"images have the wrong type or shape: {values.dtype} {values.shape}. Give uint8 of shape (n, "
+            f"{self.size[0]}, {self.size[1]}, {self.colours}), or floats in [0, 1] of shape (n, "
+            f"{', '.join(map(str, self.shape))}). In a list of files or PIL images, each may have any size."
         )
 
     def count(self, path: Path) -> int | None:
@@ -113,7 +113,7 @@ class Pictures(Kind):
         from tacit.datasets.pictures import read_picture, scaled_pixels
 
         if not pictures:
-            raise InvalidInput("the list of pictures is empty. Give at least one.")
+            raise InvalidInput("the list of images is empty. Give at least one.")
         pixels = np.empty((len(pictures), *self.size, self.colours), dtype=np.uint8)
         for number, picture in enumerate(pictures):
             pixels[number] = read_picture(picture, self.size, self.colours, partial(where, number))
@@ -121,18 +121,18 @@ class Pictures(Kind):
 
 
 def _place(path: Path, start: int, number: int) -> str:
-    """Name a picture by its position, since its file name may be a person's."""
-    return f"picture {start + number + 1} of {path}, in the order of paths"
+    """Name an image by its position, since its file name may identify a person."""
+    return f"image {start + number + 1} of {path}, sorted by path"
 
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InvalidInput(f"there are no pictures at {path}. Check the path.")
+        raise InvalidInput(f"there are no images at {path}. Check the path.")
     files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
-        raise InvalidInput(f"the folder {path} holds no pictures to predict for.")
+        raise InvalidInput(f"there are no images in {path}. Check the path.")
     return files
 
 
@@ -141,30 +141,30 @@ LARGEST, LARGEST_OF_PUBLIC, _LEAST = 96, 224, 8
 _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 
 _HEAD = """\
-# A private training run on the pictures in {folder}.
+# A private training run on the images in {folder}.
 #
-# Everything here is public. The classes are the names of the folders; size and colours were read
-# from one picture. They become public with this file, so check them. Replace every "FILL IN" by what is
-# known WITHOUT the data. One picture is protected. If a person may be in several, say so where you publish
-# the model: each picture is protected separately.
+# Everything here is public. The classes are the names of the folders; size and colours were read # from one
+image. They become public with this file, so check them. Replace every "FILL IN" by what is # known WITHOUT
+the data. One image is protected. If a person may be in several, say so where you publish # the model: each
+picture is protected separately.
 """
 _PROMISE = PROMISE | {
-    "unit": 'what one picture is, such as "picture" or "scan"; one of them is protected',
-    "adjacency": '"add-remove" hides whether a picture is there, "replace-one" what it shows',
-    "records": "about how many pictures train, a public number",
+    "unit": 'what one image is, such as "image" or "scan"; one of them is protected',
+    "adjacency": '"add-remove" hides whether an image is there, "replace-one" what it shows',
+    "records": "approximate number of training images, publicly known",
 }
 
 
 @dataclass(frozen=True)
 class FoundPictures:
-    """A folder of pictures with a subfolder for each class, inside folders train and test if ``ready``.
+    """A folder of images with a subfolder per class, inside folders train and test if ``ready``.
 
     Attributes:
         folder: the path.
         classes: the names of the class folders.
-        size: height and width to which every picture is scaled.
+        size: height and width to which every image is resized.
         colours: 3, or 1 for grey.
-        ready: whether the test pictures are in a separate folder.
+        ready: whether the test images are in a separate folder.
     """
 
     folder: Path
@@ -175,7 +175,7 @@ class FoundPictures:
 
 
 def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
-    """Find the classes in a folder of pictures, and read size and colours from the first picture."""
+    """Find the classes in a folder of images, and read size and colours from the first image."""
     ready = (folder / "train").is_dir() and (folder / "test").is_dir()
     root = folder / "train" if ready else folder
     classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
@@ -188,11 +188,11 @@ def find_pictures(folder: Path, largest: int = LARGEST) -> FoundPictures:
     first = next(files, None)
     if len(classes) < 2 or first is None:
         raise InvalidInput(
-            f"{folder} has {len(classes)} folders of pictures. Give a folder with one folder of pictures for "
-            "each of at least two classes, one with such folders inside train and test, or a table."
+            f"{folder} has {len(classes)} folders of images. Give a folder with one subfolder of images per "
+            "class (at least two), optionally inside train and test, or a table."
         )
     name, file = first
-    where = f"picture 1 of {root / name}, in the order of paths,"  # the file name may be a person's
+    where = f"image 1 of {root / name}, sorted by path,"  # the file name may be a person's
     return FoundPictures(folder, tuple(classes), *_look_at(file, where, largest), ready)
 
 
@@ -206,7 +206,7 @@ def _look_at(file: Path, where: str, largest: int) -> tuple[tuple[int, int], int
             colours = 1 if picture.mode in _GREY else 3
     except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as problem:
         raise InvalidInput(
-            f"{where} is not a picture: {without_values(problem)}. Correct or remove it."
+            f"{where} is not an image: {without_values(problem)}. Replace or remove it."
         ) from None
     scale = min(1.0, largest / max(width, height))
     return (max(_LEAST, round(scale * height)), max(_LEAST, round(scale * width))), colours
@@ -216,14 +216,14 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
     data = [
         setting("images", pictures.folder.as_posix(), "relative to the folder where you run tacit"),
         setting("classes", pictures.classes, "" if len(pictures.classes) > 5 else "the folders' names"),
-        setting("size", pictures.size, "height and width to which every picture is scaled"),
+        setting("size", pictures.size, "height and width to which every image is resized"),
         setting("colours", pictures.colours, "3: red, green and blue; 1: grey"),
     ]
     if facts.public_model is None:
         about = 'fixed features, which cost no privacy; "raw" for a network of your own'
         data.append(setting("features", "pictures", about))
     if not pictures.ready:
-        about = "this share of the pictures tests the model"
+        about = "fraction of images for testing"
         data.append(setting("test_fraction", facts.test_fraction, about))
 
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in _PROMISE.items()]
@@ -233,7 +233,7 @@ def pictures_text(pictures: FoundPictures, facts: Facts) -> str:
 
     # Few records get few steps, since each step adds to the noise.
     steps = 300 if facts.records is None else min(max(30, facts.records // 100), 300)
-    privacy.append(setting("clipping_norm", 1.0, "the largest norm of one picture's gradient"))
+    privacy.append(setting("clipping_norm", 1.0, "maximum norm of one image's gradient"))
     training = [
         setting("batch_size", "auto", "a twentieth of the records, but at least 256; or a number"),
         setting("steps", steps, "a hundredth of the records, but 30 to 300; or epochs"),

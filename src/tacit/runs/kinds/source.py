@@ -134,7 +134,7 @@ def check_no_pictures(config: Config, kind: str) -> None:
         (f'[data] features = "{features}"', features != "raw", 'features = "raw"'),
     ):
         if is_set:
-            raise InvalidInput(f"{setting} needs pictures, and the records are from a {kind}. Take {usual}.")
+            raise InvalidInput(f"{setting} needs images, and the records are from a {kind}. Set {usual}.")
 
 
 def check_loss(name: str | None, targets: str) -> None:
@@ -148,23 +148,23 @@ def check_loss(name: str | None, targets: str) -> None:
     fits = own.get(targets, "causal")
     if name not in (None, fits):
         raise InvalidInput(
-            f'[training] loss = "{name}" does not fit targets that are {targets}. Take loss = "{fits}", or '
-            "leave the key out."
+            f'[training] loss = "{name}" does not fit targets that are {targets}. Set loss = "{fits}", or '
+            "remove it."
         )
 
 
 def check_class_weights(weights: Mapping[str, float], classes: Sequence[str]) -> None:
     if weights and not classes:
-        raise InvalidInput("[training] class_weights need targets that are classes. Leave the key out.")
+        raise InvalidInput("[training] class_weights need targets that are classes. Remove them.")
     if strange := [name for name in weights if name not in classes]:
         raise InvalidInput(
-            f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Name "
-            "each class as it is declared."
+            f"[training] class_weights: {strange[0]!r} is not among the classes, {', '.join(classes)}. Use "
+            "the declared class names."
         )
     if weights and all(weights.get(name, 1.0) == 0.0 for name in classes):
         raise InvalidInput(
-            "[training] class_weights are all 0: nothing would be learnt. Give at least one class a weight "
-            "above 0."
+            "[training] class_weights are all 0, so nothing would be learned. Give at least one class a "
+            "weight above 0."
         )
 
 
@@ -184,8 +184,8 @@ def as_array(records: Any, name: str) -> NDArray[Any]:
         values = np.asarray(records)
     except (ValueError, TypeError) as problem:
         raise InvalidInput(
-            f"{name} must be one array of numbers ({without_values(problem)}): all records need the same "
-            "shape. Stack them first."
+            f"{name} must be one array of numbers ({without_values(problem)}). Stack the records; all need "
+            "the same shape."
         ) from None
     if values.dtype.kind not in "fiub" or values.ndim == 0 or len(values) == 0:
         raise InvalidInput(
@@ -204,8 +204,8 @@ def in_range(values: NDArray[Any], low: float, high: float, scaling: str) -> Ten
     outside = int((~((numbers >= low - slack) & (numbers <= high + slack))).sum())
     if outside:
         raise InvalidInput(
-            f"{outside:,} of {numbers.numel():,} numbers are outside [{low:g}, {high:g}]: the model was "
-            f"trained on numbers in that range ({scaling}). Scale them in the same way."
+            f"{outside:,} of {numbers.numel():,} values are outside [{low:g}, {high:g}], the range in "
+            f"training ({scaling}). Scale them as in training."
         )
     return numbers
 

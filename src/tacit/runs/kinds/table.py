@@ -60,8 +60,8 @@ class Table(Kind):
         check_path("test_table", section.test_table, "table")
         if section.predicted is None:
             raise InvalidInput(
-                "[data] target is missing: name the column to predict, or a list of columns; or time and "
-                "event."
+                "[data] target is missing. Set it to the column (or list of columns) to predict, or set "
+                "time and event."
             )
         check_no_pictures(config, "table")
         text = None if section.text is None else TextColumn(section.text, section.sequence_length or 1)
@@ -80,7 +80,9 @@ class Table(Kind):
         check_loss(config.training.loss, targets)
         check_class_weights(config.training.class_weights, encoder.classes)
         if config.evaluation.by and not isinstance(encoder.target, str):
-            raise InvalidInput("[evaluation] by needs one target, and [data] target is a list. Leave by out.")
+            raise InvalidInput(
+                "[evaluation] by needs a single target, and [data] target is a list. Remove by."
+            )
         with spelled(lambda argument, _: f"[evaluation] {argument}"):
             config.groups(encoder, np.zeros((0, len(encoder.features)), dtype=np.float32))
         begins = (
@@ -93,8 +95,8 @@ class Table(Kind):
             if begins and config.model.name in LINEAR and value != needed:
                 raise InvalidInput(
                     f'{place} must be "{needed}" for [model] name = "{config.model.name}"; got "{value}". '
-                    f"This linear model first learns the target's {begins} from its gradients, "
-                    'and another value would change these. Leave the key out, or take name = "mlp".'
+                    f"This linear model first learns the target's {begins} from its gradients, which "
+                    'another value would change. Remove the key, or set name = "mlp".'
                 )
 
     @classmethod
@@ -104,8 +106,8 @@ class Table(Kind):
         section = config.data
         if section.database is not None:
             raise InvalidInput(
-                "[data] database is for `tacit train`, which reads no rows. In Python, fit PrivateRegressor "
-                'or PrivateClassifier with head="least-squares" on the table.'
+                "[data] database works only with `tacit train`. In Python, fit PrivateRegressor or "
+                'PrivateClassifier with head="least-squares" on the table.'
             )
         text = None
         if section.text is not None:
@@ -143,7 +145,7 @@ class Table(Kind):
         return cls(Encoder.from_data(data["encoder"]))
 
     def with_tokens(self, tokens: Callable[[Sequence[str]], Any]) -> Table:
-        """Return the table with a tokenizer for its column of texts, if it has one."""
+        """Return the table with a tokenizer for its text column, if it has one."""
         text = self.encoder.text
         return self if text is None else Table(replace(self.encoder, text=replace(text, tokens=tokens)))
 
@@ -163,13 +165,13 @@ class Table(Kind):
         records = self._named(records)
         if not isinstance(records, Mapping) and not hasattr(records, "columns"):
             raise InvalidInput(
-                f"the model reads columns by their names ({', '.join(self.encoder.inputs_of)}): give a data "
-                f"frame, a mapping of columns, or the path of a table; got {type(records).__name__}. For "
+                f"the model reads columns by name ({', '.join(self.encoder.inputs_of)}), and got "
+                f"{type(records).__name__}. Give a data frame, a dict of columns, or a path to a table; for "
                 "encoded features, call predictor.model."
             )
         inputs = self.encoder.frame(records, source="the table")
         if not len(inputs):
-            raise InvalidInput("the table holds no rows to predict for.")
+            raise InvalidInput("the table has no rows. Give at least one.")
         return _tensor(inputs)
 
     def _named(self, records: Any) -> Any:
@@ -198,7 +200,7 @@ class Table(Kind):
                 any_rows = True
                 yield Piece([str(number) for number in numbers], _tensor(inputs))
         if not any_rows:
-            raise InvalidInput(f"{path} holds no rows to predict for.")
+            raise InvalidInput(f"{path} has no rows. Give at least one.")
 
 
 def _check_survival(config: Config) -> None:
@@ -207,26 +209,24 @@ def _check_survival(config: Config) -> None:
     time, event = columns.get(str(section.time)), columns.get(str(section.event))
     if time is not None and (not time.is_number or not time.edges):
         raise InvalidInput(
-            f'[columns.{section.time}] is the time of a survival model: it needs kind = "number" with lower, '
-            "upper and bins, such as lower = 0, upper = 3650, bins = 20. Declare them without the data: a "
-            "bound or a quantile of the times would tell something about their people."
+            f'[columns.{section.time}] is the time of a survival model: it needs kind = "number" with '
+            "lower, upper and bins, such as lower = 0, upper = 3650, bins = 20. Don't take them from the "
+            "data: a bound or quantile of the times reveals information about people."
         )
     if event is not None and event.kind != "boolean":
         raise InvalidInput(
-            f'[columns.{section.event}] is the event of a survival model: it needs kind = "boolean", true if '
-            "the event happened at the time, and false if the person was only observed until then; got "
-            f'"{event.kind}".'
+            f'[columns.{section.event}] is the event of a survival model: it needs kind = "boolean", true '
+            f'if the event happened then, false if censored; got "{event.kind}".'
         )
     if config.privacy.test_noise is not None:
         raise InvalidInput(
-            "[privacy] test_noise scores no survival model: concordance compares pairs of records, so one "
-            "record changes it by more than its own score. Leave it out, and test on records that are not in "
-            "the data set of the ledger, from a separate test_table."
+            "[privacy] test_noise does not support survival models: concordance compares pairs, so one "
+            "record affects many. Remove it, and set test_table to records outside the ledger's data set."
         )
     if config.pretrained:
         raise InvalidInput(
-            f"{config.model.public_key} does not fit [data] time: a survival model reads declared columns. "
-            'Take [model] name = "auto", or "mlp".'
+            f"{config.model.public_key} does not fit [data] time: survival models read declared columns. "
+            'Set [model] name = "auto" or "mlp".'
         )
 
 
@@ -324,9 +324,9 @@ class Arrays(Kind):
         values = as_array(records, "records")
         if values.ndim < 2 or values.shape[1:] not in (self.shape, (math.prod(self.shape),)):
             raise InvalidInput(
-                f"an array of shape {values.shape} does not fit the model: it takes shape (n, "
+                f"an array of shape {values.shape} does not fit the model, which takes shape (n, "
                 f"{', '.join(map(str, self.shape))}), or rows of {math.prod(self.shape)} numbers. Give the "
-                "features of the training, in the same order."
+                "training features in the same order."
             )
         return self._scaled(values)
 
@@ -343,15 +343,15 @@ class Arrays(Kind):
                 yield numbered(done, self.inputs(values))
                 done += len(values)
         if not done:
-            raise InvalidInput(f"{path} holds no rows to predict for.")
+            raise InvalidInput(f"{path} has no rows. Give at least one.")
 
     def _csv(self, path: Path, rows: int) -> Iterator[NDArray[np.float64]]:
         """Yield rows of the columns named in ``features``, or of all columns in their order."""
         names = list(self.features) or CsvFile(path, ()).header
         if len(names) != math.prod(self.shape):
             raise InvalidInput(
-                f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give one "
-                "column for each number of a record, in the same order, below a header line."
+                f"{path} has {len(names)} columns, and the model takes {math.prod(self.shape)}: give a "
+                "header line and one column per feature, in the same order."
             )
         done = 0
         for chunk in CsvFile(path, names).chunks(rows):
@@ -365,7 +365,7 @@ class Arrays(Kind):
             numbers, _ = numbers_of(cells, _NUMBER)
             if len(wrong := np.flatnonzero(np.isnan(numbers))):
                 raise InvalidInput(
-                    f"column {name!r} of {source} must hold numbers; other cells: {len(wrong):,} "
+                    f"column {name!r} of {source} must contain numbers; {len(wrong):,} cells do not "
                     f"({row_numbers((wrong + 1 + before).tolist())}). Correct or remove these rows."
                 )
             columns.append(numbers)
@@ -377,7 +377,7 @@ def _load(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise InvalidInput(f"there is no file at {path}. Check the path.")
     if path.suffix not in (".npy", ".npz"):
-        raise InvalidInput(f"{path} is not a .npy, .npz or .csv file. Save its array by numpy.save.")
+        raise InvalidInput(f"{path} is not a .npy, .npz or .csv file. Save the array with numpy.save.")
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if path.suffix == ".npz":
@@ -387,8 +387,8 @@ def _load(path: Path) -> NDArray[Any]:
         if isinstance(problem, InvalidInput):
             raise
         raise InvalidInput(
-            f"cannot read {path} as an array of numbers ({without_values(problem)}). Save it by numpy.save; "
-            "arrays of Python objects are not read."
+            f"cannot read {path} as an array of numbers ({without_values(problem)}). Save it with "
+            "numpy.save; arrays of Python objects are not supported."
         ) from None
     array: NDArray[Any] = values
     return array
@@ -397,12 +397,12 @@ def _load(path: Path) -> NDArray[Any]:
 def _the_only(path: Path, names: list[str]) -> str:
     if len(names) != 1 and "x" not in names:
         raise InvalidInput(
-            f"{path} holds {len(names)} arrays, and none is named x. Save the records alone, or as x."
+            f"{path} contains {len(names)} arrays, and none is named x. Save the records alone, or as x."
         )
     return names[0] if len(names) == 1 else "x"
 
 
 def _parts(values: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
     if values.ndim == 0:
-        raise InvalidInput("the file holds a single number, and no records.")
+        raise InvalidInput("the file contains a single number. Save an array of records.")
     return (values[start : start + rows] for start in range(0, len(values), rows))

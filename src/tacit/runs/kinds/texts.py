@@ -67,8 +67,8 @@ class Text(Kind):
         check_path("test_text", section.test_text, "text")
         if section.alphabet is None or section.longest is None:
             raise InvalidInput(
-                "[data] text needs alphabet and longest: every character that a line may hold, and the "
-                "maximum length of a line. Declare what is known without the data."
+                "[data] text needs alphabet (every character that may occur) and longest (the maximum line "
+                "length). Declare both without looking at the data."
             )
         check_characters(config)
         check_no_pictures(config, "text")
@@ -103,8 +103,8 @@ class Text(Kind):
 
     def describe(self) -> str:
         return (
-            f"Text, one record a line, at most {self.longest} characters, of the {len(self.alphabet)} that "
-            "are declared."
+            f"Text, one record a line, at most {self.longest} characters from the declared "
+            f"{len(self.alphabet)}."
         )
 
     def inputs(self, records: Any) -> Tensor:
@@ -112,8 +112,8 @@ class Text(Kind):
         if not lines or not all(isinstance(line, str) for line in lines):
             kind = "an empty one" if lines == [] else type(records).__name__
             raise InvalidInput(
-                "the model reads texts: give a list of them, or the path of a file with one text per line; "
-                f"got {kind}."
+                f"records must be a list of strings, or the path of a file with one per line; got {kind}. "
+                "Convert them."
             )
         return self._tokens([str(line) for line in lines])
 
@@ -141,17 +141,16 @@ class Text(Kind):
 
 
 _RULES = (
-    'documents = "first" makes one record of each document, its first sequence, so that the unit of privacy '
-    'can be a document; documents = "split" makes a record of each of its sequences, and the unit is then a '
-    "sequence."
+    'set it to "first" (each document is one record, its first sequence, and the unit can be a document) '
+    'or "split" (each sequence is a record, and the unit is a sequence).'
 )
 
 
 class Documents(Source):
     """Documents or examples for a language model, one in each line of JSON or row of Parquet.
 
-    Documents are cut into sequences of tokens.  An example is one record, of which only the answer is
-    learned. The result of such a run is a folder that transformers reads.
+    Documents are cut into sequences of tokens.  An example is one record; only its answer is learned.  The
+    result of such a run is a folder that transformers reads.
     """
 
     sources: ClassVar[tuple[str, ...]] = ("jsonl", "parquet")
@@ -168,15 +167,14 @@ class Documents(Source):
         folder = ModelFolder.check(str(config.model.huggingface))
         if data.chosen is not None and not folder.has_weights:
             raise InvalidInput(
-                f'[data] chosen needs weights in [model] huggingface = "{folder.path}": preferences are '
-                "learned in comparison with a public model. Add model.safetensors, best of a model "
-                "that was tuned to answer."
+                f'[data] chosen needs weights in [model] huggingface = "{folder.path}", since DPO compares '
+                "with a public model. Add model.safetensors, ideally of an instruction-tuned model."
             )
         if lora.rank is not None and not folder.has_weights:
             raise InvalidInput(
                 f'[lora] needs weights in [model] huggingface = "{folder.path}": model.safetensors is '
-                "missing, and random weights would stay random. Add the file, or leave [lora] out to train "
-                "all weights from random ones."
+                "missing, and LoRA would freeze random weights. Add the file, or remove [lora] to train "
+                "all weights from scratch."
             )
         for package, used in (("transformers", True), ("peft", lora.rank is not None)):
             if used and importlib.util.find_spec(package) is None:
@@ -218,23 +216,23 @@ def _check_records(config: Config) -> None:
     if tuple(data.fields) not in FORMS:
         raise InvalidInput(
             f"[data] must name the fields of one form: {FORMS_IN_WORDS}. It names "
-            f"{in_run_file(data.fields) or 'none'}. Correct the keys, or add those that are missing."
+            f"{in_run_file(data.fields) or 'none'}. Correct or complete the keys."
         )
     for name, purpose in (
-        ("sequence_length", "set how many tokens a record has, a public number."),
+        ("sequence_length", "set it to the number of tokens per record, a public number."),
         ("documents", _RULES),
     ):
         if getattr(data, name) is None and (name != "documents" or data.text is not None):
             raise InvalidInput(f"[data] {name} is missing: {purpose}")
     if data.text is None and data.documents == "split":
         raise InvalidInput(
-            f'documents = "split" is for documents, and {in_run_file(data.fields)} names an example, which '
-            "is one record. Leave documents out."
+            f'documents = "split" applies to documents, and {in_run_file(data.fields)} are examples, each '
+            "one record. Remove documents."
         )
     if data.chosen is not None and config.privacy.test_noise is not None:
         raise InvalidInput(
-            "[privacy] test_noise scores no preferences. Leave it out, and test on pairs that are not in the "
-            "ledger's data set, from a separate file."
+            "[privacy] test_noise does not support preferences. Remove it, and test on a separate file of "
+            "pairs outside the ledger's data set."
         )
     tests = [
         name for name in ("test_fraction", "test_jsonl", "test_parquet") if getattr(data, name) is not None
@@ -248,20 +246,19 @@ def _check_records(config: Config) -> None:
         return  # a record is a person, whatever a document is cut into
     if data.documents == "split" and data.user is not None:
         raise InvalidInput(
-            'documents = "split" needs rows_per_user if [data] user is set: it makes several records of a '
-            "document, and a user may have only one. Set rows_per_user, so that a record is a user with "
-            'several sequences; or take documents = "first", or leave user out.'
+            'documents = "split" with [data] user gives a user several records. Set rows_per_user to make '
+            'each user one record, or set documents = "first", or remove user.'
         )
     if data.documents == "split" and unit != "sequence":
         raise PrivacyRefusal(
-            f'[privacy] unit = "{unit}" does not fit documents = "split": each sequence of a document is a '
-            'record, and is protected separately. Set unit = "sequence", or take documents = "first".'
+            f'[privacy] unit = "{unit}" does not fit documents = "split": it makes each sequence a record '
+            'that is protected separately. Set unit = "sequence", or documents = "first".'
         )
     if unit == "user" and data.user is None:
         raise PrivacyRefusal(
-            '[privacy] unit = "user" needs [data] user: no field names the user of a document. Name the '
-            "field, with rows_per_user if a user may have several documents; or set unit to what one line "
-            "of the file is."
+            '[privacy] unit = "user" needs [data] user. Set user to the field that identifies the user, '
+            "and rows_per_user if users may have several documents; or set unit to what one line of the "
+            "file is."
         )
 
 
@@ -282,8 +279,8 @@ def encoder_of(fields: Mapping[str, str], tokens: Tokens) -> Callable[[Document]
         if kinds == {list}:
             return [tokens.chats.encode(prompt, answer, example.where) for answer in answers]
         raise InvalidInput(
-            f"{example.where}: {', '.join(fields)} must all be texts, or all be lists of messages. Answers "
-            "that are texts need [data] prompt; answers that are whole chats have it, so leave it out."
+            f"{example.where}: {', '.join(fields)} must all be strings, or all be lists of messages. "
+            "Answers that are strings need [data] prompt; for answers that are whole chats, remove prompt."
         )
 
     return encode
@@ -316,8 +313,8 @@ class Tokens:
         self.padding = 0 if padding is None else padding
         if max(self.padding, self.end or 0) >= self.vocabulary:
             raise InvalidInput(
-                f"{folder.path} has a token for padding or the end of a text above the model's vocabulary: "
-                f"config.json says vocab_size = {self.vocabulary}. Correct pad_token_id and eos_token_id."
+                f"{folder.path} has a padding or end-of-text token outside the vocabulary (vocab_size = "
+                f"{self.vocabulary} in config.json). Correct pad_token_id and eos_token_id."
             )
 
     def encode(self, text: str) -> list[int]:
@@ -360,14 +357,14 @@ class Tokens:
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
         except Exception as problem:  # noqa: BLE001  # its message would show the record
             raise InvalidInput(
-                f"the tokenizer cannot read a document ({without_values(problem)}). Its vocabulary may lack "
-                "a token for unknown text."
+                f"the tokenizer failed on a document ({without_values(problem)}). Choose one with a token "
+                "for unknown text, if it has none."
             ) from None
 
 
 @final
 class Spelled:
-    """An encoding of made-up text in a tokenizer's tokens, one token for each character."""
+    """An encoding of synthetic text in a tokenizer's tokens, one token for each character."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -378,7 +375,7 @@ class Spelled:
             if len(tokens) != 1:
                 raise InvalidInput(
                     f"[canaries] need one token for each character: the tokenizer writes {character!r} as "
-                    f"{len(tokens)} tokens. Take other characters, or plant no canaries."
+                    f"{len(tokens)} tokens. Use other characters, or remove [canaries]."
                 )
         return [token for tokens in encodings for token in tokens]
 
@@ -405,7 +402,7 @@ def language_text(path: Path, facts: Facts) -> str:
     """Write a run file for a language model; only the names of fields in the first line are read."""
     example = next(lines_of_json(path), None)
     if example is None:
-        raise InvalidInput(f"{path} holds no line; it should hold one example a line.")
+        raise InvalidInput(f"{path} is empty. Write one example per line.")
     for option, name in (("--text", facts.text), ("--user", facts.user)):
         if name is not None:
             check_column(option, name, example)
@@ -432,7 +429,7 @@ def language_text(path: Path, facts: Facts) -> str:
         written("model", [setting("huggingface", facts.public_model, f"a folder; {_ABOUT['jsonl']}")]),
     ]
     if folder is None or folder.has_weights:
-        about = 'the layers to correct, such as ["q_proj", "v_proj"]'
+        about = 'the layers to adapt, such as ["q_proj", "v_proj"]'
         parts.append(_LORA + setting("targets", targets, about) + "\n")
     promise = PROMISE | (_OF_LINES if facts.user is None else OF_PEOPLE)
     privacy = [setting(key, getattr(facts, key), comment) for key, comment in promise.items()]
@@ -456,11 +453,11 @@ _ABOUT = {
     "messages": "the field of a chat; the assistant's turns are learned",
     "chosen": "the field of the better answer",
     "rejected": "the field of the worse answer",
-    "sequence_length": "the most tokens of a record, a public number",
+    "sequence_length": "maximum tokens per record, a public number",
     "documents": 'the first sequence of each; "split" takes all',
-    "test_fraction": "this share of the lines tests the model",
+    "test_fraction": "fraction of lines for testing",
     "user": "the field of the person of each line",
-    "rows_per_user": "a step reads so many lines of each person",
+    "rows_per_user": "lines of each person read per step",
 }
 _LORA = f"""\
 [lora]                            # without this section, all weights are trained
@@ -468,7 +465,7 @@ rank = {LORA_RANK}
 alpha = {4 * LORA_RANK}
 """
 _TRAINING = """\
-clipping_norm = 0.1               # the largest norm of one record's gradient
+clipping_norm = 0.1               # maximum norm of one record's gradient
 
 [optimizer]
 name = "adam"
@@ -482,5 +479,5 @@ physical_batch_size = 16          # records in memory at once
 _OF_LINES = {
     "unit": 'what one line is, such as "chat"; one of them is protected',
     "adjacency": '"add-remove" hides whether a line is there, "replace-one" what it says',
-    "records": "about how many lines train, a public number",
+    "records": "approximate number of training lines, publicly known",
 }
