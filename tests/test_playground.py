@@ -115,10 +115,10 @@ def test_the_server_answers_no_other_name_that_points_to_this_machine(port: int)
 def test_a_port_that_is_taken_is_named_with_the_way_out(
     port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"port {port} .* Leave --port out"):
+    with pytest.raises(InvalidInput, match=f"port {port} .* Remove --port"):
         serve(port)
     assert run(["playground", "--port", str(port), "--no-browser"]) == 2
-    assert "Leave --port out" in capsys.readouterr().err
+    assert "Remove --port" in capsys.readouterr().err
 
 
 def test_the_command_prints_its_address_opens_it_and_ends_by_ctrl_c(

@@ -128,11 +128,11 @@ SETTINGS = [
     ("epsilon = 3.0", 'epsilon = 3.0\nsampling = "shuffled"', 1, "Use Poisson sampling"),
     ("steps = 40", "steps = 40\nphysical_batch_size = 0", 2, "greater than or equal to 1"),
     ("steps = 40", 'steps = 40\nphysical_batch_size = "all"', 2, "input should be 'auto'"),
-    ("steps = 40", "steps = 40\nviews = 2", 2, "needs pictures"),
+    ("steps = 40", "steps = 40\nviews = 2", 2, "needs images"),
     ("steps = 40", "steps = 40\nema_decay = 1.0", 2, "[training] ema_decay = 1.0: input should be less"),
     ("steps = 40", "steps = 40\n[run]\nrows = 0", 2, "[run] rows = 0"),
     ("steps = 40", "steps = 40\n[run]\ncheckpoint_every = 0", 2, "[run] checkpoint_every = 0"),
-    ("steps = 40", 'steps = 40\n[run]\ndevice = "cuda:99"', 2, '"cpu" always works'),
+    ("steps = 40", 'steps = 40\n[run]\ndevice = "cuda:99"', 2, 'Set device = "cpu"'),
     ("steps = 40", 'steps = 40\n[run]\ndevice = "abacus"', 2, '[run] device = "abacus" cannot be used'),
     ("learning_rate = 0.5", "learning_rate = nan", 2, "[optimizer] learning_rate = nan"),
     ("learning_rate = 0.5", "learning_rate = 0.0", 2, "greater than 0"),
@@ -142,7 +142,7 @@ SETTINGS = [
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', 2, "has no option 'hidden'"),
     ('table = "people.csv"', 'table = "nobody.csv"', 2, "there is no table at nobody.csv"),
     ('table = "people.csv"', 'table = "people.csv"\nname = "digits"', 2, "exactly one of name, table"),
-    ('table = "people.csv"', 'name = "digits"', 2, "[table] need [data] table"),
+    ('table = "people.csv"', 'name = "digits"', 2, "[table] describe a table"),
     ('target = "rich"\n', "", 2, "[data] target is missing"),
     ('target = "rich"', 'target = "sick"', 2, "target must be one of the declared columns"),
     ("age = {", "height = {", 2, "'height'"),
@@ -246,8 +246,8 @@ def test_configurations_that_cannot_be_read(capsys: pytest.CaptureFixture[str], 
     assert "not valid TOML" in complaint(shell, 2, "[data\n")
     assert "[run] must be a section" in complaint(shell, 2, "run = 3\n" + BASE)
     assert run(["train", "nothing.toml"]) == 2
-    assert capsys.readouterr().err == "error: there is no configuration at nothing.toml. Check the path.\n"
-    assert "cannot read the configuration" in shell.err("train", ".", code=2)
+    assert capsys.readouterr().err == "error: there is no run file at nothing.toml. Check the path.\n"
+    assert "cannot read the run file" in shell.err("train", ".", code=2)
 
 
 def test_a_folder_that_is_not_empty(shell: Shell) -> None:
@@ -277,7 +277,7 @@ def test_resume_with_a_changed_configuration(shell: Shell) -> None:
     text = changed("learning_rate = 0.5", "learning_rate = 0.4")
     err = complaint(shell, 1, text, ("--out", "out", "--resume"))
     assert "optimizer.learning_rate was 0.5 and is 0.4" in err
-    assert "have no noise" in err
+    assert "have none" in err
 
 
 def test_resume_with_changed_records(shell: Shell) -> None:

@@ -114,7 +114,7 @@ def test_plan_recommends_the_batch_that_train_takes(
     assert found["recommended_batch_size"] == plan.expected_batch_size == 400
     assert found["options"][0]["noise_multiplier"] == plan.noise_multiplier
     words = shell.out("plan", "run.toml")
-    assert '[training] batch_size = "full": fewer records in a step would mean more noise' in words
+    assert '[training] batch_size = "full": smaller batches would mean more noise' in words
     Path("run.toml").write_text(f"{TABLE}[training]\nbatch_size = 20\n")
     assert batch_taken(Path("run.toml")) is None
     assert shell.data("plan", "run.toml")["recommended_batch_size"] not in (20, 400)

@@ -277,7 +277,7 @@ def test_a_value_that_is_stated_is_no_word_for_a_missing_cell(shell: Shell) -> N
         out = f"{number}.toml"
         shell("init", "hurt.csv", "--target", "ill", "--values", f"wound={values}", *PROMISE, "--out", out)
         text = Path(out).read_text()
-        assert "these count as missing; remove those that are values" in text
+        assert "these count as missing; remove any that are values" in text
         config = parse_config(text, out)
         encoder = Encoder(config.read_columns(), "ill", config.read_dialect())
         inputs = np.concatenate([inputs for inputs, _ in encoder.chunks("hurt.csv")])
@@ -425,7 +425,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
         2,
         "upper is 120.000: that may be 120000 or 120",
     ),
-    "a unit that is a number": (("visits.csv", "--unit", "3"), 2, "unit must say what one row is, in words"),
+    "a unit that is a number": (("visits.csv", "--unit", "3"), 2, "unit must name what one row is"),
     "a column to leave out": (("visits.csv", "--leave-out", "Age"), 2, "did you mean 'age'?"),
     "an epsilon below 0": (("visits.csv", "--epsilon", "-1"), 2, "epsilon must be a real number"),
     "a delta above 1": (("visits.csv", "--delta", "2"), 2, "delta must be a real number"),
@@ -437,7 +437,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, str]] = {
     "an adjacency": (("visits.csv", "--adjacency", "add"), 2, "adjacency must be one of add-remove"),
     "a person's column that is none": (("visits.csv", "--user", "patient"), 2, "did you mean 'patient_id'?"),
     "rows of nobody": (("visits.csv", "--rows-per-user", "3"), 2, "--rows-per-user needs a column"),
-    "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "with --unit-column"),
+    "a person in a policy": (("visits.csv", "--policy", "--user", "patient_id"), 2, "use --unit-column"),
     "a model": (
         ("visits.csv", "--model", "cnn"),
         2,
@@ -647,7 +647,7 @@ def test_a_person_at_a_terminal_types_public_facts_and_nothing_else() -> None:
     lines = ["", *(text for key, text in ANSWERS.items() if key != "kinds"), ""]
     code, seen = terminal("init", "visits.csv", typed=[f"{line}\n" for line in lines])
     assert code == 0, seen
-    for words in ("column to predict", "0:120", "largest value of a column belongs to one person", "[all] >"):
+    for words in ("column to predict", "0:120", "a column's maximum is one person's value", "[all] >"):
         assert words in seen
     assert find_blanks(Path("visits.toml").read_text()) == []
 

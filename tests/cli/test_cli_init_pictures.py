@@ -89,10 +89,10 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str], shell: Shel
     for arguments, words in (
         (["scans", "--target", "x", "--policy"], "do not apply (--policy, --target)"),
         (["scans", "--missing", "refuse"], "do not apply (--missing"),
-        (["ready", "--test-fraction", "0.3"], "has a folder of test images already"),
-        (["empty"], "has 0 folders of pictures"),
-        (["one"], "one folder of pictures for each of at least two classes"),
-        (["words"], "picture 1 of words/a, in the order of paths, is not a picture: "),
+        (["ready", "--test-fraction", "0.3"], "already has test images"),
+        (["empty"], "has 0 folders of images"),
+        (["one"], "one subfolder of images per class"),
+        (["words"], "image 1 of words/a, sorted by path, is not an image: "),
         (["scans", "--records", "10", "--delta", "0.2"], "delta = 0.2 is not below 1/records"),
     ):
         assert run(["init", *arguments]) in (1, 2)

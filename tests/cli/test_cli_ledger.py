@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(folder: Path, shell
     assert "cannot be read" in shell(*visits, "--statements", "told.toml", code=2)
     assert "cannot be read" in shell(*visits, "--sign", "none.pem", code=2)
     Path("s.json").write_text('{"statement": "tacit privacy statement"}')
-    assert "only for a certificate" in shell("verify", "s.json", "--public-key", "ab", code=2)
+    assert "only for certificates" in shell("verify", "s.json", "--public-key", "ab", code=2)
 
 
 def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:

@@ -194,7 +194,7 @@ def test_a_statement_comes_from_a_file_or_the_standard_input(
         (["--epsilon", "0", COUNT], 2, "epsilon"),
         (["--epsilon", "0.5", "--mechanism", "geometric", COUNT], 2, "must be one of laplace, gaussian"),
         (["--epsilon", "0.5", "--block", "men", COUNT], 2, "men"),
-        (["--epsilon", "0.5", "--table", "visits", COUNT], 2, "Leave it out"),
+        (["--epsilon", "0.5", "--table", "visits", COUNT], 2, "Remove it"),
         (["--epsilon", "0.5"], 2, "give --columns"),
     ],
     ids=[
@@ -234,7 +234,7 @@ def test_ctrl_c_after_the_charge_says_that_it_stays(shell: Shell, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(DuckDBEngine, "rows", interrupted)
         said = shell("query", *ASKED, "--epsilon", "0.25", COUNT, code=130)
-    assert "stopped after ε = 0.250 was charged. The charge stays" in said
+    assert "stopped after ε = 0.250 was charged, and the charge stays" in said
     assert "--attempt 2" in said
     assert spent() == pytest.approx(0.25)
     assert "attempt" in shell.err("query", *ASKED, "--epsilon", "0.25", COUNT, code=1)

@@ -116,7 +116,9 @@ def test_shell(tmp_path: Path, shell: Shell) -> None:
     assert picture.stat().st_size > 10_000
     assert "one patient takes part" in shell.out("risk", "--event", str(event), *stated)
     assert run(["risk", "--epsilon", "1", *stated]) == 0
-    assert "give one of a run" in shell.err("risk", "--epsilon", "1", "--event", str(event), *stated, code=2)
+    assert "give exactly one of RUN" in shell.err(
+        "risk", "--epsilon", "1", "--event", str(event), *stated, code=2
+    )
     assert run(["risk", "--epsilon", "1"]) == 2
     assert run(["risk", str(tmp_path)]) == 2
     assert run(["risk", str(tmp_path), "--delta", "1e-5"]) == 2

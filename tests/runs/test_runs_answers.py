@@ -548,7 +548,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "usual names": (
         "chats", {"question": SECRET, "answer": ""}, PLAIN, 'prompt = "question", completion = "an',
     ),
-    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Name the field"),
+    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Set user to the field"),
     "an unknown role": (
         "chats", {"messages": [*turns("a", "b"), {"role": "bot", "content": SECRET}]}, STRICT,
         "line 41 .* the chat template refuses",
@@ -558,17 +558,17 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
         "line 41 .* leaves out turn 1",
     ),
     "a template that is none": (
-        "chats", {"messages": turns(SECRET, "b")}, "\n{% for %}", "not valid Jinja in line 2",
+        "chats", {"messages": turns(SECRET, "b")}, "\n{% for %}", "not valid Jinja at line 2",
     ),
     "a template that rewrites": (
-        "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "another way",
+        "chats", {"messages": turns(SECRET, "b", "c", "d")}, FORGETFUL, "changes the first",
     ),
     "texts without a prompt": (
         "pairs of chats", {"chosen": SECRET, "rejected": ""}, PLAIN, "need .data. prompt",
     ),
     "a prompt before whole chats": (
         "pairs", {"prompt": SECRET, "chosen": turns("a", "b"), "rejected": turns("a", "c")}, PLAIN,
-        "leave it out",
+        "remove prompt",
     ),
     "half a character": ("completions", {"prompt": "\ud800" + SECRET, "completion": ""}, PLAIN, "surrogate"),
 }  # fmt: skip
@@ -635,11 +635,11 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "two forms": ("chats", {"messages =": 'text = "a"\nmessages ='}, "fields of one form"),
     "no form": ("chats", {'messages = "messages"': ""}, "prompt and completion; .* It names none"),
     "no length": ("chats", {"sequence_length": "#"}, "sequence_length is missing"),
-    "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Leave documents out"),
+    "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Remove documents"),
     "beta for chats": ("chats", {"steps = 4": "steps = 4\nbeta = 0.1"}, "beta is only for preferences"),
     "another loss": ("pairs", {"steps = 4": 'steps = 4\nloss = "causal"'}, 'pairs. Take loss = "preference"'),
     "canaries": ("chats", {"[training]": CANARIES}, "are documents, and this run"),
-    "noisy scores": ("pairs", {"records = 40": "records = 40\ntest_noise = 9.0"}, "test_noise scores no"),
+    "noisy scores": ("pairs", {"records = 40": "records = 40\ntest_noise = 9.0"}, "does not support"),
     "a table": (
         "chats", {"test_fraction": 'target = "x"\ntest_fraction'}, "messages is only for language",
     ),
@@ -659,7 +659,7 @@ def test_chats_need_a_template_and_preferences_weights(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no chat template"):
         load_data(read_config(configured(tmp_path, "pairs of chats", template=None)))
     (tmp_path / "base" / "model.safetensors").unlink()
-    with pytest.raises(InvalidInput, match="learned in comparison with a public model"):
+    with pytest.raises(InvalidInput, match="DPO compares with a public model"):
         prepare(configured(tmp_path, "pairs"), out=tmp_path / "run")
 
 
@@ -672,7 +672,7 @@ def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path)
 
 
 def test_batches_are_written_of_documents_alone(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="cuts documents, named by"):
+    with pytest.raises(InvalidInput, match="needs documents, with"):
         check_nothing_planted(read_config(configured(tmp_path, "chats")))
 
 

@@ -80,7 +80,7 @@ def test_another_table_of_the_same_shape_is_refused(verb: list[str], tmp_path: P
     run = of_table(tmp_path, test=False)
     table(tmp_path, 1)
     err = shell.err(verb[0], run, *verb[1:], code=1)
-    assert "are not the training records of this run" in err
+    assert "are not this run's training records" in err
     table(tmp_path, 0)
     shell("attack", run, "--shadows", "0")
 

@@ -281,7 +281,7 @@ def test_the_folder_is_closed_to_others_and_the_key_in_one_file(tmp_path: Path) 
         ({"steps = 7": "steps = 8"}, "has 8 steps and the batches 7"),
         (
             {"sequence_length = 6": "sequence_length = 5"},
-            r"by the rule .*length=6.* is Cutting\(length=5",
+            r"their rule is .*length=6.* is Cutting\(length=5",
         ),
     ],
 )

@@ -65,7 +65,7 @@ OTHERS = [
     ('name = "digits"', 'table = "none.csv"', "[data] table: there is no table at none.csv"),
     ('name = "digits"', 'images = "none"', "[data] images: there is no folder at none"),
     ('name = "digits"', 'text = "none.txt"', "[data] text: there is no text at none.txt"),
-    ('name = "digits"', 'name = "digits"\ntext = "a.txt"', "[data] needs exactly one of"),
+    ('name = "digits"', 'name = "digits"\ntext = "a.txt"', "[data] needs exactly one source of"),
     ('name = "logistic"', 'name = "logistics"', "[model] name must be one of linear"),
     ('name = "logistic"', 'name = "logistic"\nhidden = [3]', "has no option 'hidden'; it has normalise"),
     ('name = "logistic"', 'factory = "no_such_nets:make"', "No module named 'no_such_nets'"),

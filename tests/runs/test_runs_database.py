@@ -190,8 +190,8 @@ def test_other_commands_say_that_no_rows_are_read(
     assert run([command, "runs/run"]) == 2
     assert run(["check", "run.toml"]) == 2
     assert run(["plan", "run.toml"]) == 2
-    assert "there are no batches and steps to choose" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(InvalidInput, match=r"which reads no rows\. In Python, fit PrivateRegressor"):
+    assert "it has no batches or steps to choose" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(InvalidInput, match=r"In Python, fit PrivateRegressor"):
         prepare("run.toml", out="other")
 
 
@@ -285,7 +285,7 @@ def test_a_password_is_refused_and_written_nowhere(
     text += f"\n[ledger]\nurl = {address}\n" if place == "ledger" else ""
     assert train(text) == 2
     out, err = capsys.readouterr()
-    assert "holds a password" in err
+    assert "contains a password" in err
     assert "hunt" not in out + err
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
@@ -296,33 +296,33 @@ def test_an_address_without_a_password_is_not_refused_for_one(
     monkeypatch.chdir(tmp_path)
     for address in ("postgresql://ann@localhost:1/clinic", "postgresql://ann@[::1]:1/clinic"):
         assert train(RUN.replace("clinic.duckdb", address)) == 2
-        assert "holds a password" not in capsys.readouterr().err
+        assert "contains a password" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([("", "\n[training]\nsteps = 3")], "[training] steps is not for [data] database"),
-        ([("", "\n[training]\nepochs = 3")], "[training] epochs is not for [data] database"),
-        ([("", "\n[training]\nbatch_size = 30")], "[training] batch_size is not for [data] database"),
-        ([("", 'sampling = "poisson"')], "[privacy] sampling is not for [data] database"),
-        ([("", "clipping_norm = 2.0")], "[privacy] clipping_norm is not for [data] database"),
+        ([("", "\n[training]\nsteps = 3")], "[training] steps does not apply to [data] database"),
+        ([("", "\n[training]\nepochs = 3")], "[training] epochs does not apply to [data] database"),
+        ([("", "\n[training]\nbatch_size = 30")], "[training] batch_size does not apply to [data] database"),
+        ([("", 'sampling = "poisson"')], "[privacy] sampling does not apply to [data] database"),
+        ([("", "clipping_norm = 2.0")], "[privacy] clipping_norm does not apply to [data] database"),
         ([("", "\n[optimizer]\nlearning_rate = 2.0")], "[optimizer] learning_rate is not for"),
-        ([("", "\n[audit]\nslots = 9")], "[audit] slots is not for [data] database"),
-        ([("", '\n[table]\ndecimal = ","')], "[table] decimal is not for [data] database"),
-        ([("target =", "test_fraction = 0.1\ntarget =")], "[data] test_fraction is not for"),
-        ([("target =", "rows_per_user = 3\ntarget =")], "[data] rows_per_user is not for"),
+        ([("", "\n[audit]\nslots = 9")], "[audit] slots does not apply to [data] database"),
+        ([("", '\n[table]\ndecimal = ","')], "[table] decimal does not apply to [data] database"),
+        ([("target =", "test_fraction = 0.1\ntarget =")], "[data] test_fraction does not apply"),
+        ([("target =", "rows_per_user = 3\ntarget =")], "[data] rows_per_user does not apply"),
         ([('target = "cost"', 'target = ["cost", "age"]')], "target = ['cost', 'age'] must be one column"),
         ([('target = "cost"', "")], "[data] target is missing"),
         ([("", "\n[training]\nstepz = 3")], "[training] stepz is not a setting; did you mean 'steps'?"),
         ([("least-squares", "linear")], '[model] name = "least-squares" go together'),
-        ([('database = "clinic.duckdb"\ntable', "table")], "[data] database, a table that stays where"),
+        ([('database = "clinic.duckdb"\ntable', "table")], "[data] database (a table summed"),
         ([('table = "visits"\n', "")], "a database has many tables. Name one with --table, or in a run file"),
         ([('"visits"', '"nothing"')], "has no table 'nothing'"),
-        ([('"clinic.duckdb"', '"visits"')], "[data] table is for PostgreSQL and DuckDB"),
+        ([('"clinic.duckdb"', '"visits"')], "[data] table applies to PostgreSQL and DuckDB"),
         ([('"clinic.duckdb"\ntable = "visits"', '"nowhere"')], "Check the path"),
-        ([("columns.age", 'columns."a*"')], '[columns."a*"] is not an input or the target'),
-        ([("target =", 'user = "ward"\ntarget =')], '[columns."ward"] is not an input or the target'),
+        ([("columns.age", 'columns."a*"')], '[columns."a*"] is neither an input nor the target'),
+        ([("target =", 'user = "ward"\ntarget =')], '[columns."ward"] is neither an input nor the target'),
         ([("columns.age", "columns.price")], "no column 'price'"),
         ([("target =", 'test_table = "no.csv"\ntarget =')], "test_table"),
         ([("records = 3000\n", "")], "[privacy] records is missing"),

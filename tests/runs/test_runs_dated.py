@@ -75,7 +75,7 @@ def test_a_run_goes_on_with_the_days_of_another_file(here: Path, capsys: pytest.
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     printed = capsys.readouterr().out
     assert (
-        "The days before 2026-02-01 are trained on, 31 of 60 steps. The next step needs the days before"
+        "Trained up to 2026-02-01 (excluded), 31 of 60 steps. The next step needs complete data before"
         in printed
     )
     assert "set [data] until" in printed
@@ -100,7 +100,7 @@ def test_days_are_waited_for(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert tacit(["train", "run.toml", "--out", "run"]) == 0
     before = Path("run/model.safetensors").read_bytes()
     assert tacit(["train", "run.toml", "--out", "run", "--resume"]) == 0
-    assert "The next step needs the days before 2026-02-02" in capsys.readouterr().out
+    assert "The next step needs complete data before 2026-02-02" in capsys.readouterr().out
     assert Path("run/model.safetensors").read_bytes() == before
     assert tacit(further(table="january.csv")) == 2
     assert "january.csv has no records from 2026-02-01" in capsys.readouterr().err
@@ -160,9 +160,9 @@ def test_a_stream_is_charged_once(here: Path) -> None:
         ("", {'date = "day"': 'date = "who"'}, "a date cannot be read"),
         ("", {'until = "2026-02-01"': 'until = "1.2.2026"'}, "until must be a day"),
         ("", {'until = "2026-02-01"': 'until = "2025-02-01"'}, "before the first day"),
-        ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Name the column of people"),
-        ('user = "who"', {}, "may return in the next file"),
-        ("", {'unit = "payment"': 'unit = "who"'}, "may be in the next file"),
+        ("", {"bands = 3": "bands = 3\nparticipations = 2"}, "Set user"),
+        ('user = "who"', {}, "may appear again in the next file"),
+        ("", {'unit = "payment"': 'unit = "who"'}, "may appear in the next file"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -95,7 +95,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "a person as a feature": (
         {"pid": {"kind": "integer", "lower": 0, "upper": 1000}},
         "pid",
-        "The model would learn to tell people apart",
+        "The model could memorise people by it",
     ),
     "values that are missing": ({"gain": COLUMNS["gain"] | {"missing_values": ["0"]}}, "gain", "are missing"),
     "another kind": ({"loan": {"kind": "number", "lower": 0, "upper": 1}}, "loan", "cannot be read"),
@@ -249,7 +249,7 @@ def test_train_asks_in_a_terminal_and_does_what_the_answer_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def reply(question: str, **_options: Any) -> str:
-        assert question.strip() == "Train all the same? [y/N] >"
+        assert question.strip() == "Train anyway? [y/N] >"
         if answer is None:
             raise KeyboardInterrupt
         return answer
@@ -281,7 +281,7 @@ def test_one_section_declares_the_columns_that_it_matches(tmp_path: Path) -> Non
     columns = config_of(path).read_columns()
     assert (columns["x1"].upper, columns["x2"].upper) == (300, 10)
 
-    for pattern, words in (("z*", "matches no column"), ("*1", "both match the column 'x1'")):
+    for pattern, words in (("z*", "matches no undeclared column"), ("*1", "both match the column 'x1'")):
         path.write_text(f"{ages}{both}{both.replace('x*', pattern)}[columns.gain]{rest}")
         with pytest.raises(InvalidInput, match=words):
             config_of(path)

@@ -1,4 +1,4 @@
-"""[evaluation] by: figures by group in a run's folder, exact or from a charged release, and bad run files."""
+"""[evaluation] by: metrics by group in a run's folder, exact or from a charged release, and bad run files."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_charged_run_releases_the_groups_once_with_noise(folder: Path) -> None
     assert again is not None
     assert again.evaluation.groups == outcome.evaluation.groups, "no second release"
     page = (folder / "out/evaluation.html").read_text()
-    assert "figures by group" in page
+    assert "metrics by group" in page
     assert "It includes the noise" in page
     statement = read_statement(folder / "out/statement.json")
     assert "figures of the test records by site, a" in (folder / "out/statement.txt").read_text()
@@ -132,10 +132,10 @@ def test_the_groups_cost_as_much_as_the_score(folder: Path) -> None:
         ({"[-0.5, 0.5]": "[0.5, -0.5]"}, r"bands of 'a' must be edges that increase"),
         ({"[-0.5, 0.5]": "[0.5, nan]"}, r"bands of 'a' must be edges that increase"),
         ({"[-0.5, 0.5]": "[0.5, 1.0]"}, r"bands of 'a' must be edges that increase"),
-        ({"bands.a": "bands.b"}, r"\[evaluation\] bands are for the columns"),
+        ({"bands.a": "bands.b"}, r"\[evaluation\] bands must be for columns"),
         ({'target = "sick"': 'target = ["sick"]',
           'kind = "category", values = ["no", "yes"]': 'kind = "boolean"'},
-         r"\[evaluation\] by needs one target"),
+         r"\[evaluation\] by needs a single target"),
     ],
 )  # fmt: skip
 def test_a_wrong_group_is_refused_before_training(change: dict[str, str], message: str, folder: Path) -> None:

@@ -188,7 +188,7 @@ def test_pretraining_from_the_shell_leaves_a_model_in_the_layout_of_the_hub(
     assert command(["verify", str(run / "statement.json")]) == 0
     capsys.readouterr()
     assert command(["predict", str(run), "new.txt", "--out", str(tmp_path / "p.csv")]) == 2
-    assert "Load it in transformers" in " ".join(capsys.readouterr().err.split())
+    assert "load it in transformers" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(InvalidInput, match=r"perplexity are in .*evaluation\.json"):
         tacit.load(run)
 
@@ -343,22 +343,22 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "users of nobody": (
         {'"split"': '"first"', '"sequence"': '"user"'},
         PrivacyRefusal,
-        "no field names the user of a document",
+        "needs [data] user",
     ),
     "users and several records": (
         {'"split"': '"split"\nuser = "who"'},
         InvalidInput,
-        "a user may have only one",
+        "gives a user several records",
     ),
     "no documents": (
         WITHOUT_DOCUMENTS,
         InvalidInput,
-        "is a model of texts, not of name",
+        "is a text model and cannot read name",
     ),
     "another model": (
         {"huggingface = ": 'name = "window" #'},
         InvalidInput,
-        "jsonl, documents, and .model. huggingface, .* go together",
+        "jsonl .documents. and .model. huggingface .* go together",
     ),
     "two models": ({"huggingface": 'name = "window"\nhuggingface'}, InvalidInput, "exactly one of"),
     "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),

@@ -78,7 +78,7 @@ def test_the_statement_names_the_lengths(tmp_path: Path) -> None:
         ),
         (
             {"_length = 8": "_length = 8\nlengths = [3, 6]"},
-            "sequence_length is 8, and the last of lengths is 6",
+            "sequence_length = 8 differs from the last of lengths, 6",
         ),
         (
             {"_length = 8": "_length = 8\nlengths = [3, 8]\nshares = [1.0]"},
@@ -97,7 +97,7 @@ def test_the_statement_names_the_lengths(tmp_path: Path) -> None:
                 'text = "body"\n': "",
                 "_length = 8": "_length = 8\nlengths = [3, 8]",
             },
-            r"\[data\] lengths are for documents",
+            r"\[data\] lengths apply only to documents",
         ),
     ],
 )

@@ -133,12 +133,12 @@ def test_rows_may_be_drawn_at_the_price_of_all_of_them() -> None:
 
 WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "rows without users": (
-        {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "no column names the person",
+        {"data": "rows_per_user = 3\n" + SPLIT}, InvalidInput, "that identifies the person",
     ),
     "rows without a cap": (
-        {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "the most rows of one person",
+        {"data": 'user = "patient"\ndraw = "rows"\n' + SPLIT}, InvalidInput, "rows per person",
     ),
-    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "a record is then a person with all rows"),
+    "a unit of rows": ({"unit": "row"}, PrivacyRefusal, "makes each person one record"),
     "a column that repeats": (
         {"data": SPLIT},
         PrivacyRefusal,
@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "trained on": (
         {"columns": '[columns.patient]\nkind = "category"\nvalues = ["p1", "p2"]\n'},
         InvalidInput,
-        "the model would learn to tell people apart",
+        "the model could memorise people by it",
     ),
     "too many rows": (
         {"data": USERS.replace("3", "7") + SPLIT}, InvalidInput, "no user has more than 6",
@@ -192,7 +192,7 @@ def test_such_a_run_is_audited_by_people_and_attacks_on_rows_are_refused(
     assert tacit(["train", configured(), "--out", "run"]) == 0
     assert capsys.readouterr().out.endswith("since attacks test single rows:\n  tacit audit run\n")
     assert tacit(["attack", "run"]) == 2
-    assert "its limits do not apply to single rows" in " ".join(capsys.readouterr().err.split())
+    assert "its limits do not apply to rows" in " ".join(capsys.readouterr().err.split())
     assert tacit(["audit", "run", "--json"]) == 0  # a false alarm has probability 1e-3
     data = json.loads(capsys.readouterr().out)
     assert data.keys() == {"run", "risk", "audits"}

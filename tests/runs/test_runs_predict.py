@@ -316,7 +316,7 @@ def test_a_language_model_says_what_follows_and_how_probable_a_line_is() -> None
         -float(rows[0]["log_probability"]) / np.log(2) / 5, rel=1e-6
     )
     table_run(out="other")
-    with pytest.raises(InvalidInput, match="only a language model"):
+    with pytest.raises(InvalidInput, match="needs a language model"):
         tacit.load("other").log_probability("others.csv")
 
 
@@ -521,9 +521,9 @@ def test_ctrl_c_says_that_nothing_was_written(
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("others.csv", "is the data itself"),
+        ("others.csv", "is the input file"),
         ("out", "is a folder"),
-        ("predictions.txt", "should end in .csv"),
+        ("predictions.txt", "must end in .csv"),
         ("people.csv", "people.csv already"),
     ],
 )
@@ -551,14 +551,14 @@ WRONG_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
     "renamed column": (lambda: people().rename(columns={"age": "Age"}), "age"),
     "unreadable number": (lambda: written(f"{HEAD}1,baker,2\n1,baker,x{SECRET}\n"), "row 2"),
     "missing cell": (lambda: written(f"{HEAD}{SECRET},baker,\n"), "row 1"),
-    "no rows": (lambda: written(HEAD), "no rows to predict for"),
+    "no rows": (lambda: written(HEAD), "has no rows"),
     "nothing": (lambda: written(""), "wrong.csv"),
-    "empty frame": (lambda: people()[:0], "no rows to predict for"),
+    "empty frame": (lambda: people()[:0], "has no rows"),
     "ragged": (lambda: written(f"{HEAD}1,baker\n1,baker,{SECRET}\n"), "row 1"),
     "binary": (lambda: written(f"{HEAD}1,\0\udcff{SECRET}".encode("utf-8",
     "surrogateescape").decode("latin-1")), "row"),
-    "array": (lambda: np.full((3, 3), float(SECRET)), "columns by their names"),
-    "tensor": (lambda: torch.full((3, 3), float(SECRET)), "columns by their names"),
+    "array": (lambda: np.full((3, 3), float(SECRET)), "columns by name"),
+    "tensor": (lambda: torch.full((3, 3), float(SECRET)), "columns by name"),
     "folder": (lambda: "out", "no table at out"),
     "damaged Parquet": (lambda: written(SECRET, "wrong.parquet"), "as Parquet"),
 }  # fmt: skip
@@ -610,14 +610,17 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "does not fit the model"),
     "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 numbers are outside \[0, 1\]"),
     "integers of another scale": (lambda: np.full((3, 64), 16, dtype=np.uint8), r"\[0, 1\]"),
-    "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 numbers"),
+    "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 values"),
     "texts": (lambda: np.array([[SECRET] * 64]), "array of numbers"),
     "objects": (lambda: [[SECRET, None] * 32], "array of numbers"),
     "of several lengths": (lambda: [[0.5], [0.5, 0.5]], "array of numbers"),
     "nothing": (lambda: np.zeros((0, 64)), "at least one record"),
     "a frame of texts": (lambda: pd.DataFrame({str(n): [SECRET] for n in range(64)}), "array of numbers"),
-    "an empty file": (lambda: npy(np.zeros((0, 64))), "no rows to predict for"),
-    "a file of objects": (lambda: npy(np.array([SECRET, None])), "arrays of Python objects are not read"),
+    "an empty file": (lambda: npy(np.zeros((0, 64))), "has no rows"),
+    "a file of objects": (
+        lambda: npy(np.array([SECRET, None])),
+        "arrays of Python objects are not supported",
+    ),
     "a file of one number": (lambda: npy(np.array(1.0)), "single number"),
     "several arrays": (lambda: npz(a=np.zeros(1), b=np.zeros(1)), "none is named x"),
     "another file": (lambda: written(SECRET, "wrong.txt"), "not a .npy"),
@@ -626,7 +629,7 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "columns": (lambda: written(f"a,b\n{SECRET},1\n"), "2 columns"),
     "cells": (
         lambda: written(",".join(f"c{n}" for n in range(64)) + f"\nx{SECRET}" + ",1" * 63 + "\n"),
-        r"column 'c0' of wrong.csv must hold numbers; other cells: 1 \(row 1\)",
+        r"column 'c0' of wrong.csv must contain numbers; non-numeric cells: 1 \(row 1\)",
     ),
 }
 
@@ -648,12 +651,12 @@ def test_wrong_texts_are_refused() -> None:
         (written("ab\n\nab\n", "wrong.txt"), "line 2 of wrong.txt is empty"),
         (written("ab\nax\n", "more.txt"), "character 2 of line 2"),
         (written("a" * 7 + "\n", "long.txt"), "longest = 6"),
-        (written("", "none.txt"), "holds no line"),
+        (written("", "none.txt"), "is empty"),
         ("nowhere.txt", "cannot read nowhere.txt"),
         ([], "an empty one"),
-        ([1, 2], "reads texts"),
+        ([1, 2], "must be a list of strings"),
         (["x" + SECRET], "not in the alphabet"),
-        (np.zeros((2, 7)), "reads texts"),
+        (np.zeros((2, 7)), "must be a list of strings"),
     ):
         with pytest.raises(InvalidInput, match=words) as caught:
             loaded.predict(given)
@@ -668,15 +671,15 @@ def test_wrong_pictures_are_refused() -> None:
     Path("bad").mkdir()
     Path(f"bad/{SECRET}.png").write_bytes(b"no picture")
     for given, words in (
-        ("nowhere", "there are no pictures"),
-        ("none", "holds no pictures"),
-        ("bad", "picture 1 of bad, in the order of paths"),
+        ("nowhere", "there are no images"),
+        ("none", "there are no images"),
+        ("bad", "image 1 of bad, sorted by path"),
         ([], "is empty"),
-        ([Path("pictures/test/dark/0.png"), 5], "picture 2 is a int"),
-        (np.zeros((2, 12, 8, 1), dtype=np.uint8), "bytes of shape"),
+        ([Path("pictures/test/dark/0.png"), 5], "image 2 is a int"),
+        (np.zeros((2, 12, 8, 1), dtype=np.uint8), "uint8 of shape"),
         (np.full((2, 1, 8, 12), 255.0), r"\[0, 1\]"),
-        (np.zeros((2, 8, 12)), "bytes of shape"),
-        ("run.toml", "picture 1 of run.toml"),
+        (np.zeros((2, 8, 12)), "uint8 of shape"),
+        ("run.toml", "image 1 of run.toml"),
     ):
         with pytest.raises(InvalidInput, match=words) as caught:
             loaded.predict(given)

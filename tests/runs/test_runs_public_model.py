@@ -246,11 +246,11 @@ WITH_LORA = 'tune = "head"\n[lora]\nrank = 2\ntargets = ["c_attn"]'
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({'text = "text"\n': ""}, r"column of texts by \[data\] text"),
+        ({'text = "text"\n': ""}, r"Set \[data\] text to the text column"),
         ({'text = "text"': 'text = "label"'}, "also be the target"),
-        ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model: it is a column of texts"),
-        ({"{tune}": WITH_LORA}, "corrects layers"),
-        ({"{tune}": WITH_LORA.replace("head", "full")}, "corrects layers"),
+        ({'huggingface = "{folder}/model"': OTHER_MODEL}, "needs a public model to read that text column"),
+        ({"{tune}": WITH_LORA}, "uses it"),
+        ({"{tune}": WITH_LORA.replace("head", "full")}, "uses it"),
         ({"[columns.label]": "sequence_length = 99\n[columns.label]"}, "at most 12"),
     ],
 )

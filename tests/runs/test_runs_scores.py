@@ -222,7 +222,7 @@ def test_what_is_said_of_a_noisy_score_is_the_same_for_all_test_records(folder: 
         for test in (pair, TensorPair(pair.inputs[:3], torch.zeros_like(pair.targets[:3])))
     ]
     assert said[0] == said[1]
-    assert said[0]["verdict"].endswith("test_baseline. Otherwise a useless model looks useful.")
+    assert said[0]["verdict"].endswith("test_baseline; otherwise a useless model looks useful.")
 
 
 def test_a_declared_baseline_without_a_noisy_score_is_refused(folder: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_declared_baseline_without_a_noisy_score_is_refused(folder: Path) -> N
         ("test_noise = 5.0", "test_baseline = 0.9"),
         ("test_fraction = 0.4", 'test_table = "others.csv"'),
     )
-    with pytest.raises(InvalidInput, match=r"\[privacy\] test_baseline = 0.9 .* Leave test_baseline out"):
+    with pytest.raises(InvalidInput, match=r"\[privacy\] test_baseline = 0.9 .* Remove test_baseline"):
         prepare("run.toml", out="out")
 
 
@@ -287,7 +287,7 @@ def test_it_is_refused_under_other_adjacencies_with_noise_and_without(folder: Pa
 
 def test_noise_without_a_ledger_is_refused(folder: Path) -> None:
     (folder / "run.toml").write_text(CONFIG[: CONFIG.index("[ledger]")])
-    with pytest.raises(InvalidInput, match="Name the ledger"):
+    with pytest.raises(InvalidInput, match=r"Set \[ledger\]"):
         prepare("run.toml", out="out")
 
 

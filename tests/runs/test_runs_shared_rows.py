@@ -96,11 +96,11 @@ def test_no_person_is_on_both_sides(mail: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"data": ""}, InvalidInput, "the most rows that the run keeps of a person"),
+        ({"data": ""}, InvalidInput, "the maximum number of rows per person"),
         ({"data": "rows_per_user = 4"}, InvalidInput, 'draw = "rows"'),
         ({"adjacency": "add-remove"}, PrivacyRefusal, "zero-out"),
         ({"user": "[]"}, InvalidInput, "an empty list"),
-        ({"user": '["sender", "urgent"]'}, InvalidInput, "the model would learn to tell people apart"),
+        ({"user": '["sender", "urgent"]'}, InvalidInput, "the model could memorise people by it"),
         ({"user": '["sender", "nobody"]'}, InvalidInput, "nobody"),
         ({"data": CAP.replace("4", "99")}, InvalidInput, "no user has more than"),
     ],

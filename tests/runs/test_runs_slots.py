@@ -59,5 +59,5 @@ def test_a_plan_that_slots_cannot_test_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, DIGITS.replace("add-remove", "zero-out"))
     with pytest.raises(PrivacyRefusal, match="added or left out"):
         audit_folder(folder)
-    with pytest.raises(InvalidInput, match="no configuration"):
+    with pytest.raises(InvalidInput, match="no run file"):
         audit_folder(tmp_path / "elsewhere")

@@ -176,8 +176,8 @@ def test_rows_without_a_usable_end_are_refused_without_their_cells(name: str, tm
 
 DAYS = 'kind = "number", lower = 0, upper = 1000, bins = 10'
 BAD_FILES = {
-    "no event": (('event = "died"', ""), r"\[data\] time and event go together"),
-    "a target too": (('event = "died"', 'event = "died"\ntarget = "sex"'), "Leave target out"),
+    "no event": (('event = "died"', ""), r"\[data\] time \(how long"),
+    "a target too": (('event = "died"', 'event = "died"\ntarget = "sex"'), "remove target"),
     "no bins": ((DAYS, DAYS.replace(", bins = 10", "")), "with lower, upper and bins"),
     "no bounds": ((DAYS, 'kind = "number"'), "with lower, upper and bins"),
     "bins of the data": (("bins = 10", 'bins = "auto"'), "."),
@@ -188,7 +188,7 @@ BAD_FILES = {
     "no such column": (('time = "days"', 'time = "day"'), "target must be one of the declared columns"),
     "another loss": (("steps = 40", 'steps = 40\nloss = "regression"'), 'Take loss = "survival"'),
     "class weights": (("steps = 40", "steps = 40\nclass_weights = {died = 2}"), "need targets that are"),
-    "a noisy score": (("records = 1200", "records = 1200\ntest_noise = 5"), "scores no survival model"),
+    "a noisy score": (("records = 1200", "records = 1200\ntest_noise = 5"), "not support survival"),
     "adaptive clipping": (("records = 1200", 'records = 1200\nclipping = "adaptive"'), "hazard in each bin"),
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_init_proposes_a_survival_model(made: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--time", "days"], "--time and --event go together"),
+        (["--time", "days"], "--time (how long"),
         (["--time", "days", "--event", "died", "--target", "sex"], "without --target"),
         (["--time", "sex", "--event", "died"], "--time sex must be of kind number"),
         (["--time", "days", "--event", "age"], "--event age must be of kind boolean"),

@@ -165,25 +165,25 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
         r"\[canaries\] need lines of text",
     ),
     "no name": ({"{name}": "x"}, InvalidInput, r"must hold \{name\} once"),
-    "other characters": ({"pin {": "PIN {"}, InvalidInput, "'P', which no record"),
+    "other characters": ({"pin {": "PIN {"}, InvalidInput, "'P', which records"),
     "too long": ({"length = 2": "length = 9"}, InvalidInput, "16 characters"),
     "too many": ({"[6, 3]": "[6, 30]"}, InvalidInput, "at most 20 %"),
     "no count": ({"count = [6, 3]": ""}, InvalidInput, "count is missing or empty"),
     "empty count": ({"[6, 3]": "[]"}, InvalidInput, "count is missing or empty"),
-    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "one count for each number of copies"),
+    "other copies": ({"[1, 4]": "[1, 4, 16]"}, InvalidInput, "one count per number of copies"),
     "twice the same": ({"[1, 4]": "[4, 4]"}, InvalidInput, "all differ"),
-    "too many secrets": (
+    "too many possible secrets": (
         {"longest = 12": "longest = 60", "length = 2": "length = 40"},
         InvalidInput,
-        "too many secrets to count",
+        "too many possible secrets to count",
     ),
-    "public number": ({"add-remove": "replace-one"}, PrivacyRefusal, "number of records is public"),
+    "public number": ({"add-remove": "replace-one"}, PrivacyRefusal, "fixes the number of records"),
     "no text model": (
         {'"window"': '"logistic"', "hidden = [16]": ""},
         InvalidInput,
         "does not work on records of shape",
     ),
-    "one letter": ({"alphabet = ": 'alphabet = " a" #'}, InvalidInput, "in addition to the space"),
+    "one letter": ({"alphabet = ": 'alphabet = " a" #'}, InvalidInput, "besides the space"),
     "empty line": ({"lines.txt": "empty.txt"}, InvalidInput, "line 2 .* is empty"),
     "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),
 }
@@ -200,14 +200,14 @@ def test_what_cannot_be_planted_or_read_is_refused_before_training(what: str, tm
 
 def test_canaries_that_are_lost_or_of_another_run_are_refused(tmp_path: Path) -> None:
     config, path = read_config(configured(tmp_path)), tmp_path / "canaries.json"
-    with pytest.raises(InvalidInput, match="the planted canaries are not known"):
+    with pytest.raises(InvalidInput, match="with the planted canaries, is missing"):
         read_canaries(path, config)
     one = {"prefix": "pin ab ", "secret": "12", "copies": 1, "included": True}
     for text, words in (
         ("{", "cannot be read"),
         (json.dumps([one | {"secret": "123"}]), "cannot be read"),
         (json.dumps([one | {"other": 1}]), "cannot be read"),
-        (json.dumps([one]), "another run"),
+        (json.dumps([one]), "does not match"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidInput, match=words):

@@ -255,7 +255,7 @@ def test_no_path_ledger_or_user_is_a_parameter() -> None:
 
 def test_a_password_is_refused_as_the_folder_keeps_the_run_file() -> None:
     ledger = '[ledger]\nurl = "postgresql+psycopg://ada:secret@host/budget"\ndataset = "visits"\n'
-    with pytest.raises(InvalidInput, match=r"\[ledger\] url holds a password.*PGPASSWORD") as caught:
+    with pytest.raises(InvalidInput, match=r"\[ledger\] url contains a password.*PGPASSWORD") as caught:
         parse_config(RUN.replace("[run]", ledger + "[run]"), "run.toml")
     assert "secret" not in str(caught.value)
 

@@ -88,7 +88,7 @@ def test_shapes_are_those_of_the_header(tmp_path: Path) -> None:
 def test_a_damaged_file_of_weights_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InvalidInput, match="is not a safetensors file"):
+    with pytest.raises(InvalidInput, match="is not a valid safetensors file"):
         tensor_shapes(path)
 
 

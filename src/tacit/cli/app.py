@@ -62,25 +62,25 @@ _GROUPED = {
         "init": "Write a run file for your table, images or text.",
         "plan": "Rank batch sizes, steps and noise for a privacy budget.",
         "train": "Train a model with differential privacy from a run file.",
-        "batches": "Write the batches of a run on a large corpus, with Spark.",
+        "batches": "Write a run's batches from a large corpus, with Spark.",
     },
     "Use a model": {
         "predict": "Predict for new records.",
         "generate": "Sample text from a language model.",
-        "export": "Write the model as ONNX or torch.export.",
+        "export": "Export the model as ONNX or torch.export.",
     },
     "Test and prove": {
         "account": "Compute the privacy cost of a mechanism.",
-        "risk": "Say what a guarantee means for one person, in frequencies.",
-        "attack": "Attack a model: how many training records are detected.",
-        "audit": "Test whether a model keeps its guarantee, and attack it.",
+        "risk": "Show what any attack can learn about one record.",
+        "attack": "Run membership attacks on a model.",
+        "audit": "Audit a model's guarantee with canaries, and attack it.",
         "verify": "Check a privacy statement or certificate.",
     },
     "Tables and budgets": {
         "check": "Check every cell of a table against its policy.",
-        "query": "Ask a private table in SQL, charged to its budget.",
+        "query": "Query a private table in SQL, charged to its budget.",
         "ledger": "Keep one privacy budget for each data set.",
-        "certificate": "Certify what was and will be released from a data set.",
+        "certificate": "Write a certificate of all releases from a data set.",
     },
 }
 _VERBS = {verb: summary for verbs in _GROUPED.values() for verb, summary in verbs.items()}

@@ -40,12 +40,12 @@ from tacit.rounding import counted, shown_epsilon
 def command(
     run: FinishedRun,
     shadows: Annotated[
-        int, typer.Option(help="Number of shadow models with DP, and of those without; 0 for the loss alone.")
+        int, typer.Option(help="Shadow models, each with and without DP; 0 for the loss attack alone.")
     ] = 16,
     rate: Annotated[
         float | None,
         option(
-            "False-positive rate to report; needs 5 / RATE test records. Default: those that the test "
+            "False-positive rate to report; needs 5 / RATE test records. Default: all that the test "
             "records allow."
         ),
     ] = None,
@@ -53,11 +53,11 @@ def command(
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> int:
-    """Attack the model of a run: how many of its records are detected with and without DP, and the limit.
+    """Run membership attacks on a run's model, with and without DP, and compare them with the proven limit.
 
-    Trains shadow models with the run's settings, so it takes about as long as that many runs. Ctrl-C loses
-    only the model in training: the same command continues with the others. Writes report.html, which needs no
-    network, report.json and the charts. The report is confidential.
+    Trains shadow models with the run's settings, each taking about as long as the run. After Ctrl-C, the same
+    command continues; only the model in training is lost. Writes report.html (self-contained), report.json
+    and the charts. The report is confidential.
 
     Exit codes: 0 done, 1 an attack is above the limit, 2 bad usage or input, 130 interrupted.
 
@@ -81,22 +81,22 @@ _QUICK, _USUAL, _DEEP = (0, 1000), (16, 1000), (64, 5000)  # shadow models, cana
 def audit_command(
     run: FinishedRun,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use no shadow models: takes about as long as two runs.")
+        bool, typer.Option("--quick", help="Use no shadow models; takes about as long as two runs.")
     ] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Use 64 shadow models and 5,000 canaries.")] = False,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a model reveals and whether its guarantee holds: limits, attacks, a planted experiment.
+    """Audit a run: proven limits, attacks, and a test of its guarantee with planted canaries.
 
     Plants 1,000 canaries in a separate run of the same plan on synthetic records, tests the claimed guarantee
-    on them, and attacks the model with 16 shadow models. Writes report.html, which needs no network,
-    report.json and the charts. The report is confidential. After a Ctrl-C, the same command continues. For a
-    run that protects people with several rows, it plants synthetic people, and makes no attacks on rows.
+    on them, and attacks the model with 16 shadow models. Writes report.html (self-contained), report.json and
+    the charts. The report is confidential. After Ctrl-C, the same command continues. If the run protects
+    people with several rows, it plants synthetic people, and skips attacks on rows.
 
-    Exit codes: 0 done, or a first suspicion was not confirmed; 1 the guarantee is contradicted or cannot be
-    audited; 2 bad usage or input; 130 interrupted.
+    Exit codes: 0 no violation confirmed; 1 the guarantee is contradicted or cannot be audited; 2 bad usage or
+    input; 130 interrupted.
 
     Example:  tacit audit runs/demo-1
     """
@@ -153,7 +153,7 @@ def show_findings(data: dict[str, Any], page: Path, *, as_json: bool) -> int:
         show_line(f"{kind}: {sentence}", "bold red" if kind.endswith("!") else None)
         console.print()
     show_line(f"Report: {page}")
-    console.print("It was computed from training and test records without noise: keep it confidential.")
+    console.print("Keep it confidential: it was computed from records without noise.")
     return int(contradicted)
 
 
@@ -162,9 +162,7 @@ def show_findings(data: dict[str, Any], page: Path, *, as_json: bool) -> int:
 
 def risk_command(
     run: Annotated[Path | None, argument("The folder of a run, or its statement.json.")] = None,
-    epsilon: Annotated[
-        float | None, option("Instead of a run: a stated epsilon, if nothing else is known.")
-    ] = None,
+    epsilon: Annotated[float | None, option("Instead of a run: an epsilon.")] = None,
     event: Annotated[Path | None, option("Instead of a run: a mechanism as JSON.")] = None,
     delta: Annotated[float | None, option("Delta, with --epsilon or --event.")] = None,
     adjacency: Annotated[str | None, option("Neighbouring data sets, with --epsilon or --event.")] = None,
@@ -172,9 +170,9 @@ def risk_command(
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a guarantee means for one person: the most that any attack can reach, in frequencies.
+    """Show what a guarantee means for one person: upper bounds on any attack's success.
 
-    The figures come from the trade-off curve of the run's mechanism, which promises far more than its epsilon
+    The bounds come from the trade-off curve of the run's mechanism, which is much tighter than its epsilon
     and delta; the last column shows what epsilon and delta alone would allow.
 
     Exit codes: 0 done, 1 no proven bound, 2 bad usage or input.
@@ -210,12 +208,12 @@ def _risk_sheet(
     names = [name for name, value in sources.items() if value is not None]
     if len(names) != 1:
         raise InvalidInput(
-            f"give one of a run, --epsilon and --event; got {' and '.join(names) or 'none'}. A run gives "
-            "the tightest figures: tacit risk runs/first"
+            f"give exactly one of RUN, --epsilon and --event; got {' and '.join(names) or 'none'}. A run "
+            "gives the tightest figures: tacit risk runs/first"
         )
     if run is not None:
         if delta is not None or adjacency is not None:
-            raise InvalidInput("a run states its own delta and adjacency; leave --delta and --adjacency out.")
+            raise InvalidInput("--delta and --adjacency are part of the run. Remove them.")
         data = read_statement(run / "statement.json" if run.is_dir() else run)
         check_fields(data)
         promise = data["guarantee"]
@@ -223,9 +221,7 @@ def _risk_sheet(
         curve = account(read_event(data["event"]), adjacency=relation)
         return risk_sheet(curve, delta=promise["delta"], unit=promise["unit"])
     if delta is None or adjacency is None:
-        raise InvalidInput(
-            "--delta and --adjacency are required without a run: epsilon means nothing without them."
-        )
+        raise InvalidInput("without a run, epsilon also needs --delta and --adjacency. Set both.")
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     mechanism: Event
     if event is None:
@@ -259,29 +255,27 @@ def predict_command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing table.")] = False,
     factory: Factory = None,
     threshold: Annotated[
-        float | None, option("Predict the second of two classes, and each label, from this probability on.")
+        float | None, option("Least probability to predict the second of two classes, or a label.")
     ] = None,
     keep: Annotated[
-        list[str] | None, option("Copy this column of the table; may be repeated.", metavar="NAME")
+        list[str] | None, option("Copy this column to the predictions; may be repeated.", metavar="NAME")
     ] = None,
     device: Annotated[str, typer.Option(help="The device of the model, such as cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> int:
     """Predict for new records with the model of a run.
 
-    The records have the form of the training records: a table (CSV, .csv.gz or Parquet) with the same
-    columns, in which the target may be missing; a folder of images, or one image; text with one record a
-    line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may be larger
-    than memory. The table of predictions has a line for each record, with its number or file name and the
-    columns of --keep, such as an id. The class and the probability of each class follow, or for each label,
-    true or false and its probability.
+    Records have the same format as in training: a table (CSV, .csv.gz or Parquet) with the same
+    columns, in which the target may be missing; a folder of images, or one image; text with one record per
+    line; for a data set of Tacit's own, an array (.npy, .npz) or a CSV of scaled numbers. Files may exceed
+    memory. The predictions have one line per record: its number or file name, the columns of --keep, such as
+    an id, then the class and all class probabilities, or for each label, true or false and its probability.
 
-    If one of two classes, or a label, is rare, few records have a probability above one half:
-    --threshold 0.1 finds more of them, at no cost. Choose it from public knowledge, not from private records.
+    If one of two classes, or a label, is rare, few records have a probability above 0.5. --threshold 0.1
+    finds more of them, at no privacy cost. Choose it from public knowledge, not from private records.
 
-    Neither the training data nor a ledger is needed, and nothing is charged. A record that cannot be read
-    ends the command with an error that names its place in the file. In that case, and after a Ctrl-C, no
-    table is written.
+    It needs neither training data nor a ledger, and charges nothing. An unreadable record is an error that
+    names its place in the file. After an error or Ctrl-C, no predictions are written.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 
@@ -322,12 +316,12 @@ def export_command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     factory: Factory = None,
 ) -> int:
-    """Write the model of a run as ONNX or a program of torch.export.
+    """Export the model of a run as ONNX or with torch.export.
 
     The file contains only the network: its input "inputs" takes any number of records, encoded as in
     training, and its output "outputs" has the logits of the classes, or scaled numbers. Classes, columns,
-    epsilon, delta and the unit of privacy are in its metadata, under the name tacit. The file is compared
-    with the model before it is written.
+    epsilon, delta and the unit of privacy are in its metadata, under the name tacit. The exported network is
+    checked against the model first.
 
     Exit codes: 0 done, 2 bad usage or input, 130 interrupted.
 
@@ -346,18 +340,16 @@ def generate_command(
         Path | None, option("Prompts: a text file with one on each line, or objects in .jsonl.")
     ] = None,
     count: Annotated[int, typer.Option(help="Samples for each prompt.")] = 1,
-    out: Annotated[
-        Path, typer.Option(help="Folder of the samples and a copy of the statement.", metavar="DIR")
-    ] = Path("texts"),
+    out: Annotated[Path, typer.Option(help="Folder for the samples.", metavar="DIR")] = Path("texts"),
     max_new_tokens: Annotated[
-        int | None, option("Most tokens of a sample; default: what the records of the run leave.")
+        int | None, option("Maximum new tokens; default: up to the run's record length.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Below 1, likely tokens become likelier.")] = 1.0,
     top_p: Annotated[
-        float, typer.Option(help="Sample among the likeliest tokens of this probability.")
+        float, typer.Option(help="Nucleus sampling: total probability of candidate tokens.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(help="A public seed; another one gives other samples.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Samples at the same time.")] = 32,
+    seed: Annotated[int, typer.Option(help="A public seed.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Samples generated together.")] = 32,
     device: Annotated[str, typer.Option(help="The device of the model, such as cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> int:
@@ -367,8 +359,8 @@ def generate_command(
     gets a copy of the statement, the settings, and texts.jsonl, which has one object for each sample.
 
     Prompts must be public. In a text file each line is a prompt. In .jsonl each object has a "prompt", or
-    "messages" for a model of chats; its other fields, such as a label, are copied. What the model writes is
-    the "completion", or the last message. Without prompts a sample begins with nothing, and is the "text".
+    "messages" for a model of chats; its other fields, such as a label, are copied. The sample is the
+    "completion", or the last message; without prompts, the "text".
 
     After a Ctrl-C or a crash, the same command continues, and writes the same samples.
 

@@ -67,15 +67,11 @@ def command(
     target: Annotated[
         list[str] | None, option("The column to predict; repeat it for several labels, each true or false.")
     ] = None,
-    time: Annotated[
-        str | None, option("For a survival model: the column of how long a person was observed.")
-    ] = None,
-    event: Annotated[
-        str | None, option("And the column of whether the event happened then, true or false.")
-    ] = None,
+    time: Annotated[str | None, option("For a survival model: the column with the observation time.")] = None,
+    event: Annotated[str | None, option("And the column with whether the event then happened.")] = None,
     unit: Annotated[str | None, option("What one row is, such as patient or visit.")] = None,
     adjacency: Adjacency = None,
-    records: Annotated[int | None, option("About how many rows train, publicly known.")] = None,
+    records: Annotated[int | None, option("Approximate number of training rows, publicly known.")] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     bounds: Annotated[
@@ -88,7 +84,7 @@ def command(
     usual_bounds: Annotated[
         bool,
         typer.Option(
-            "--usual-bounds", help="Use the bounds that are usual for a name, as age 0:120; check them."
+            "--usual-bounds", help="Use bounds usual for column names, such as age 0:120; check them."
         ),
     ] = False,
     values: Annotated[
@@ -108,7 +104,7 @@ def command(
     missing: Annotated[
         str, typer.Option(help="Treat a missing cell as a feature (indicator) or an error (refuse).")
     ] = "indicator",
-    test_fraction: Annotated[float, typer.Option(help="The share of the rows for testing.")] = 0.2,
+    test_fraction: Annotated[float, typer.Option(help="Fraction of rows for testing.")] = 0.2,
     test_table: Annotated[str | None, option("Or: a separate table for testing.")] = None,
     model: Annotated[
         str | None,
@@ -120,18 +116,18 @@ def command(
         str | None, option("The text column that the public model reads.", metavar="NAME")
     ] = None,
     architecture: Annotated[
-        str | None, option("Network of a file of weights, such as mobilenet_v2.", metavar="NAME")
+        str | None, option("Architecture of a weights file, such as mobilenet_v2.", metavar="NAME")
     ] = None,
     user: Annotated[
         str | None,
-        option("The column of the person of each row, if people have several rows.", metavar="NAME"),
+        option("The column that identifies people with several rows.", metavar="NAME"),
     ] = None,
-    rows_per_user: Annotated[int | None, option("Rows of each person that a step reads; default: 2.")] = None,
+    rows_per_user: Annotated[int | None, option("Rows of each person read per step; default: 2.")] = None,
     unit_column: Annotated[
-        str | None, option("For a policy: the column of the person of each row, or none.")
+        str | None, option("For a policy: the column that identifies people, or none.")
     ] = None,
     largest_table: Annotated[
-        int | None, option("For a policy: the most rows that the table will ever have.")
+        int | None, option("For a policy: maximum rows the table will ever have.")
     ] = None,
     note: Annotated[str | None, option("For a policy: who approved it, and why.")] = None,
     no_input: NoInput = False,
@@ -146,8 +142,8 @@ def command(
     A .jsonl file is for a language model: the names of the fields in its first line, which become public,
     show whether it has documents, prompts with completions, chats, or pairs of answers.
 
-    For a folder with one folder of images for each class, the run file trains a linear model of fixed
-    features, which learns most under noise. The names of the classes, and the size and colours of one
+    For a folder with one folder of images for each class, the run file trains a linear model on fixed
+    features, usually the best choice under noise. The names of the classes, and the size and colours of one
     image, become public with the file.
 
     Exit codes: 0 written, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
@@ -184,20 +180,18 @@ def command(
     reads = None if public is None else look_at(Path(public), "--model", {"architecture": architecture}).kind
     if reads is not None and (reads == TEXT) == table.is_dir():
         wants, got = ("text", "a folder of images") if reads == TEXT else ("images", "a table")
-        raise InvalidInput(
-            f"--model {public} is a model of {wants}, and {table} is {got}. Name another model."
-        )
+        raise InvalidInput(f"--model {public} reads {wants}, and {table} is {got}. Choose another model.")
     if table.is_dir():
         return _init_pictures(table, path, facts, given_options(context, *_OF_TABLES), as_json)
     if policy and (user is not None or rows_per_user is not None):
         raise InvalidInput(
-            "--user and --rows-per-user are only for run files. For a policy, name the column of persons "
-            "with --unit-column, and state the rows of each person in the policy, as rows_per_unit."
+            "--user and --rows-per-user are only for run files. For a policy, use --unit-column, and set "
+            "rows_per_unit in the policy file."
         )
     sample = sniff(table)
     if public is not None and text is None:
         raise InvalidInput(
-            f"--model {public} needs --text: it reads a text column. Name one of {', '.join(sample.columns)}."
+            f"--model {public} reads a text column. Set --text to one of {', '.join(sample.columns)}."
         )
     facts = stated_facts(
         sample,
@@ -242,12 +236,12 @@ def _init_pictures(folder: Path, path: Path, facts: Facts, options: list[str], a
         options = [*options, "--model"]
     if options:
         raise InvalidInput(
-            f"{folder} is a folder of images: options for a table do not apply ({', '.join(options)}). "
-            "Name the file of the table, or leave these options out."
+            f"{folder} is a folder of images: options for tables do not apply ({', '.join(options)}). "
+            "Remove them, or give a table."
         )
     pictures = find_pictures(folder, largest=LARGEST if facts.public_model is None else LARGEST_OF_PUBLIC)
     if pictures.ready and facts.test_fraction != Facts.test_fraction:
-        raise InvalidInput(f"{folder} has a folder of test images already. Leave out --test-fraction.")
+        raise InvalidInput(f"{folder} already has test images. Remove --test-fraction.")
     text = pictures_text(pictures, checked_promise(facts, Sniffed(columns={})))
     height, width = pictures.size
     found = {"classes": pictures.classes, "size": pictures.size, "colours": pictures.colours}
@@ -264,8 +258,8 @@ def _init_language(file: Path, path: Path, facts: Facts, options: list[str], as_
     unused = [option for option in options if option not in ("--text", "--user", "--rows-per-user")]
     if unused or facts.model is not None:
         raise InvalidInput(
-            f"{file} is for a language model, and options for a table do not apply "
-            f"({', '.join(unused or ['--model'])}). Leave them out."
+            f"{file} is for a language model, so options for tables do not apply "
+            f"({', '.join(unused or ['--model'])}). Remove them."
         )
     checked_promise(replace(facts, user=None, rows_per_user=None, text=None), Sniffed(columns={}))
     about = "The names of fields were read from the first line. They become public with the file: check them."
@@ -300,10 +294,9 @@ def _free(path: Path) -> Path:
 def _dialogue(table: Path, sample: Sniffed, facts: Facts, *, policy: bool) -> Facts:
     _show_columns(table, sample, facts)
     console.print(
-        "Answer from what is known WITHOUT the data. Never look up a bound or a value in the table: the "
-        "largest value of a column belongs to one person. Enter takes the value in brackets; without one it "
-        f"leaves {BLANK}, to be stated in the file. Ctrl-D leaves all further questions; Ctrl-C writes "
-        "nothing.",
+        "Answer from what is known WITHOUT the data. Never look up a bound or a value in the table: a "
+        f"column's maximum is one person's value. Enter accepts the value in brackets, or writes {BLANK}, "
+        "to be filled in later. Ctrl-D skips all further questions; Ctrl-C cancels.",
     )
     try:
         return ask_facts(sample, facts, _ask, policy=policy)

@@ -29,7 +29,7 @@ SUMMARY = "Keep one privacy budget per data set: open, watch and check it."
 _BAR = 48  # characters
 _COLOURS = ("blue", "dark_orange", "green")  # of the largest spenders; the others are grey
 
-_Where = Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")]
+_Where = Annotated[str, argument("The ledger: a file, or postgresql+psycopg://...", metavar="LEDGER")]
 _Name = Annotated[str, option("The data set.", "--dataset")]
 _Names = Annotated[list[str] | None, option("Only this data set; may be repeated.", "--dataset")]
 
@@ -49,7 +49,7 @@ def open_dataset(
     dataset: _Name,
     policy: Annotated[Path, option("The policy, a TOML file.")],
 ) -> int:
-    """Open a data set with its policy, which cannot be changed later.
+    """Open a data set with its policy, which is final.
 
     Example:  tacit ledger open budget.db --dataset visits --policy policy.toml
     """
@@ -57,7 +57,7 @@ def open_dataset(
     book.open_dataset(dataset, read_policy(policy))
     view = curator_view(book, [dataset])["datasets"][0]
     say(f"{dataset} is open. {spent_in_words(view)}")
-    say(f"Anchor, to keep in another place: {view['anchor']}")
+    say(f"Anchor, to store elsewhere: {view['anchor']}")
     return 0
 
 
@@ -65,7 +65,7 @@ def register(
     ledger: _Where,
     data: Annotated[str, argument("A .parquet, .csv or .tsv file, or the URL of a database.")],
     dataset: _Name,
-    block: Annotated[str | None, option("The declared part of the data set that DATA is.")] = None,
+    block: Annotated[str | None, option("The declared block of the data set in DATA.")] = None,
     accept_missing: AcceptMissing = None,
     accept_outside: AcceptOutside = None,
     table: InDatabase = None,
@@ -73,7 +73,7 @@ def register(
 ) -> int:
     """Check a table against the policy of its data set; if it is clean, allow queries of it.
 
-    This is for the curator: the findings are confidential. Every later certificate names what was accepted.
+    This is for the curator: the findings are confidential. Certificates list what was accepted.
     Register a changed table again; its budget stays the same.
 
     Exit codes: 0 registered, 1 some cells do not fit the policy, 2 bad usage or input.
@@ -138,7 +138,7 @@ def status(
     Example:  tacit ledger status budget.db --watch
     """
     if watch and as_json:
-        raise InvalidInput("--watch and --json exclude each other: leave one out.")
+        raise InvalidInput("--watch and --json exclude each other. Remove one.")
     book, names = Ledger.open(ledger), dataset or ()
     view = curator_view(book, names)
     if html is not None:
@@ -182,12 +182,12 @@ def history(
 def verify(
     ledger: _Where,
     dataset: _Names = None,
-    anchor: Annotated[str | None, option("An anchor that was kept in another place.")] = None,
+    anchor: Annotated[str | None, option("An anchor stored elsewhere.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Replay the chain of entries against the balances; with an anchor, also detect restored backups.
 
-    Exit codes: 0 whole, 1 something does not fit, 2 cannot be read.
+    Exit codes: 0 consistent, 1 inconsistent, 2 cannot be read.
 
     Example:  tacit ledger verify budget.db --anchor "$(cat anchor.txt)"
     """
@@ -212,7 +212,7 @@ def verify(
             for text in (*result.problems, *result.notes):
                 say(f"  {text}")
         if expected is None:
-            say("No anchor was given: this does not show whether an older copy was restored.")
+            say("Without an anchor, a restored older copy cannot be detected.")
     return 0 if all(result.ok for result in results.values()) else 1
 
 
@@ -228,7 +228,7 @@ def recover(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Close the reservations of processes that died; their budget stays spent.
+    """Close the reservations of crashed processes; their budget stays spent.
 
     Example:  tacit ledger recover budget.db
     """
@@ -255,10 +255,10 @@ def recover(
 def claim(
     ledger: _Where,
     dataset: _Name,
-    release: Annotated[str, option("A name for the release: the same one is charged once.")],
+    release: Annotated[str, option("Name of the release, which is charged only once.")],
     tool: Annotated[str, option("The tool, its version and mechanism, which certificates show.")],
-    unit: Annotated[str, option("What the tool protects, such as patient; that of the policy.")],
-    adjacency: Annotated[str, option("Its neighbouring data sets; those of the policy.")],
+    unit: Annotated[str, option("The unit of privacy; must equal the policy's.")],
+    adjacency: Annotated[str, option("Its adjacency; must equal the policy's.")],
     epsilon: Annotated[float | None, option("The guarantee: epsilon, with --delta if it is not 0.")] = None,
     rho: Annotated[float | None, option("Or: rho of zero-concentrated DP.")] = None,
     gaussian: Annotated[float | None, option("Or: the noise multiplier of Gaussian noise.")] = None,
@@ -268,10 +268,10 @@ def claim(
     ] = None,
     by: Annotated[str, option("Who claims it; default: the system's user.")] = "",
 ) -> int:
-    """Charge what another tool will release, on its word; run the tool only after this.
+    """Charge a release of another tool, before running the tool.
 
-    A noise multiplier is the scale of the noise divided by the norm of what one unit adds. Certificates say
-    that Tacit did not check a claim. A claim that does not fit is refused, and nothing is charged.
+    A noise multiplier is the noise scale divided by the sensitivity. Tacit cannot check the claim, and
+    certificates say so. A claim above the remaining budget is refused, and nothing is charged.
 
     Exit codes: 0 charged, or charged before; 1 refused; 2 bad usage or input.
 
@@ -297,11 +297,11 @@ def raise_cap(
     ledger: _Where,
     dataset: _Name,
     epsilon: Annotated[float, option("Epsilon of the new cap.")],
-    reason: Annotated[str, option("The reason, shown in every certificate.")],
-    by: Annotated[str, option("Who decided it, also shown.")],
+    reason: Annotated[str, option("Reason, shown in certificates.")],
+    by: Annotated[str, option("Who decided it, shown in certificates.")],
     delta: Annotated[float | None, option("Delta of the new cap; default: unchanged.")] = None,
 ) -> int:
-    """Raise a cap, visibly to everyone: the earlier promise to the people in the data no longer holds.
+    """Raise a cap. Certificates show it, since it breaks the earlier promise to the people in the data.
 
     Example:  tacit ledger raise-cap budget.db --dataset visits --epsilon 4 --reason "..." --by "the board"
     """
@@ -323,7 +323,7 @@ def key(
     from tacit.report.certificate import make_key
 
     public = make_key(file)
-    say(f"Private key: {file}, only for its owner. Public key, to distribute:")
+    say(f"Private key (secret): {file}. Public key, to distribute:")
     typer.echo(public)
     return 0
 

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NEEDED = {
-    "records": "how many records there are (under add-remove a rough public number)",
-    "unit": "what one record is, such as image or patient, since the promise names it",
-    "epsilon": "the budget; or --advantage, or --true-positive-rate with --false-positive-rate",
-    "delta": "the delta of the promise, below one over the number of records",
-    "adjacency": "add-remove, replace-one or zero-out: what neighbouring data sets are",
+    "records": "number of records (under add-remove, a rough public number)",
+    "unit": "what one record is, such as image or patient",
+    "epsilon": "privacy budget; or --advantage, or --true-positive-rate with --false-positive-rate",
+    "delta": "failure probability, below 1 / records",
+    "adjacency": "neighbouring data sets: add-remove, replace-one or zero-out",
 }
 
 
@@ -58,27 +58,27 @@ def command(
     config: Annotated[
         Path | None, argument("A run file, for facts that no option states.", metavar="[RUN.toml]")
     ] = None,
-    records: Annotated[float | None, option("How many records there are, publicly known.")] = None,
+    records: Annotated[float | None, option("Number of records, publicly known.")] = None,
     unit: Annotated[str | None, option("What one record is: image, patient.")] = None,
     epsilon: Epsilon = None,
-    advantage: Annotated[
-        float | None, option("Or: largest true-positive less false-positive rate of an attack.")
+    advantage: Annotated[float | None, option("Or: maximum TPR - FPR of any attack.")] = None,
+    true_positive_rate: Annotated[
+        float | None, option("Or: maximum true-positive rate of any attack,")
     ] = None,
-    true_positive_rate: Annotated[float | None, option("Or: most true positives of any attack,")] = None,
-    false_positive_rate: Annotated[float | None, option("with this share of false positives.")] = None,
+    false_positive_rate: Annotated[float | None, option("at this false-positive rate.")] = None,
     delta: Delta = None,
     adjacency: Adjacency = None,
-    epochs: Annotated[float | None, option("Microbatches over the records.")] = None,
+    epochs: Annotated[float | None, option("Passes over the records.")] = None,
     compute: Annotated[float | None, option("Or: per-record gradients, in all.")] = None,
     steps: Annotated[float | None, option("Or: steps, of any batch.")] = None,
     physical_batch: Annotated[float | None, option("Records that fit into memory at once.")] = None,
     largest_batch: Annotated[float | None, option("Cut larger Poisson samples to this many records.")] = None,
     batch_size: Annotated[list[float] | None, option("Compare this one; may be given several times.")] = None,
     weights: Annotated[
-        float | None, option("Trained weights, to say if the model can learn; default: the run file's.")
+        float | None, option("Number of trained weights, to predict if the model can learn.")
     ] = None,
     preparation: Annotated[
-        list[str] | None, option("Other release on the records, an event in JSON.")
+        list[str] | None, option("Another release from the records, as an event in JSON.")
     ] = None,
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/N or more.")
@@ -88,20 +88,19 @@ def command(
 ) -> int:
     """Rank batch sizes, steps and noise for a privacy budget; reads no data.
 
-    In the table, "noise" is that of the mean gradient of a step (σ/B, in clipping norms), and "total" that of
-    the mean over all steps. "over" says how far the total is above that of the full batch. "2N", "2ε" and
-    "2C" are the shares of the total that twice the records, epsilon or compute would remove. The arrow marks
-    the recommendation. With --largest-batch, "cut" is the probability that a step's sample is larger; sizes
-    that would be cut often are left out.
+    In the table, "noise" is the noise on a step's mean gradient (σ/B, in clipping norms), and "total" that on
+    the mean over all steps. "over" is the excess of total over the full batch's. "2N", "2ε" and "2C" show by
+    how much doubling records, epsilon or compute would reduce the total. The arrow marks the recommendation.
+    With --largest-batch, "cut" is the probability that a sample exceeds it; sizes often cut are omitted.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
-    With --advantage, or --true-positive-rate and --false-positive-rate, the budget is the most that any
-    attack may find out about a record. Epsilon is then stated at this delta, and 2ε is twice that epsilon.
+    With --advantage, or --true-positive-rate and --false-positive-rate, the budget limits the success of any
+    attack on a record. Epsilon is then derived at this delta, and 2ε doubles it.
 
-    A run file gives [privacy], epochs and steps, unless an option does. The last lines then say whether its
-    model can learn under its own plan's noise. --weights does the same for a model with that many trained
-    weights; without a run file, at the recommended batch.
+    A run file sets [privacy], epochs and steps; options override it. The last lines then say whether its
+    model can learn under its plan's noise. --weights does the same for any model; without a run file, at the
+    recommended batch.
 
     Example:  tacit plan --records 50000 --unit image --adjacency add-remove --epsilon 8 --delta 1e-5
     --epochs 30
@@ -189,8 +188,8 @@ def _check_stated(facts: Mapping[str, object]) -> None:
     missing = [f"--{name} ({why})" for name, why in _NEEDED.items() if facts[name] is None]
     if missing:
         raise InvalidInput(
-            f"a plan needs {'; '.join(missing)}. There is no default, because each of these changes what the "
-            "promise means. For an example, see tacit plan --help."
+            f"a plan needs {'; '.join(missing)}. They have no defaults, because each changes the guarantee. "
+            "For an example, see tacit plan --help."
         )
 
 
@@ -325,7 +324,7 @@ def account_command(
     records: Annotated[int | None, option("Number of records, publicly known.")] = None,
     batch_size: Annotated[int | None, option("Expected batch of Poisson sampling; needs --records.")] = None,
     steps: Annotated[int | None, option("Number of steps.")] = None,
-    epochs: Annotated[float | None, option("Instead of --steps: passes over the data.")] = None,
+    epochs: Annotated[float | None, option("Instead of --steps: epochs.")] = None,
     event: Annotated[
         list[Path] | None,
         option("A mechanism as JSON (- for stdin); several, or one with --noise, are composed."),
@@ -346,7 +345,7 @@ def account_command(
     figure: Figure = None,
     as_json: AsJson = False,
 ) -> int:
-    """Compute the privacy cost of a mechanism: epsilon at a delta, and what it means.
+    """Compute the privacy cost of a mechanism: epsilon at a delta, and its meaning.
 
     The mechanism is DP-SGD, described by its noise, sampling and steps, or any event of tacit.events in a
     JSON file. Nothing is trained and no data is read.
@@ -358,8 +357,8 @@ def account_command(
     """
     if noise is None and (stray := given_options(context, "sampling_rate", "batch_size", "steps", "epochs")):
         raise InvalidInput(
-            f"{', '.join(stray)} describe DP-SGD, but its noise is missing. Add --noise, the standard "
-            "deviation of the noise divided by the norm bound of one record."
+            f"{', '.join(stray)} describe DP-SGD, but --noise is missing. Set it to the noise multiplier "
+            "(standard deviation / clipping norm)."
         )
     target, relation = _stated_delta(delta), _stated_adjacency(adjacency)
     methods = [*METHODS] if method == "all" else [name.strip() for name in method.split(",")]
@@ -389,8 +388,8 @@ def account_command(
         show_line(f"Figure: {figure}")
     if records is not None and target >= 1.0 / records:
         note(
-            f"delta {target:g} is not below 1/{records}: publishing one whole record, picked at random, "
-            "would satisfy it. Choose a smaller delta."
+            f"delta {target:g} is not below 1/{records}: publishing one random record in full would satisfy "
+            "it. Choose a smaller delta."
         )
     return 0
 
@@ -411,13 +410,13 @@ def _event(
     events = [read_event_file(path) for path in files]
     if noise is not None:
         rate = _rate(sampling_rate, records, batch_size)
-        why = "Without noise nothing is protected; 1 is a usual value."
+        why = "1 is a usual value."
         sigma = check_real("noise", noise, low=0.0, open_low=True, why=why)
         events.append(Repeat(PoissonSampled(rate, Gaussian(sigma)), _steps(rate, steps, epochs)))
     if not events:
         raise InvalidInput(
-            "no mechanism is given. Describe DP-SGD by --noise, --sampling-rate (or --records and "
-            "--batch-size) and --steps (or --epochs), or give an event in JSON by --event FILE."
+            "no mechanism is given. Describe DP-SGD with --noise, --sampling-rate (or --records and "
+            "--batch-size) and --steps (or --epochs), or give an event in JSON with --event FILE."
         )
     return events[0] if len(events) == 1 else Compose(tuple(events))
 
@@ -427,18 +426,18 @@ def _rate(sampling_rate: float | None, records: int | None, batch_size: int | No
         check_integer("records", records, low=1)
     if sampling_rate is not None and batch_size is not None:
         raise InvalidInput(
-            "--sampling-rate and --batch-size exclude each other: both say how many records take part in a "
-            "step. Give the rate, or --records and --batch-size."
+            "--sampling-rate and --batch-size exclude each other. Give --sampling-rate, or --records and "
+            "--batch-size."
         )
     if sampling_rate is not None:
-        why = "It is the probability with which a record takes part in a step."
+        why = "It is the probability that a record takes part in a step."
         return check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, why=why)
     if records is None or batch_size is None:
         raise InvalidInput(
-            "the sampling rate is missing: the cost depends on it. Give --sampling-rate, or both --records "
-            "and --batch-size; --sampling-rate 1 means that all records take part."
+            "the sampling rate is missing. Give --sampling-rate (1 for full batches), or both --records "
+            "and --batch-size."
         )
-    why = "A batch holds at least one record, and on average no more than there are."
+    why = "Give a number from 1 to the number of records."
     return check_integer("batch_size", batch_size, low=1, high=records, why=why) / records
 
 
@@ -449,7 +448,7 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
             f"give exactly one of --steps and --epochs; got {got}. The cost depends on the number of steps."
         )
     if steps is not None:
-        why = "A run has at least one step; runs of 1e9 steps and more are not accounted for."
+        why = "Give at least 1, and fewer than 1e9."
         return check_integer("steps", steps, low=1, high=_MOST_STEPS, why=why)
     passes = check_real("epochs", epochs, low=0.0, open_low=True)
     if rate == 0.0:
@@ -460,8 +459,8 @@ def _steps(rate: float, steps: int | None, epochs: float | None) -> int:
     count = nearest if abs(exact - nearest) <= 1e-9 * exact else math.ceil(exact)
     if count > _MOST_STEPS:
         raise InvalidInput(
-            f"--epochs {passes:g} at sampling rate {rate:g} are {count:g} steps; at most {_MOST_STEPS} can "
-            "be accounted for. Give fewer epochs or a larger batch."
+            f"--epochs {passes:g} at sampling rate {rate:g} are {count:g} steps, above the maximum of "
+            f"{_MOST_STEPS}. Give fewer epochs or a larger batch."
         )
     return max(1, int(count))
 
@@ -486,8 +485,8 @@ def read_event_file(path: Path) -> Event:
 
 def _stated_delta(delta: float | None) -> float:
     why = (
-        "Delta is the probability that the promise fails, and has no default: choose it far below one over "
-        "the number of records, such as --delta 1e-5."
+        "Delta is the failure probability of the guarantee, without a default. Choose it far below 1 / "
+        "records, such as --delta 1e-5."
     )
     if delta is None:
         raise InvalidInput("is missing", argument="delta", why=why)
@@ -501,8 +500,7 @@ def _stated_adjacency(adjacency: str | None) -> Neighbours:
         kinds = "; ".join(f"{name}: {meaning}" for name, meaning in _ADJACENCIES.items())
         problem = "is missing" if adjacency is None else f"{adjacency!r} is not known"
         raise InvalidInput(
-            f"--adjacency {problem}: it states what is hidden, and epsilon means nothing without it. Choose "
-            f"one ({kinds})."
+            f"--adjacency {problem}: epsilon has no meaning without it. Choose one ({kinds})."
         ) from None
 
 
@@ -539,8 +537,8 @@ def _meaning(pricing: Pricing) -> str:
     epsilon, risk = pricing.epsilon, pricing.risk
     if not math.isfinite(epsilon):
         return (
-            f"No finite epsilon is proven at delta {pricing.delta:g}: nothing is promised there. Use more "
-            "noise, fewer steps or a larger delta."
+            f"No finite epsilon is proven at delta {pricing.delta:g}. Use more noise, fewer steps or a "
+            "larger delta."
         )
     factor = round_up(math.exp(epsilon), 3) if epsilon < 20 else f"e^{shown_epsilon(epsilon)}"
     accused = ", ".join(f"{100.0 * rate:g}" for rate, _ in risk.detected)

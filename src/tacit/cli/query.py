@@ -42,14 +42,11 @@ if TYPE_CHECKING:
 
 
 AcceptMissing = Annotated[
-    list[str] | None, option("Accept missing and unreadable cells of this column; they count as missing.")
+    list[str] | None, option("Accept missing and unreadable cells of this column, as missing.")
 ]
 AcceptOutside = Annotated[
     list[str] | None,
-    option(
-        "Accept values of this column outside its declaration: numbers are moved to the nearest bound, "
-        "other text is in no group."
-    ),
+    option("Accept undeclared values of this column: numbers are clipped, other values are in no group."),
 ]
 
 
@@ -64,15 +61,15 @@ def check_command(
     table: InDatabase = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check a table against its policy: rows with cells that are missing, unreadable or out of bounds.
+    """Check a table against its policy: missing, unreadable or out-of-bounds cells.
 
     This is for the curator: the output is confidential, although it shows no value. tacit ledger register
-    makes the same check, and stores that a table is clean; only then can the table be queried.
+    makes the same check, and allows queries of a clean table.
 
     For a run file, it reports declared columns that do not fit the table: values in another case, bounds in
     other units, day and month exchanged, several rows of one person, a wrong number of records.
 
-    Exit codes: 0 every cell fits its declaration or is accepted; 1 some cells do not; 2 bad input.
+    Exit codes: 0 all cells fit or are accepted; 1 some do not; 2 bad input.
 
     Example:  tacit check patients.csv --policy policy.toml
     """
@@ -109,7 +106,7 @@ def _check_run(path: Path, as_json: bool) -> int:
 
     config = read_config(path)
     if config.data.source != "table":
-        raise InvalidInput(f"{path} trains on no table in a file, so there are no columns to check.")
+        raise InvalidInput(f"{path} does not train on a table file. Give one with [data] table.")
     with messages.status("reading the table"):
         findings = doubts(config)
     if as_json:
@@ -140,7 +137,7 @@ def table_at(data: str, table: str | None, *, default: str | None = None) -> Ite
             yield engine
         return
     if table is not None:
-        raise InvalidInput("--table is only for a database: a file has one table. Leave it out.")
+        raise InvalidInput("--table is only for databases. Remove it.")
     yield Path(data)
 
 
@@ -175,13 +172,13 @@ def _advice(check: TableCheck) -> list[str]:
         return ["All findings are accepted."]
     missing = [each.column for each in check.left if each.column is not None and each.counts_as_missing]
     outside = [each.column for each in check.left if each.column is not None and each.kind == "outside"]
-    lines = ["Row 1 is the first row below the header. Correct the table, or accept what may stay:"]
+    lines = ["Row 1 is the first row below the header. Correct the table, or accept findings:"]
     if missing:
         options = " ".join(f"--accept-missing {name}" for name in dict.fromkeys(missing))
         lines.append(f"  {options}   counts such cells as missing")
     if outside:
         options = " ".join(f"--accept-outside {name}" for name in outside)
-        lines.append(f"  {options}   moves numbers to the nearest bound; other text is in no group")
+        lines.append(f"  {options}   clips numbers; other values are in no group")
     return lines if len(lines) > 1 else ["Correct the table; these findings cannot be accepted."]
 
 
@@ -195,15 +192,15 @@ _EXAMPLE = (
 def command(
     data: Annotated[str | None, argument("A .parquet, .csv or .tsv file, or the URL of a database.")] = None,
     statement: Annotated[str | None, argument("The query in SQL; a .sql file; - to read stdin.")] = None,
-    ledger: Annotated[str | None, option("A file, or postgresql+psycopg://...")] = None,
-    dataset: Annotated[str | None, option("The name of the data set in the ledger, and after FROM.")] = None,
+    ledger: Annotated[str | None, option("The ledger: a file, or postgresql+psycopg://...")] = None,
+    dataset: Annotated[str | None, option("The data set's name, in the ledger and after FROM.")] = None,
     epsilon: Annotated[float | None, option("Epsilon of the whole answer.")] = None,
     rho: Annotated[float | None, option("Or: rho, for gaussian noise.")] = None,
     delta: Annotated[float | None, option("Delta, for gaussian noise or undeclared keys.")] = None,
     mechanism: Annotated[str, typer.Option(help="The noise: laplace or gaussian.")] = "laplace",
-    block: Annotated[str | None, option("The declared part of the data set that DATA is.")] = None,
+    block: Annotated[str | None, option("The declared block of the data set in DATA.")] = None,
     table: InDatabase = None,
-    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: ask again, and be charged again.")] = 1,
+    attempt: Annotated[int, typer.Option(min=1, help="2, 3, ...: a fresh answer, charged again.")] = 1,
     by: Annotated[str | None, option("The analyst; default: the user of the system.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cost, and charge nothing.")] = False,
     columns: Annotated[bool, typer.Option("--columns", help="List the declared columns.")] = False,
@@ -212,13 +209,13 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Ask a private table a question in SQL, charged to its budget in the ledger.
+    """Query a private table in SQL, charged to its budget in the ledger.
 
     It supports aggregates of one table: count(*), count(column), sum, avg, var_samp, stddev, median,
     quantile(column, 0.9), max, min, histogram(column, [0, 20, 40]), quantiles(column, [0.1, 0.9]),
     cdf(column), boxplot(column), survival(time, event), cumulative_hazard(time, event) and
-    restricted_mean(time, event), with WHERE and GROUP BY. The ledger answers the same query of the same data
-    again at no cost.
+    restricted_mean(time, event), with WHERE and GROUP BY. Repeating a query on the same data returns the
+    stored answer, at no cost.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input.
 
@@ -229,15 +226,15 @@ def command(
 
     if ledger is None or dataset is None:
         missing = [name for name, value in (("--ledger", ledger), ("--dataset", dataset)) if value is None]
-        raise InvalidInput(f"a question needs {' and '.join(missing)}. For example:  {_EXAMPLE}")
+        raise InvalidInput(f"a query needs {' and '.join(missing)}. For example:  {_EXAMPLE}")
     book = Ledger.open(ledger)
     if columns:
         _show_columns(book, dataset, as_json)
         return 0
     if data is None or statement is None:
         raise InvalidInput(
-            f"a question needs the data and a statement. For example:  {_EXAMPLE}\n"
-            "To see the declared columns, give --columns instead."
+            f"a query needs DATA and SQL. For example:  {_EXAMPLE}\nTo see the declared columns, give "
+            "--columns instead."
         )
     query = _parsed(book, dataset, statement)
     drawing = None if figure is None else _drawing(figure, query)
@@ -273,8 +270,8 @@ def _drawing(figure: Path, query: Query) -> Path:
 
     if not any(isinstance(item, Cdf | CumulativeHazard | Quantiles | Survival) for item in query.aggregates):
         raise InvalidInput(
-            "--figure draws curves: survival, cumulative_hazard, cdf and quantiles. Ask for one of them, or "
-            "leave --figure out."
+            "--figure draws curves: survival, cumulative_hazard, cdf and quantiles. Query one of them, or "
+            "remove --figure."
         )
     return figure_path(figure)
 
@@ -288,7 +285,7 @@ def _parsed(ledger: Ledger, dataset: str, statement: str) -> Query:
         try:
             statement = Path(statement).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise InvalidInput(f"{statement} is not a text in UTF-8. Save it in that encoding.") from None
+            raise InvalidInput(f"{statement} is not UTF-8 text. Save it in that encoding.") from None
     return parse(statement, ledger.policy(dataset), table=dataset)
 
 
@@ -324,8 +321,8 @@ def _after_interrupt(quote: Quote, attempt: int) -> str:
             return "stopped after the answer was stored: ask the same query again to see it at no cost."
     cost = _amount(quote.epsilon, quote.delta)
     return (
-        f"stopped after {cost} was charged. The charge stays, since the answer may have been seen. Ask "
-        f"again with --attempt {attempt + 1} for a new answer at the same cost."
+        f"stopped after {cost} was charged, and the charge stays, since the answer may have been seen. For "
+        f"a new answer at the same cost, use --attempt {attempt + 1}."
     )
 
 
@@ -343,7 +340,7 @@ def _show_columns(ledger: Ledger, dataset: str, as_json: bool) -> None:
     view = plain_table("column", "what is publicly known")
     for name, facts in described:
         view.add_row(Text(name), Text(facts))
-    console.print(view if described else "The policy declares no columns: only count(*) may be asked.")
+    console.print(view if described else "The policy declares no columns: only count(*) is possible.")
     if policy.unit_column is not None:
         console.print(f"\ncount(DISTINCT {policy.unit_column}) counts each {policy.unit} once.")
 

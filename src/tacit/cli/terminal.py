@@ -52,9 +52,9 @@ ReportFolder = Annotated[
     Path | None, option("Folder of the report; default: one in RUN/private.", metavar="DIR")
 ]
 NoInput = Annotated[bool, typer.Option("--no-input", help="Ask no questions, even in a terminal.")]
-Factory = Annotated[str | None, option('For a model of your own: "module:function" that makes it.')]
+Factory = Annotated[str | None, option('For your own model: the "module:function" that makes it.')]
 Epsilon = Annotated[float | None, option("The privacy budget, epsilon.")]
-Delta = Annotated[float | None, option("Probability that the promise fails, below 1 / records; no default.")]
+Delta = Annotated[float | None, option("Failure probability, below 1 / records; no default.")]
 Adjacency = Annotated[
     str | None, option("Neighbouring data sets: add-remove, replace-one or zero-out; no default.")
 ]
@@ -74,7 +74,7 @@ def refuse(context: typer.Context, command: str, *names: str) -> None:
     """Refuse parameters that ``command``, as called, would ignore."""
     if options := given_options(context, *names):
         raise InvalidInput(
-            f"{command} takes no {' and no '.join(options)}. Leave it out; see {context.command_path} --help."
+            f"{command} does not use {' or '.join(options)}. Remove it; see {context.command_path} --help."
         )
 
 

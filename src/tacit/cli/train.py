@@ -54,8 +54,8 @@ def command(
         Path | None, option("Folder of the run; default: the run file's, or runs/NAME.", metavar="DIR")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in that folder.")] = False,
-    ledger: Annotated[str | None, option("Charge the run to this ledger: a file or a database URL.")] = None,
-    dataset: Annotated[str | None, option("The name of the data set in the ledger.")] = None,
+    ledger: Annotated[str | None, option("Ledger to charge: a file or a database URL.")] = None,
+    dataset: Annotated[str | None, option("Name of the data set in the ledger.")] = None,
     chunk: Annotated[int | None, option("Steps in one charge; default: a twentieth of all.")] = None,
     batches: Annotated[Path | None, option("The folder that `tacit batches` wrote.", metavar="DIR")] = None,
     no_input: NoInput = False,
@@ -63,20 +63,20 @@ def command(
 ) -> int:
     """Train a model with differential privacy.
 
-    The folder of the run gets the model, the privacy statement, an evaluation that compares the model with
-    the majority class or the mean, the metrics and figures. Ctrl-C stops after the current step and saves.
-    The same command with --resume continues exactly as if nothing had happened, also after a crash.
+    Writes the model, the privacy statement, an evaluation against the majority class or the mean, metrics and
+    figures to the run's folder. Ctrl-C stops after the current step and saves. The same command with --resume
+    continues exactly where it stopped, also after a crash.
 
-    With --ledger and --dataset, or a section [ledger] in the configuration, every chunk of steps is charged
-    to the budget of the data set before it is performed. A plan that does not fit is refused before it
-    starts. If others use up the budget during the run, it ends with the model so far, and exit code 1.
+    With --ledger and --dataset, or [ledger] in the run file, each chunk of steps is charged to the data set's
+    budget before it runs. A plan above the budget is refused at the start. If others use up the budget during
+    the run, it ends with the model so far, and exit code 1.
 
-    A run by date, [privacy] sampling = "dates", ends with the last complete day. With --resume, and a later
+    A run by date ([privacy] sampling = "dates") ends with the last complete day. With --resume and a later
     [data] until, it trains on the next days, under the same statement.
 
-    If declared columns do not fit the table, or if a column such as patient_id repeats although the unit is a
-    patient, a terminal says so before the first step, and asks whether to go on. With --no-input, or without
-    a terminal, the run stops if a column fits nowhere, or if the unit may have several rows.
+    If declared columns do not fit the table, or the unit may have several rows (such as a repeated
+    patient_id), you are asked whether to continue. With --no-input, or without a terminal, the run stops if a
+    column fits no cell, or if the unit may have several rows.
 
     Exit codes: 0 done, 1 refused by a privacy rule or the budget, 2 bad usage or input, 130 interrupted.
 
@@ -152,7 +152,7 @@ def _train_in_database(checked: CheckedRun, ranks: Ranks | None, *, as_json: boo
     from tacit.runs.database import train_in_database  # imports torch
 
     if ranks is not None:
-        raise InvalidInput("[data] database is summed by one process. Start `tacit train` without torchrun.")
+        raise InvalidInput("[data] database needs a single process. Start `tacit train` without torchrun.")
     with messages.status("the database sums the table"):
         statement, figures, files = train_in_database(checked)
     if as_json:
@@ -242,7 +242,7 @@ def _announce(run: Run) -> None:
     if plan.score_report is not None:
         console.print(
             f"The test records get one score, at the end, with noise of {plan.score_report.noise:g} records "
-            "(standard deviation); its cost is in that epsilon."
+            "(standard deviation); that epsilon includes its cost."
         )
     if run.resumed:
         console.print(f"Resuming after step {done} of {plan.steps}.")
@@ -266,7 +266,7 @@ def show_outcome(outcome: Outcome) -> None:
     if outcome.stopped is not None:
         show_line(f"The ledger ended the run early: {outcome.stopped}", "yellow")
     if outcome.days_left:
-        show_line(f"{outcome.days_left} To continue with them, set [data] until, and say --resume.")
+        show_line(f"{outcome.days_left} To continue, set [data] until, and use --resume.")
     for remark in remarks:
         note(remark)
 
@@ -328,11 +328,11 @@ def batches_command(
     """Write the batches of a whole run on a corpus in Parquet, which `tacit train --batches` reads in order.
 
     Use it for a corpus that the training machine cannot read in random order. Spark cuts the documents into
-    records, and gathers the records of each step. They are exactly those that the run would draw. The cost
-    is that of the run, and is charged when the run trains.
+    records, and collects the records of each step, exactly as the run would draw them. The cost is the run's,
+    charged when it trains.
 
-    The folder contains the records of each step and the key of the noise: it is as secret as the corpus. One
-    run uses it, and can be resumed; another run needs its own batches.
+    The folder contains the records and the noise key, so it is as secret as the corpus. Only one run (also
+    resumed) can use it.
 
     Exit codes: 0 done, 1 refused by a privacy rule, 2 bad usage or input, 130 interrupted.
 
@@ -419,8 +419,8 @@ def playground_command(
 ) -> int:
     """Open the playground: watch a small network train with and without differential privacy.
 
-    The page is served only to this machine, until Ctrl-C, and sends nothing. It is an illustration: its
-    random numbers are not secret, and `tacit account` proves what it shows.
+    The page is served only to this machine, until Ctrl-C, and sends nothing. It is only an illustration: its
+    random numbers are not secret. For proven costs, use `tacit account`.
 
     Exit codes: 0 done, 2 bad usage or a port in use.
 
@@ -444,7 +444,7 @@ def serve(port: int) -> ThreadingHTTPServer:
         return ThreadingHTTPServer((_HOST, port), partial(_Handler, page))
     except OSError as problem:
         raise InvalidInput(
-            f"port {port} of {_HOST} cannot be used ({problem.strerror}). Leave --port out to get a free one."
+            f"port {port} of {_HOST} cannot be used ({problem.strerror}). Remove --port to use a free one."
         ) from None
 
 

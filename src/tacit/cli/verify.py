@@ -40,22 +40,19 @@ def command(
     second_opinion: Annotated[
         bool, option("Also ask dp_accounting, if it is installed.", "--second-opinion/--no-second-opinion")
     ] = True,
-    ledger: Annotated[
-        str | None, option("The ledger of the statement or certificate, to replay and compare.")
-    ] = None,
+    ledger: Annotated[str | None, option("The ledger to compare with.")] = None,
     public_key: Annotated[str | None, option("The public key of a certificate's signature.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check that the epsilon of a statement or a certificate is enough, and that its parts agree.
+    """Check a statement or certificate: its epsilon, and that its parts agree.
 
-    For a statement, it accounts for the event again, writes the statement again from its plan, compares all
-    fields, and also asks Google's dp_accounting, if it is installed. For the folder of a run, it also writes
-    statement.txt and the model card again. For a certificate, it accounts for every mechanism again, adds up
-    the costs, compares every line, and checks the signature. With --ledger, it replays the ledger's chain and
-    compares the charges: those that a certificate lists, or those of a statement's run. It names the fields
-    that nothing determines as not verified.
+    For a statement, it recomputes epsilon (also with Google's dp_accounting, if installed), rebuilds the
+    statement from its plan, and compares all fields. For a run's folder, it also rebuilds statement.txt and
+    the model card. For a certificate, it recomputes every cost, compares every line, and checks the
+    signature. With --ledger, it replays the ledger's chain and compares the charges of the certificate or the
+    statement's run. Fields that cannot be recomputed are listed as not verified.
 
-    Exit codes: 0 agrees; 1 claims too little epsilon, contradicts itself, or was written by another version;
+    Exit codes: 0 agrees; 1 epsilon too low, contradictions, or written by another version;
     2 cannot be read.
 
     Example:  tacit verify runs/first/statement.json
@@ -86,7 +83,7 @@ def _statement(
     as_json: bool,
 ) -> int:
     if public_key is not None:
-        raise InvalidInput(f"--public-key is only for a certificate, and {file} is not one. Leave it out.")
+        raise InvalidInput(f"--public-key is only for certificates, and {file} is not one. Remove it.")
     data = read_statement(file)
     hint = ""
     with messages.status("computing epsilon again"):
@@ -152,21 +149,21 @@ _ASKED = Path("statements.toml")  # where answers go if no file is named
 
 
 def certificate_command(
-    ledger: Annotated[str, argument("A file, or postgresql+psycopg://...", metavar="LEDGER")],
+    ledger: Annotated[str, argument("The ledger: a file, or postgresql+psycopg://...", metavar="LEDGER")],
     dataset: Annotated[str, option("The data set.")],
-    run: Annotated[str | None, option("Show the part of this training run: its id, or its folder.")] = None,
+    run: Annotated[str | None, option("Show only this training run: its id, or its folder.")] = None,
     statements: Annotated[Path | None, option("A TOML file with what the ledger cannot know.")] = None,
     interactive: Annotated[
         bool,
         typer.Option(
             "--interactive",
-            help="Ask for missing statements, and add them to the file of --statements (statements.toml).",
+            help="Ask for missing statements, and add them to --statements (default: statements.toml).",
         ),
     ] = False,
-    sign: Annotated[Path | None, option("Sign it with the private key in this file.")] = None,
+    sign: Annotated[Path | None, option("Sign with this private key.")] = None,
     html: Annotated[Path | None, option("Also write it as a page.")] = None,
     out: Annotated[
-        Path | None, option("Write its JSON to this file; with --format registry, the record.")
+        Path | None, option("Write JSON to this file; with --format registry, the record.")
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str | None,
@@ -177,7 +174,7 @@ def certificate_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> int:
-    """Certify what was and will be released from a data set: one page of text, JSON or HTML.
+    """Write a certificate of all releases from a data set, as text, JSON or HTML.
 
     Every line is graded proved, assumed or not covered; a line without a statement says NOT STATED. The file
     of --statements may state: {statements}.
@@ -186,8 +183,8 @@ def certificate_command(
     """
     kind = check_in("format", (format or ("json" if as_json else "text")).lower(), _FORMATS)
     if out is not None and kind != "registry" and out.suffix.lower() in (".html", ".htm", ".txt"):
-        other = "--html" if out.suffix.lower() != ".txt" else "leave --out out, and redirect the text:  >"
-        raise InvalidInput(f"--out writes JSON, and {out} has the name of another format. Use {other} {out}.")
+        other = "--html" if out.suffix.lower() != ".txt" else "remove --out, and redirect the text:  >"
+        raise InvalidInput(f"--out writes JSON, and {out} has another extension. Use {other} {out}.")
     opened = Ledger.open(ledger)
     texts = {} if statements is None or (interactive and not statements.exists()) else _read(statements)
     if interactive:
@@ -232,9 +229,8 @@ def _asked(ledger: Ledger, dataset: str, path: Path | None, statements: dict[str
     if path is None and file.exists():
         statements = _read(file)
     messages.print(
-        "State what the ledger cannot know. The certificate prints it as assumed: state nothing that was "
-        "looked up in the records. Enter leaves a line NOT STATED; Ctrl-D leaves all further lines; Ctrl-C "
-        "writes nothing."
+        "State what the ledger cannot know. The certificate marks it as assumed. Never look anything up in "
+        "the records. Enter leaves a line NOT STATED; Ctrl-D skips all further lines; Ctrl-C cancels."
     )
     unit = ledger.policy(dataset).unit
     try:
@@ -266,7 +262,7 @@ def _run_id(run: str | None) -> str | None:
     charged = read_statement(Path(run) / "statement.json").get("ledger")
     if not isinstance(charged, dict) or not isinstance(charged.get("run"), str):
         raise InvalidInput(
-            f"the run in {run} has no part in a certificate: it was not charged to a ledger. Leave --run out."
+            f"the run in {run} was not charged to a ledger, so no certificate covers it. Remove --run."
         )
     return str(charged["run"])
 
@@ -276,7 +272,6 @@ def _read(path: Path) -> dict[str, str]:
         texts = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise InvalidInput(
-            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path, or that place "
-            "in the file."
+            f"the statements {path} cannot be read: {reason_of(problem)}. Correct the path or the file."
         ) from None
     return {key: value.isoformat() if isinstance(value, date) else value for key, value in texts.items()}

@@ -340,8 +340,8 @@ _HEAD = """\
 #
 # Everything here is public. Names, kinds and formats were proposed from {read}:
 # they become public with this file, so check them. Replace every "FILL IN" by what is known WITHOUT the
-# data. Never take a bound or a list of values from the data: the largest value of a column belongs to one
-# person. A value outside its bounds is moved to the nearest bound; one that is not listed counts as "other".
+# data. Never take a bound or a list of values from the data: a column's maximum is one person's value.
+# A value outside its bounds is clipped; one that is not listed counts as "other".
 # missing = "indicator" adds a feature for missing cells, "refuse" makes them an error.
 """
 PROMISE = {

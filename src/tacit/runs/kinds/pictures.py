@@ -143,10 +143,10 @@ _GREY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 _HEAD = """\
 # A private training run on the images in {folder}.
 #
-# Everything here is public. The classes are the names of the folders; size and colours were read # from one
-image. They become public with this file, so check them. Replace every "FILL IN" by what is # known WITHOUT
-the data. One image is protected. If a person may be in several, say so where you publish # the model: each
-picture is protected separately.
+# Everything here is public. The classes are the names of the folders; size and colours were read
+# from one image. They become public with this file, so check them. Replace every "FILL IN" by what is
+# known WITHOUT the data. One image is protected. If a person may be in several, say so where you publish
+# the model: each image is protected separately.
 """
 _PROMISE = PROMISE | {
     "unit": 'what one image is, such as "image" or "scan"; one of them is protected',

@@ -365,7 +365,7 @@ class Arrays(Kind):
             numbers, _ = numbers_of(cells, _NUMBER)
             if len(wrong := np.flatnonzero(np.isnan(numbers))):
                 raise InvalidInput(
-                    f"column {name!r} of {source} must contain numbers; {len(wrong):,} cells do not "
+                    f"column {name!r} of {source} must contain numbers; non-numeric cells: {len(wrong):,} "
                     f"({row_numbers((wrong + 1 + before).tolist())}). Correct or remove these rows."
                 )
             columns.append(numbers)
