@@ -89,7 +89,7 @@ BAD = [
     ((*ASK, "--steps", "9", "--physical-batch", "0"), 2, "largest_physical_batch must be"),
     ((*ASK, "--steps", "9", "--preparation", "PCA"), 2, "not an event in JSON"),
     ((*ASK, "--steps", "9", "--preparation", '{"event": "PCA"}'), 1, "unknown event 'PCA'"),
-    ((*ASK, "--steps", "9", "--figure", "noise.txt"), 2, "the name of a figure must end in .png"),
+    ((*ASK, "--steps", "9", "--figure", "noise.txt"), 2, "a figure's file name must end in .png"),
     (("plan", "--records", "nan", *BUDGET, "--steps", "9"), 2, "--records must be a whole number"),
     (("plan", "--records", "0", *BUDGET, "--steps", "9"), 2, "records must be an integer >= 1"),
     (("plan", "--records", "100000", *BUDGET, "--steps", "9"), 1, "delta = 1e-05 is not below 1/N"),

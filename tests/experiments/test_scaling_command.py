@@ -114,7 +114,7 @@ def test_a_law_is_fitted_to_runs_of_ones_own(shell: Shell, tmp_path: Path) -> No
         ("--records 1e7 --flops 1e19 --compare-epsilon 3 PROMISE", "--figure FILE.png"),
         (
             "--records 1e7 --flops 1e19 --figure x.txt PROMISE",
-            "the name of a figure must end in",
+            "figure's file name must end in",
         ),
         ("--records 1e7 --flops 1e19 --largest-batch 0 PROMISE", "--largest-batch must be"),
         (

@@ -205,7 +205,7 @@ def test_every_text_of_a_record_is_a_line_or_a_statement(certified: Data) -> Non
     ("key", "text", "words"),
     [
         ("product_type", "A model", "must be one of Summary statistics"),
-        ("sector", "Farming", "If none fits, leave it out"),
+        ("sector", "Farming", "If none fits, remove it"),
         ("data_source", "static", "must be one of Static, Dynamic"),
         ("published", "2026-13-01", "a day such as"),
         ("published", "20261130", "a day such as"),

@@ -79,8 +79,8 @@ def figure_path(path: Path) -> Path:
     """Return ``path`` if its ending is a known format."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(
-            f"the name of a figure must end in {', '.join(FORMATS)}; got {str(path)!r}. "
-            f"Name it {path.with_suffix('.png').name if path.name else 'figure.png'}, for example."
+            f"a figure's file name must end in {', '.join(FORMATS)}; got {str(path)!r}. Use "
+            f"{path.with_suffix('.png').name if path.name else 'figure.png'}, for example."
         )
     return path
 

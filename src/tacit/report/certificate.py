@@ -49,7 +49,7 @@ class Certificate:
     **Guarantee**
 
     * Every figure follows from the entries of the ledger, and every line from the figures and statements.
-    * Every epsilon has its delta, and no text calls data anonymous.
+    * Every epsilon has its delta, and no statement calls data anonymous.
     * A line without a value is printed too, and says NOT STATED.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -63,7 +63,7 @@ class Certificate:
     data: dict[str, Any]
 
     def to_json(self) -> str:
-        """Write the certificate as JSON. It includes the mechanisms from which its figures are computed."""
+        """Write the certificate as JSON, with the mechanisms behind its figures."""
         return json.dumps(self.data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_text(self) -> str:
@@ -71,7 +71,7 @@ class Certificate:
         return to_text(self.data)
 
     def to_html(self) -> str:
-        """Draw the certificate as one HTML page that needs no network."""
+        """Write the certificate as one self-contained HTML page."""
         return to_html(self.data)
 
     def signed(self, key: Path) -> Certificate:
@@ -389,8 +389,8 @@ def make_key(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InvalidInput(
-            f"the file {path} exists already. A key is never overwritten, as its signatures could not be "
-            "checked any more. Choose another name."
+            f"the file {path} exists already. Keys are never overwritten, since their signatures could no "
+            "longer be checked. Choose another name."
         ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(pem)
@@ -419,7 +419,7 @@ def signature_holds(data: Mapping[str, Any]) -> bool:
     **Guarantee**
 
     * The result is False if any value of ``data`` differs from the value that was signed.
-    * The result does not show who holds the key. Compare ``public_key`` with one that the signer gave you.
+    * The result does not show who owns the key. Compare ``public_key`` with one that the signer gave you.
     """
     needed("cryptography", "torch", "signing")
     from cryptography.exceptions import InvalidSignature
@@ -449,8 +449,8 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
         key = None  # not a key, or a key with a password
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(
-            f"{path} is not a private Ed25519 key. It must be PEM without a password, as `tacit ledger key "
-            "FILE` makes it."
+            f"{path} is not a private Ed25519 key. Give a PEM file without a password; `tacit ledger key "
+            "FILE` makes one."
         )
     return key
 
@@ -460,12 +460,12 @@ _ROUNDING = 1e-6  # relative tolerance: two computers may differ in the same com
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """The findings of the check of a certificate.
+    """The result of checking a certificate.
 
     Attributes:
-        problems: one sentence on each error. It is empty if the certificate agrees.
-        remarks: sentences on limits of the check, which are not errors.
-        checked: one sentence on each thing that was checked.
+        problems: one sentence per error; empty if the certificate agrees.
+        remarks: sentences on limits of the check; not errors.
+        checked: one sentence per check that was made.
 
     **Guarantee**
 

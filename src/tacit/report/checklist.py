@@ -107,12 +107,11 @@ def check_statements(statements: Mapping[str, str]) -> dict[str, str]:
         if key not in STATEMENTS:
             raise InvalidInput(f"{key!r} is not one of the statements: {', '.join(STATEMENTS)}.")
         if not str(text).strip() or not isinstance(text, str):
-            raise InvalidInput(
-                f"the statement {key!r} must be a text; leave it out if there is nothing to say."
-            )
+            raise InvalidInput(f"the statement {key!r} must be a string. Correct or remove it.")
         if claims_too_much(text):
             raise InvalidInput(
-                f"the statement {key!r} claims anonymity. No epsilon and delta prove that: say what was done."
+                f"the statement {key!r} claims anonymity, which differential privacy cannot prove. "
+                "Describe what was done."
             )
         _check_form(key, text)
     return dict(statements)
@@ -136,7 +135,7 @@ def _check_form(key: str, text: str) -> None:
     if key in CHOICES and text not in CHOICES[key]:
         raise InvalidInput(
             f"the statement {key!r} must be one of {', '.join(CHOICES[key])}; got {text!r}. If none fits, "
-            "leave it out: the registry takes no other word."
+            "remove it; the registry accepts no other value."
         )
     if key == "published":
         try:

@@ -1,4 +1,4 @@
-"""Figures of answers to questions: curves of survival, hazard and shares, with their intervals."""
+"""Figures of query answers: curves of survival, hazard and shares, with their intervals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def plot_curves(answer: Answer, path: Path) -> None:
     curves = [place for place, points in enumerate(answer.points) if len(points) > 1]
     if not curves:
         raise InvalidInput(
-            f"only curves are drawn, and the answer has none: it has {', '.join(answer.columns)}. Ask for "
-            "survival(time, event), cumulative_hazard(time, event), cdf(column) or quantiles(column, [...])."
+            f"the answer has no curve to draw, only {', '.join(answer.columns)}. Query survival(time, "
+            "event), cumulative_hazard(time, event), cdf(column) or quantiles(column, [...])."
         )
     figure = new_figure(6.4, 3.4 * len(curves))
     for number, place in enumerate(curves, start=1):

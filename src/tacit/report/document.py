@@ -1,6 +1,6 @@
 """Pages and cards from the Jinja2 templates in ``templates``, and the YAML at the head of a card.
 
-A page is one HTML file that needs no network. It suits light and dark themes, and wide and narrow screens.
+A page is one self-contained HTML file. It suits light and dark themes, and wide and narrow screens.
 """
 
 from __future__ import annotations

@@ -64,10 +64,9 @@ def evaluation_data(
     """Return how good a run's model is, as data for JSON. NaN and infinite numbers become None.
 
     Args:
-        baseline: the baseline's predictor in words; by default the constant predictor that suits the test
-            records best.
-        known: the qualifier of a baseline score that is not exact: "at least" or "assumed".
-        reference: the score of the same model without DP on a public stand-in, if the user declares it.
+        baseline: the baseline in words; by default the best constant predictor of the test records.
+        known: "at least" or "assumed", for a baseline score that is not exact.
+        reference: the declared score of the same model without DP on similar public data.
     """
     count = len(evaluation.labels) or len(evaluation.records)
     names = [*classes] or [str(number) for number in range(count)]
@@ -209,7 +208,7 @@ def _predictor(evaluation: Evaluation, names: Sequence[str]) -> str:
 
 
 def evaluation_page(data: Data, *, title: str, guarantee: Data | None = None) -> str:
-    """Draw the data of :func:`evaluation_data` as one HTML page that needs no network.
+    """Write the data of :func:`evaluation_data` as one self-contained HTML page.
 
     ``guarantee`` is that of the run's statement.
     """

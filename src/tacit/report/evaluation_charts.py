@@ -258,7 +258,7 @@ def legend_of(panels: Panels) -> Axes | None:
 
 
 def plot_columns(data: Data, path: Path, *, private: bool = True) -> bool:
-    """Draw the charts of all panels as one picture, and return whether there was something to draw."""
+    """Draw the charts of all panels as one figure, and return whether there was something to draw."""
     pairs = [(panels, column) for panels in panels_of(data) for column in panels.columns]
     if not pairs:
         return False

@@ -75,15 +75,14 @@ def default_rates(non_members: int) -> tuple[float, ...]:
     possible = [rate for rate in _RATES if rate * non_members >= _FEWEST]
     if not possible:
         raise InvalidInput(
-            f"an attack needs at least {FEWEST_TESTS} held-out records; got {non_members}. It is "
-            f"judged by its false alarms among them, at a rate of at most {_RATES[-1]:g}. Hold out more "
-            "records for the test."
+            f"an attack needs at least {FEWEST_TESTS} test records to measure its false-positive rate; got "
+            f"{non_members}. Hold out more test records."
         )
     return tuple(dict.fromkeys((possible[0], possible[-1])))
 
 
 def risk_found(sheet: RiskSheet) -> dict[str, Any]:
-    """Return the risk sheet as plain data, with the curves for the pictures."""
+    """Return the risk sheet as plain data, with the curves for the figures."""
     bins = np.linspace(-4.0, 8.0, 49)
     without, with_it = two_worlds(sheet.curve, bins)
     return sheet.to_data() | {

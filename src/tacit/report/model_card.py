@@ -43,8 +43,8 @@ _FOR_REGULATORS = (
 class CardFacts:
     """Public facts about the use of a model, for its card.
 
-    ``kind`` is "table", "pictures", "text" or "arrays", and ``task`` "classes", "labels", "numbers" or
-    "text". ``records`` is a sentence on the data that the model takes; ``columns`` has each column that it
+    ``kind`` is "table", "pictures" (images), "text" or "arrays", and ``task`` "classes", "labels", "numbers"
+    or "text". ``records`` is a sentence on the data that the model takes; ``columns`` has each column that it
     reads, and its declaration in words. ``factory``, "module:function", makes a model of the user's own.
     ``example`` is an input file for the example commands. ``library`` is the loading library's name on model
     hubs.
@@ -91,8 +91,8 @@ def _check_by_hub(card: str, front: Mapping[str, Any]) -> None:
     if read != front:
         wrong = sorted(name for name in {*read, *front} if read.get(name) != front.get(name))
         raise InvalidInput(
-            f"huggingface_hub {hub.__version__} misreads {', '.join(wrong)} in the model card: it does not "
-            "return what Tacit wrote. Change that text in [card], or the unit's name."
+            f"huggingface_hub {hub.__version__} misreads {', '.join(wrong)} in the model card: the values "
+            "read differ from those written. Change them in [card], or the unit's name."
         )
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a run, of the choice of its plan, of its guarantee, and of the cost of an event.
+"""Figures of a run, of the choice of its plan, of its guarantee, and of the cost of an event.
 
 Letters: f(a) is the least false-negative rate at false-positive rate a. The evidence is u = Phi^-1(1 - a).
 """
@@ -274,7 +274,7 @@ _REPEATS = 64
 
 @dataclass(frozen=True)
 class Drawing:
-    """The curves of the picture: for each method, epsilon at ``counts`` repetitions and at ``deltas``.
+    """The curves of the figure: for each method, epsilon at ``counts`` repetitions and at ``deltas``.
 
     ``false_negatives`` are f at the false-positive ``rates``.
     """
@@ -290,7 +290,7 @@ class Drawing:
 
 
 def prepare_drawing(pricing: Pricing, progress: Callable[[str, int, int], object] = no_progress) -> Drawing:
-    """Compute the curves of the picture. ``progress`` is called with (title, done, total)."""
+    """Compute the curves of the figure. ``progress`` is called with (title, done, total)."""
     inner, counts, count_label = _unit(pricing.event)
     done, total = 0, len(pricing.curves) * (len(counts) + 1) + 1
     over_counts: dict[str, Array] = {}

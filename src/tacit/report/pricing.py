@@ -147,7 +147,7 @@ def price_event(
       attacker can do.
     """
     if not methods or len(set(methods)) < len(methods):
-        raise InvalidInput(f"methods must name at least one accountant, each once; got {', '.join(methods)}.")
+        raise InvalidInput(f"methods must name one or more different accountants; got {', '.join(methods)}.")
     for name in methods:
         check_in("method", name, (*METHODS, "best"))
     relation = Adjacency.parse(adjacency)

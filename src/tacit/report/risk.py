@@ -57,7 +57,7 @@ class RiskSheet:
         delta, epsilon: the pair in the title of the sheet.
         guess: the chance of a right guess whether the unit took part, with prior probability 1/2.
         detections: for each false-positive rate, the share of members that a test finds.
-        secrets: for each k, the probability of guessing a secret, a picture or an attribute that an attacker
+        secrets: for each k, the probability of guessing a secret, an image or an attribute that an attacker
             could guess with probability k without the release (Hayes, Mahloujifar & Balle 2023, 2302.07225).
         groups: for each number of units, the chance of a right guess whether all of them took part.
         gaussian: the Gaussian mechanism that bounds the curve.
@@ -161,7 +161,7 @@ def risk_sheet(
         secrets: probabilities in (0, 1) of guessing a secret without the release.
     """
     if not unit.strip():
-        raise InvalidInput("unit must say what one record is, such as 'person'; it is blank.")
+        raise InvalidInput("unit must name what one record is, such as 'person'; got ''. Set it.")
     for value in (*rates, *secrets):
         check_real("rate", value, low=0.0, high=1.0, open_low=True, open_high=True)
     epsilon = curve.epsilon(delta) if epsilon is None else epsilon

@@ -1,4 +1,4 @@
-"""The report on what a run reveals, as one HTML page that needs no network, with its data and charts.
+"""The report on what a run reveals, as one self-contained HTML page with its data and charts.
 
 The data come from :mod:`tacit.report.findings`. The page has no section for data that are missing.
 """

@@ -1,7 +1,7 @@
 """The charges of a data set, and the curator's view: who spent which share of a budget, and when.
 
-Charges and view are plain data from the entries of a ledger. The view is also available as one HTML page that
-needs no network, with a bar, a table and a curve for each data set.
+Charges and view are plain data from the entries of a ledger. The view is also available as one self-contained
+HTML page, with a bar, a table and a curve for each data set.
 """
 
 from __future__ import annotations

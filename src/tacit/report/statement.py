@@ -150,18 +150,17 @@ def make_statement(
 ) -> Statement:
     """Make the statement of a run from its plan, the steps that were taken, and the charges to its ledger.
 
-    All figures come from the session, so that nobody types them. A statement with fewer steps than were taken
-    would claim too little epsilon, and nothing in it would show this.
+    All figures come from the session: a statement with too few steps would claim too little epsilon.
 
     Args:
-        session: the session that trained the model, or the aggregation of its clients' updates. After a run
-            has ended, make the session again and ``load`` its resume state.
+        session: the session that trained the model, or the aggregation of its clients' updates.  After a run,
+            make the session again and ``load`` its resume state.
         data_source: the source of the training data.
         model: a description of the model.
         public_data: the unprotected data that were used. Empty means none.
         not_covered: limits of this run's guarantee, in addition to those of every guarantee.
         notes: further lines, such as the source of the settings.
-        owned_by: the column with the id of each row's person, if a record was a person with several rows.
+        owned_by: the column that identifies people, if a record was a person with several rows.
 
     >>> import torch
     >>> from tacit import PrivateSession, train
@@ -178,12 +177,13 @@ def make_statement(
     """
     if isinstance(session, Plan):
         raise InvalidInput(
-            "make_statement takes the session that trained, not a plan. Only the session knows how many "
-            "steps were taken, and a statement of too few steps claims too little epsilon. After a run has "
-            "ended, make the session again and call session.load(its resume state)."
+            "make_statement needs the session that trained, not a plan: only the session knows how many "
+            "steps were taken. After a run, make the session again and call session.load(its resume state)."
         )
     if not hasattr(session, "steps_done"):
-        raise InvalidInput(f"session must be the session that trained; got {type(session).__name__}.")
+        raise InvalidInput(
+            f"session must be the session that trained; got {type(session).__name__}. Pass it."
+        )
     plan, steps_done = session.plan, session.steps_done
     ledger = None if session.charges is None else session.charges.so_far()
     curve = account(plan.event_after(steps_done), adjacency=plan.adjacency, method="best")

@@ -23,7 +23,7 @@ RARE = 1.5
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict in words, with the advice, and whether the model is hardly better than a constant."""
+    """The verdict in words, with the advice, and whether the model hardly beats the baseline."""
 
     useless: bool
     sentence: str
@@ -33,7 +33,7 @@ class Verdict:
 def verdict(
     evaluation: Evaluation, names: Sequence[str], predictor: str, settings: Mapping[str, str] | None = None
 ) -> Verdict:
-    """Compare a model with the constant predictor.
+    """Compare a model with the baseline.
 
     A useful classifier passes two tests, either in accuracy or in balanced accuracy. First, its gain over the
     baseline is larger than the gain that a useless model has by chance once in twenty times. Second, the gain

@@ -50,10 +50,7 @@ def read_statement(path: Path | str) -> dict[str, Any]:
     """Read a statement that a run has written."""
     data: Any = read_json(path, "statement", "the statement.json of a run, not its statement.txt")
     if not isinstance(data, dict) or data.get("statement") != "tacit privacy statement":
-        raise InvalidInput(
-            f"{path} is not a privacy statement of Tacit: it does not begin by saying so. Give the "
-            "statement.json of a run."
-        )
+        raise InvalidInput(f"{path} is not a privacy statement of Tacit. Give the statement.json of a run.")
     statement: dict[str, Any] = data
     return statement
 
@@ -77,8 +74,8 @@ def check_fields(data: Mapping[str, Any]) -> None:
     guarantee = data["guarantee"]
     if not 0.0 < guarantee["delta"] < 1.0 or (guarantee["epsilon"] or 0.0) < 0.0:
         raise InvalidInput(
-            f"the statement's epsilon {guarantee['epsilon']} and delta {guarantee['delta']} are impossible. "
-            "Epsilon must be at least 0, and delta in (0, 1)."
+            f"the statement's epsilon {guarantee['epsilon']} and delta {guarantee['delta']} are invalid. "
+            "Epsilon must be at least 0, and delta in (0, 1). Get the statement again from its source."
         )
 
 
@@ -117,7 +114,7 @@ Accountant: TypeAlias = Callable[[Event, Adjacency, float], Opinion]
 
 @dataclass(frozen=True)
 class Verification:
-    """The findings of the check of a statement.
+    """The result of checking a statement.
 
     Attributes:
         epsilon: the epsilon that the statement claims, or infinity if it claims no finite one.
@@ -125,10 +122,10 @@ class Verification:
         lower, upper: Tacit's bounds on the epsilon of the statement's event. ``upper`` is infinity if no
             bound is proven.
         method: the accounting method that gave the bounds.
-        contradictions: one sentence on each contradiction between fields of the statement.
+        contradictions: one sentence per contradiction between fields of the statement.
         remarks: sentences for the reader that are not contradictions.
         opinions: the answers of other accountants.
-        not_verified: the fields that no other field determines, and that nothing has confirmed.
+        not_verified: the fields that could not be recomputed or confirmed.
         checked: a sentence on the scope of the verdict.
 
     **Guarantee**
@@ -403,8 +400,7 @@ def other_version(what: str, version: str, form: object, due: int) -> OtherVersi
     """Return the error for a paper in the format ``form``, where this version reads the format ``due``."""
     error = OtherVersion(
         f"the {what} was written by tacit {version} in format {str(form)[:20]}, and this is tacit "
-        f"{__version__}, which reads its own in format {due}: it is not verified. Verify it with the version "
-        "that wrote it."
+        f"{__version__}, which reads format {due}. Verify it with the version that wrote it."
     )
     error.version = version
     return error
