@@ -74,7 +74,7 @@ def test_what_comes_before_training_is_paid_from_the_same_budget(
 
 
 BAD = [
-    (("plan", "--epsilon", "1"), 2, "a plan needs --records (how many records"),
+    (("plan", "--epsilon", "1"), 2, "a plan needs --records (number of records"),
     (("plan", *RECORDS, "--unit", "a", "--epsilon", "1", "--delta", "1e-6"), 2, "a plan needs --adjacency"),
     (ASK, 2, "exactly one of epochs"),
     ((*ASK, "--epochs", "3", "--steps", "3"), 2, "got epochs and steps"),

@@ -211,8 +211,8 @@ def test_every_text_of_a_record_is_a_line_or_a_statement(certified: Data) -> Non
         ("published", "20261130", "a day such as"),
         ("intended_use", "to publish anonymous data", "anonymity"),
         ("trial", "one", "'trial' is not one of the statements"),
-        ("trials", " ", "must be a text"),
-        ("trials", 3, "must be a text"),
+        ("trials", " ", "must be a string"),
+        ("trials", 3, "must be a string"),
     ],
 )
 def test_statements_for_the_registry_are_checked(key: str, text: Any, words: str) -> None:

@@ -548,14 +548,14 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "usual names": (
         "chats", {"question": SECRET, "answer": ""}, PLAIN, 'prompt = "question", completion = "an',
     ),
-    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Set user to the field"),
+    "names that may tell": ("chats", {SECRET: turns("a", "b")}, PLAIN, "Name the field"),
     "an unknown role": (
         "chats", {"messages": [*turns("a", "b"), {"role": "bot", "content": SECRET}]}, STRICT,
         "line 41 .* the chat template refuses",
     ),
     "a role that is left out": (
         "chats", {"messages": [{"role": "bot", "content": SECRET}, *turns("a", "b")]}, DEAF,
-        "line 41 .* leaves out turn 1",
+        "line 41 .* omits turn 1",
     ),
     "a template that is none": (
         "chats", {"messages": turns(SECRET, "b")}, "\n{% for %}", "not valid Jinja at line 2",
@@ -637,7 +637,7 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "no length": ("chats", {"sequence_length": "#"}, "sequence_length is missing"),
     "split": ("chats", {"sequence_length": 'documents = "split"\nsequence_length'}, "Remove documents"),
     "beta for chats": ("chats", {"steps = 4": "steps = 4\nbeta = 0.1"}, "beta is only for preferences"),
-    "another loss": ("pairs", {"steps = 4": 'steps = 4\nloss = "causal"'}, 'pairs. Take loss = "preference"'),
+    "another loss": ("pairs", {"steps = 4": 'steps = 4\nloss = "causal"'}, 'pairs. Set loss = "preference"'),
     "canaries": ("chats", {"[training]": CANARIES}, "are documents, and this run"),
     "noisy scores": ("pairs", {"records = 40": "records = 40\ntest_noise = 9.0"}, "does not support"),
     "a table": (
@@ -654,7 +654,7 @@ def test_what_does_not_fit_is_refused_before_training(what: str, tmp_path: Path)
 
 
 def test_chats_need_a_template_and_preferences_weights(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"has no chat template.*chat_template\.jinja is missing"):
+    with pytest.raises(InvalidInput, match=r"has no chat template.*chat_template\.jinja"):
         prepare(configured(tmp_path, "chats", template=None), out=tmp_path / "run")
     with pytest.raises(InvalidInput, match="has no chat template"):
         load_data(read_config(configured(tmp_path, "pairs of chats", template=None)))

@@ -307,7 +307,7 @@ def test_an_address_without_a_password_is_not_refused_for_one(
         ([("", "\n[training]\nbatch_size = 30")], "[training] batch_size does not apply to [data] database"),
         ([("", 'sampling = "poisson"')], "[privacy] sampling does not apply to [data] database"),
         ([("", "clipping_norm = 2.0")], "[privacy] clipping_norm does not apply to [data] database"),
-        ([("", "\n[optimizer]\nlearning_rate = 2.0")], "[optimizer] learning_rate is not for"),
+        ([("", "\n[optimizer]\nlearning_rate = 2.0")], "[optimizer] learning_rate does not apply"),
         ([("", "\n[audit]\nslots = 9")], "[audit] slots does not apply to [data] database"),
         ([("", '\n[table]\ndecimal = ","')], "[table] decimal does not apply to [data] database"),
         ([("target =", "test_fraction = 0.1\ntarget =")], "[data] test_fraction does not apply"),

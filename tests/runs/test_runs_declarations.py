@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "loan",
         "only in capital letters",
     ),
-    "other values": ({"loan": COLUMNS["loan"] | {"values": ["OWN", "RENT"]}}, "loan", "none of the declared"),
+    "other values": ({"loan": COLUMNS["loan"] | {"values": ["OWN", "RENT"]}}, "loan", "undeclared values"),
     "other units": (
         {"weight": COLUMNS["weight"] | {"upper": 50}},
         "weight",

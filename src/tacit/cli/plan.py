@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NEEDED = {
-    "records": "number of records (under add-remove, a rough public number)",
+    "records": "number of records; under add-remove, a rough public number",
     "unit": "what one record is, such as image or patient",
     "epsilon": "privacy budget; or --advantage, or --true-positive-rate with --false-positive-rate",
     "delta": "failure probability, below 1 / records",

@@ -193,8 +193,7 @@ class DataSection(Section):
     def _check_source(self) -> Self:
         if len(keys := self._source_keys()) != 1:
             raise InvalidInput(
-                f"[data] needs exactly one source of {', '.join(_SOURCES)}; got "
-                f"{', '.join(keys) or 'none of them'}."
+                f"[data] needs exactly one of {', '.join(_SOURCES)}; got {', '.join(keys) or 'none of them'}."
             )
         for key, about in (("user", "of the people"), ("date", "of the days")):
             if getattr(self, key) is not None and not self.has_fields:
