@@ -169,8 +169,8 @@ def test_columns_are_checked_before_the_table_is_looked_for(shell: Shell) -> Non
 
 FACTORY_CASES = [
     ("batch_norm", 1, "make_private_ready"),
-    ("five_outputs", 2, "records into shape (2, 2), for 2 classes to be predicted; it gave shape (2, 5)"),
-    ("a_tuple", 2, "it gave tuple"),
+    ("five_outputs", 2, "records into shape (2, 2), for 2 classes to be predicted; got shape (2, 5)"),
+    ("a_tuple", 2, "got tuple"),
     ("wrong_input", 2, "does not work on records of shape (4,)"),
     ("nonsense", 2, "must return a torch module; it returned str 'a model'"),
     ("failing", 2, "not str (bad_input_nets.py, line 8)"),
@@ -196,7 +196,7 @@ def test_factory_modules(module: str, words: str, shell: Shell) -> None:
 
 def test_options_of_built_in_models_do_not_vanish_into_a_factory(shell: Shell) -> None:
     text = changed('name = "logistic"', 'factory = "bad_input_nets:five_outputs"\nhidden = [3]')
-    assert "hidden would not reach the factory" in complaint(shell, 2, text)
+    assert "hidden cannot be set for the factory" in complaint(shell, 2, text)
 
 
 def test_batch_norm_is_mended_by_the_setting_that_the_error_names() -> None:
@@ -253,7 +253,7 @@ def test_configurations_that_cannot_be_read(capsys: pytest.CaptureFixture[str], 
 def test_a_folder_that_is_not_empty(shell: Shell) -> None:
     Path("full").mkdir()
     Path("full/thesis.txt").write_text("mine")
-    assert "holds thesis.txt" in complaint(shell, 2, arguments=("--out", "full"))
+    assert "contains thesis.txt" in complaint(shell, 2, arguments=("--out", "full"))
     assert "is a file" in complaint(shell, 2, arguments=("--out", "people.csv"))
     assert "is a file" in complaint(shell, 2, arguments=("--out", "people.csv/out"))
     assert Path("full/thesis.txt").read_text() == "mine"
@@ -262,7 +262,7 @@ def test_a_folder_that_is_not_empty(shell: Shell) -> None:
 def test_somebody_elses_configuration_in_the_folder_is_not_overwritten(shell: Shell) -> None:
     Path("full").mkdir()
     Path("full/config.toml").write_text("# another one")
-    assert "holds config.toml" in complaint(shell, 2, arguments=("--out", "full"))
+    assert "contains config.toml" in complaint(shell, 2, arguments=("--out", "full"))
 
 
 def test_resume_without_a_run(shell: Shell) -> None:

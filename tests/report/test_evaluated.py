@@ -49,7 +49,7 @@ def told(found: Evaluation, names: tuple[str, ...] = NAMES) -> dict[str, Any]:
 def test_a_model_that_answers_the_majority_is_useless_and_says_what_it_misses() -> None:
     data = told(of_matrix((863, 0), (137, 0)))
     assert data["useless"]
-    assert data["verdict"].startswith('USELESS: the model answers "no" for every test record.')
+    assert data["verdict"].startswith('USELESS: the model predicts "no" for every test record.')
     assert 'The model never predicts "yes" (137 of 1,000 test records).' in data["verdict"]
     assert "accuracy is 0.8630" in data["verdict"]
     for advice in ("class_weights", "threshold", "epsilon (now 1)", "steps (now 60)", "rate (now 0.5)"):
@@ -107,7 +107,7 @@ def test_a_model_that_ranks_a_rare_class_by_chance_is_useless() -> None:
 
 def test_a_model_that_answers_another_class_alone_is_below_the_constant_one() -> None:
     words = told(of_matrix((0, 863), (0, 137)))["verdict"]
-    assert 'answers "yes" for every test record' in words
+    assert 'predicts "yes" for every test record' in words
     assert "accuracy is 0.1370, and 0.8630 for the majority class" in words
     assert 'never predicts "no"' in words
 
@@ -136,7 +136,7 @@ def test_a_model_that_finds_the_rare_class_is_not(rows: tuple[tuple[int, int], .
     assert data["advice"] == []
     below = data["score"] < data["baseline"]["score"]
     assert ("is not above the 0.8630" in data["verdict"]) == below
-    assert ("the model tells the classes apart" in data["verdict"]) == below
+    assert ("the model does distinguish the classes" in data["verdict"]) == below
 
 
 def test_a_class_that_is_never_predicted_is_named_first() -> None:
@@ -160,7 +160,7 @@ def test_classes_without_test_records_are_no_fault() -> None:
     assert data["classes"][2]["recall"] is None
     only = told(of_matrix((40, 0), (0, 0)))
     assert not only["useless"]
-    assert "nothing can be compared" in only["verdict"]
+    assert "there is nothing to compare" in only["verdict"]
 
 
 @pytest.mark.parametrize("share", [0.137, 0.5])
@@ -214,7 +214,7 @@ def test_numbers(slope: float, useless: bool) -> None:
 
 def test_targets_that_are_all_the_same() -> None:
     data = evaluation_data(evaluate(Given(), torch.randn(5, 1), torch.ones(5, 1)))
-    assert "all test targets are the same" in data["verdict"]
+    assert "all test targets are equal" in data["verdict"]
     json.dumps(data, allow_nan=False)
 
 

@@ -170,7 +170,7 @@ def test_a_useless_model_is_called_useless() -> None:
         confusion=((300, 0), (100, 0)), balanced=0.5, auc=0.5, average_precision=0.25,
     )  # fmt: skip
     card = model_card(statement().data, FACTS, evaluation_data(found, classes=("no", "yes")))
-    assert section(card, "Test score").startswith("Test score USELESS: the model answers")
+    assert section(card, "Test score").startswith("Test score USELESS: the model predicts")
 
 
 def test_a_noisy_score_comes_with_its_interval_and_not_as_exact() -> None:

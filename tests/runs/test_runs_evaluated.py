@@ -67,7 +67,7 @@ def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     Path("people.csv").write_text(people(0.137, 0.0))
     Path("run.toml").write_text(configuration("sick"))
     lines, data = trained(capsys)
-    assert lines[0].startswith('USELESS: the model answers "no" for every test record.')
+    assert lines[0].startswith('USELESS: the model predicts "no" for every test record.')
     said = " ".join(" ".join(lines).split())
     found = data["evaluation"]
     assert said.startswith(found["verdict"])
@@ -89,7 +89,7 @@ def test_a_useless_model_of_an_imbalanced_table_is_called_useless_first(
     assert len(lines) <= 10
     assert any(line.startswith("Private: ε = 8.00 at δ = ") for line in lines)
     page = Path("out/evaluation.html").read_text()
-    assert "USELESS: the model answers “" not in page
+    assert "USELESS: the model predicts “" not in page
     for words in ("USELESS", "AUC", "Confusion matrix", "recall", f">{kept:,}<", f">{missed:,}<"):
         assert words in page
     assert json.loads(Path("out/evaluation.json").read_text()) == found

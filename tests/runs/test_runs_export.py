@@ -192,7 +192,7 @@ def test_files_are_not_replaced_and_formats_have_names(capsys: pytest.CaptureFix
     save_model(model, description, Path("run/model.safetensors"))
     Path("mine").write_text("mine")
     loaded = tacit.load("run")
-    with pytest.raises(InvalidInput, match="mine already"):
+    with pytest.raises(InvalidInput, match="mine exists already"):
         loaded.export("mine", format="torch-export")
     assert Path("mine").read_text() == "mine"
     with pytest.raises(InvalidInput, match="format must be one of onnx, torch-export"):

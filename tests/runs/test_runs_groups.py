@@ -1,4 +1,4 @@
-"""[evaluation] by: metrics by group in a run's folder, exact or from a charged release, and bad run files."""
+"""[evaluation] by: figures by group in a run's folder, exact or from a charged release, and bad run files."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_charged_run_releases_the_groups_once_with_noise(folder: Path) -> None
     assert again is not None
     assert again.evaluation.groups == outcome.evaluation.groups, "no second release"
     page = (folder / "out/evaluation.html").read_text()
-    assert "metrics by group" in page
+    assert "figures by group" in page
     assert "It includes the noise" in page
     statement = read_statement(folder / "out/statement.json")
     assert "figures of the test records by site, a" in (folder / "out/statement.txt").read_text()

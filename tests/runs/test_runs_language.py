@@ -343,7 +343,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "users of nobody": (
         {'"split"': '"first"', '"sequence"': '"user"'},
         PrivacyRefusal,
-        "needs [data] user",
+        r"needs \[data\] user",
     ),
     "users and several records": (
         {'"split"': '"split"\nuser = "who"'},
@@ -362,12 +362,16 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     ),
     "two models": ({"huggingface": 'name = "window"\nhuggingface'}, InvalidInput, "exactly one of"),
     "two sources": ({"[data]": '[data]\nname = "names"'}, InvalidInput, "exactly one of"),
-    "an option of networks": ({"huggingface": "hidden = [3]\nhuggingface"}, InvalidInput, "hidden would not"),
+    "an option of networks": (
+        {"huggingface": "hidden = [3]\nhuggingface"},
+        InvalidInput,
+        "hidden cannot be set",
+    ),
     "a near target": (LORA | {"c_attn": "attn_c"}, InvalidInput, "no layer \"attn_c\".*'c_attn'"),
     "a far target": (LORA | {"c_attn": "xyz"}, InvalidInput, 'no layer "xyz"; it has c_attn'),
     "no target": (LORA | {"targets": "#"}, InvalidInput, "targets is missing"),
     "no rank": (LORA | {"rank": "#"}, InvalidInput, "rank is missing"),
-    "too long": ({"sequence_length = 8": "sequence_length = 13"}, InvalidInput, "above the model's 12"),
+    "too long": ({"sequence_length = 8": "sequence_length = 13"}, InvalidInput, "exceeds the model's 12"),
     "another loss": (
         {"steps = 4": 'steps = 4\nloss = "regression"'},
         InvalidInput,

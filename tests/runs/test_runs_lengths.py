@@ -90,7 +90,7 @@ def test_the_statement_names_the_lengths(tmp_path: Path) -> None:
             r"\[data\] shares must be a real number",
         ),
         ({"_length = 8": "_length = 8\nshares = [1.0]"}, r"shares need \[data\] lengths"),
-        ({"sequence_length = 8": "lengths = [3, 13]"}, "above the model's 12"),
+        ({"sequence_length = 8": "lengths = [3, 13]"}, "exceeds the model's 12"),
         (
             {
                 "jsonl =": 'name = "digits" #',

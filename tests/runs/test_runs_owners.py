@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "trained on": (
         {"columns": '[columns.patient]\nkind = "category"\nvalues = ["p1", "p2"]\n'},
         InvalidInput,
-        "the model could memorise people by it",
+        "the model would learn to tell people apart",
     ),
     "too many rows": (
         {"data": USERS.replace("3", "7") + SPLIT}, InvalidInput, "no user has more than 6",

@@ -524,7 +524,7 @@ def test_ctrl_c_says_that_nothing_was_written(
         ("others.csv", "is the input file"),
         ("out", "is a folder"),
         ("predictions.txt", "must end in .csv"),
-        ("people.csv", "people.csv already"),
+        ("people.csv", "people.csv exists already"),
     ],
 )
 def test_a_table_that_would_lose_something_is_refused(out: str, words: str) -> None:
@@ -608,7 +608,7 @@ WRONG_ARRAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "number of features": (lambda: np.zeros((3, 63)), "rows of 64 numbers"),
     "one record": (lambda: np.zeros((1, 8, 8))[0], "does not fit the model"),
     "other order of axes": (lambda: np.zeros((3, 8, 8, 1)), "does not fit the model"),
-    "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 numbers are outside \[0, 1\]"),
+    "another scale": (lambda: np.full((3, 64), 16.0), r"192 of 192 values are outside \[0, 1\]"),
     "integers of another scale": (lambda: np.full((3, 64), 16, dtype=np.uint8), r"\[0, 1\]"),
     "not a number": (lambda: np.full((1, 64), np.nan), "64 of 64 values"),
     "texts": (lambda: np.array([[SECRET] * 64]), "array of numbers"),
@@ -651,7 +651,7 @@ def test_wrong_texts_are_refused() -> None:
         (written("ab\n\nab\n", "wrong.txt"), "line 2 of wrong.txt is empty"),
         (written("ab\nax\n", "more.txt"), "character 2 of line 2"),
         (written("a" * 7 + "\n", "long.txt"), "longest = 6"),
-        (written("", "none.txt"), "is empty"),
+        (written("", "none.txt"), "holds no line"),
         ("nowhere.txt", "cannot read nowhere.txt"),
         ([], "an empty one"),
         ([1, 2], "must be a list of strings"),

@@ -100,7 +100,7 @@ def test_no_person_is_on_both_sides(mail: list[tuple[str, str]]) -> None:
         ({"data": "rows_per_user = 4"}, InvalidInput, 'draw = "rows"'),
         ({"adjacency": "add-remove"}, PrivacyRefusal, "zero-out"),
         ({"user": "[]"}, InvalidInput, "an empty list"),
-        ({"user": '["sender", "urgent"]'}, InvalidInput, "the model could memorise people by it"),
+        ({"user": '["sender", "urgent"]'}, InvalidInput, "the model would learn to tell people apart"),
         ({"user": '["sender", "nobody"]'}, InvalidInput, "nobody"),
         ({"data": CAP.replace("4", "99")}, InvalidInput, "no user has more than"),
     ],

@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
         InvalidInput,
         r"\[canaries\] need lines of text",
     ),
-    "no name": ({"{name}": "x"}, InvalidInput, r"must hold \{name\} once"),
+    "no name": ({"{name}": "x"}, InvalidInput, r"must contain \{name\} once"),
     "other characters": ({"pin {": "PIN {"}, InvalidInput, "'P', which records"),
     "too long": ({"length = 2": "length = 9"}, InvalidInput, "16 characters"),
     "too many": ({"[6, 3]": "[6, 30]"}, InvalidInput, "at most 20 %"),

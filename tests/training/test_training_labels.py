@@ -65,7 +65,7 @@ def test_a_label_that_all_records_have_is_not_in_the_mean() -> None:
     assert "without 1 that all or no test records have" in evaluation_data(found, classes=NAMES)["verdict"]
     none = evaluate(nn.Identity(), logits, torch.zeros_like(labels))
     assert math.isnan(none.score)
-    assert "no number" in evaluation_data(none, classes=NAMES)["verdict"]
+    assert "is undefined" in evaluation_data(none, classes=NAMES)["verdict"]
 
 
 def test_outputs_that_are_not_finite_have_no_auc() -> None:

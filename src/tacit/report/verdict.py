@@ -59,11 +59,11 @@ def _diverged(evaluation: Evaluation, settings: Mapping[str, str]) -> Verdict:
     if not evaluation.not_finite and evaluation.survival is not None:
         return Verdict(
             False,
-            "No two test records can be compared: no event is followed by a longer time. All may be "
-            "censored, or the declared bounds of the time may end before the events.",
+            "No two test records are comparable, since no event is followed by a longer time. All may be "
+            "censored, or upper may be below the event times.",
         )
     if not evaluation.not_finite:
-        return Verdict(False, f"The test {evaluation.measure} is no number: all test targets are the same.")
+        return Verdict(False, f"The test {evaluation.measure} is undefined: all test targets are equal.")
     advice = (_now("a smaller learning rate", settings, "learning_rate"),)
     return _with_advice(
         True,
@@ -84,7 +84,7 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
     present = sum(count > 0 for count in evaluation.records)
     if present == 1:
         return Verdict(
-            False, f"Test accuracy {score}. All test records are of one class: nothing can be compared."
+            False, f"Test accuracy {score}. All test records have one class, so there is nothing to compare."
         )
     if len(answered) == 1:
         return _with_advice(True, _one_answer(evaluation, names, answered[0]), _advice(evaluation, settings))
@@ -99,8 +99,8 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
         return _with_advice(True, sentence, _advice(evaluation, settings))
     if not gain.counts:
         sentence = (
-            f"Test accuracy {score} is {'hardly above' if gain.value > 0 else 'not above'} the {baseline} of "
-            f"{constant}, but {balanced}: the model tells the classes apart."
+            f"Test accuracy {score} is {'hardly above' if gain.value > 0 else 'not above'} the {baseline} "
+            f"of {constant}, but {balanced}: the model does distinguish the classes."
         )
     else:
         sentence = f"Test accuracy {score}, against {baseline} for {constant}; {balanced}."
@@ -112,8 +112,8 @@ def _classes(evaluation: Evaluation, names: Sequence[str], settings: Mapping[str
 def _one_answer(evaluation: Evaluation, names: Sequence[str], answer: int) -> str:
     below = f", and {evaluation.baseline:.4f} for the majority class" if answer != evaluation.constant else ""
     return (
-        f'USELESS: the model answers "{names[answer]}" for every test record. That needs no training; its '
-        f"accuracy is {evaluation.score:.4f}{below}.{_never(evaluation, names)}{_ranks(evaluation)}"
+        f'USELESS: the model predicts "{names[answer]}" for every test record. Its accuracy is '
+        f"{evaluation.score:.4f}{below}.{_never(evaluation, names)}{_ranks(evaluation)}"
     )
 
 
@@ -157,8 +157,8 @@ def _by_ranking(evaluation: Evaluation, names: Sequence[str]) -> str:
         quality = "well"
     return (
         f"The model ranks the records {quality}: AUC {evaluation.auc:.3f} against 0.5{precision} by "
-        f"guessing. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "
-        f'"{rare}" is rare and seldom has a probability above one half.'
+        f'guessing. Its accuracy is {evaluation.score:.4f} against {evaluation.baseline:.4f}, as "{rare}" '
+        "is rare and seldom has a probability above 0.5."
     )
 
 
@@ -241,7 +241,7 @@ def _never(evaluation: Evaluation, names: Sequence[str]) -> str:
 def _ranks(evaluation: Evaluation) -> str:
     if evaluation.auc is None or evaluation.auc < _RANKS:
         return ""
-    return f" It does rank the records (AUC {evaluation.auc:.2f}): another threshold may find them."
+    return f" It does rank the records (AUC {evaluation.auc:.2f}), so another threshold may find them."
 
 
 def _plain(evaluation: Evaluation, predictor: str, settings: Mapping[str, str]) -> Verdict:
@@ -322,9 +322,9 @@ def against_reference(
     sign = -1.0 if evaluation.measure.startswith("mean squared error") else 1.0
     worse = sign * (reference - evaluation.score)
     data: dict[str, Any] = {"score": reference, "worse_by": finite(worse), "interval": None}
-    words = f"The same model without DP reaches the declared {reference:.3f} on a public stand-in:"
+    words = f"The same model without DP reaches the declared {reference:.3f} on similar public data:"
     if not math.isfinite(worse):
-        return f"{words} this one cannot be compared with it.", data
+        return f"{words} no comparison is possible.", data
     if interval is None:
         return f"{words} this one is worse by {worse:.3f}.", data
     low, high = sorted(sign * (reference - end) for end in interval)
