@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", ["cost", "cost.jpg", ".png"])
 def test_kinds_of_files(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"Name it .*\.png, for example"):
+    with pytest.raises(InvalidInput, match=r"Use .*\.png, for example"):
         figure_path(Path(name))
 
 

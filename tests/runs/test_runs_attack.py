@@ -204,7 +204,7 @@ def test_a_model_that_knows_its_records_by_heart_is_found_out(mine: Path) -> Non
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        ("no model", "no finished run"),
+        ("no model", "is not finished"),
         ("other model", "does not fit its model"),
         ("nan", "not finite"),
         ("damaged", "cannot be read as a model"),

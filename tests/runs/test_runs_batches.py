@@ -358,7 +358,7 @@ BY_USER = {'"split"': '"first"\nuser = "who"', '"sequence"': '"user"'}
 REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
     "slots": (SLOTS, InvalidInput, r"does not support \[audit\] slots"),
     "canaries": (CANARIES, InvalidInput, r"does not support \[canaries\]"),
-    "no corpus": (WITHOUT_CORPUS, InvalidInput, r"needs a corpus in Parquet\. Name it by \[data\] parquet"),
+    "no corpus": (WITHOUT_CORPUS, InvalidInput, r"needs a Parquet corpus\. Set \[data\] parquet"),
     "too many records": (
         {"records = 120": "records = 30"} | TRUNCATED,
         PrivacyRefusal,

@@ -117,8 +117,13 @@ def test_a_wrong_declaration_is_said(what: str, tmp_path: Path) -> None:
 
 
 def test_the_number_of_records(tmp_path: Path) -> None:
-    assert any("16,000, and 1,600 records train" in said for said in found(run_file(tmp_path, records=16000)))
-    assert any("and 400 records train" in said for said in found(run_file(tmp_path, data=PEOPLE)))
+    assert any(
+        "16,000, but there are 1,600 training records" in said
+        for said in found(run_file(tmp_path, records=16000))
+    )
+    assert any(
+        "but there are 400 training records" in said for said in found(run_file(tmp_path, data=PEOPLE))
+    )
 
 
 def test_check_says_it_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -409,8 +409,8 @@ def test_a_bad_request_is_refused_before_any_weights_are_read(
     [
         ("", "there is no run at"),
         ("base_model.json", "for other models"),
-        ("statement.json", "no finished run: statement.json is missing"),
-        ("config.toml", "no finished run: config.toml is missing"),
+        ("statement.json", "is not finished: statement.json is missing"),
+        ("config.toml", "is not finished: config.toml is missing"),
         ("model.safetensors", "no trained weights"),
         ("tokenizer.json", "tokenizer.json is missing"),
     ],

@@ -780,7 +780,7 @@ def test_weights_that_are_missing_or_renamed_are_named(table_folder: Path) -> No
         tacit.load("other")
     weights["1.weight"] = weights.pop("layer.weight") * float("nan")
     save_file(weights, path, metadata)
-    with pytest.raises(InvalidInput, match=r"not finite, in 1\.weight: training diverged"):
+    with pytest.raises(InvalidInput, match=r"in 1\.weight: training diverged"):
         tacit.load("other")
 
 
@@ -870,7 +870,7 @@ def test_a_factory_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_factory_for_a_network_of_tacit_is_refused(table_folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="holds the network 'mlp' of Tacit"):
+    with pytest.raises(InvalidInput, match="contains Tacit's network 'mlp'"):
         tacit.load(table_folder, factory="own_net:net")
 
 
