@@ -207,7 +207,7 @@ def test_reading_refuses_by_name(text: str, error: type[Exception], words: str) 
         (lambda: MatrixFactorization(1.0, (0.0, 1.0), 4), "no inverse"),
         (lambda: MatrixFactorization(1.0, (1.0, float("nan")), 4), r"coefficients\[1\]"),
         (lambda: MatrixFactorization(1.0, (1.7e308, 1.7e308), 4), "too large"),
-        (lambda: MatrixFactorization(1.0, (1.0, 1.0), 1), "2 coefficients for 1 steps"),
+        (lambda: MatrixFactorization(1.0, (1.0, 1.0), 1), "got 2 for 1"),
         (
             lambda: CyclicPoissonSampled(0.1, 2, MatrixFactorization(1.0, (1.0,), 4, 2)),
             "participations and separation must be 1",

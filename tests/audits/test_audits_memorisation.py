@@ -58,7 +58,7 @@ def test_canaries_are_uniform_and_their_coins_fair_and_independent() -> None:
 
 def test_bad_canaries_are_refused() -> None:
     generator = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="lists secrets twice"):
+    with pytest.raises(InvalidInput, match="at least 2 distinct characters"):
         SecretSpace("01234567890", 3)
     with pytest.raises(InvalidInput, match="compete"):
         plant_canaries(DIGITS, ["a", "a"], 1, generator)

@@ -33,11 +33,11 @@ def gaussian(mu: float, size: int, seed: int) -> Scores:
 @pytest.mark.parametrize(
     ("members", "others", "message"),
     [
-        ([], [1.0], "no scores of members"),
-        ([1.0], [], "no scores of non-members"),
-        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite; the first is nan, at position 1"),
+        ([], [1.0], "^members is empty"),
+        ([1.0], [], "^non-members is empty"),
+        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite, first at position 1: nan"),
         ([1.0], [math.inf], "scores of non-members are not finite"),
-        ([[1.0]], [1.0], "one row of numbers"),
+        ([[1.0]], [1.0], "vector of scores"),
     ],
 )
 def test_what_is_no_score_is_refused(members: list[float], others: list[float], message: str) -> None:

@@ -132,7 +132,7 @@ def test_a_turned_sign_is_seen(name: str) -> None:
 
 
 def test_lira_needs_a_spread() -> None:
-    with pytest.raises(InvalidInput, match="spread of scores cannot be estimated"):
+    with pytest.raises(InvalidInput, match="variance of scores cannot be estimated"):
         lira_online(gaussian_world(2).shadows)
     with pytest.raises(InvalidInput, match="variance is 0"):
         lira_online(ShadowScores([0.0], [[1.0]] * 8, [[True]] * 4 + [[False]] * 4))

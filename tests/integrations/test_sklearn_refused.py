@@ -71,7 +71,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "columns and bounds": (fit(bounds=(0, 1)), "Leave bounds out"),
     "columns without bounds": (columns(kind="integer"), "lacks lower and upper"),
     "columns without a kind": (columns(lower=0, upper=1), "age.* needs a kind"),
-    "bounds from the data": (columns(kind="number", lower="min", upper="max"), "not taken from the data"),
+    "bounds from the data": (columns(kind="number", lower="min", upper="max"), "not ones from the data"),
     "no column": (fit(TABLE.drop(columns="age")), "X has no column 'age'"),
     "another column": (changed(z=SECRET), "not declared: 'z'. Drop"),
     "another column to predict": (predict(TABLE.assign(z=SECRET)), "not declared: 'z'. Drop"),
@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "two columns of a name": (fit(pd.concat([TABLE, TABLE], axis=1)), "2 columns named 'age'"),
     "names equal but for case": (
         fit(TABLE.assign(AGE="1"), columns={**COLUMNS, "AGE": {"kind": "text"}}),
-        "'age', 'AGE', which differ only in the case",
+        "'age', 'AGE', which differ only in case",
     ),
     "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "names that are not texts"),
     "no rows": (fit(TABLE[:0], LABELS[:0]), "holds no records"),

@@ -268,7 +268,7 @@ def test_what_cannot_be_read_is_no_balance(copy: Path, field: str, value: str) -
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute(f"UPDATE {table} SET {column}=?", (value,))
     ledger = Ledger.open(copy)
-    with pytest.raises(LedgerUnavailable, match="edited, or is damaged"):
+    with pytest.raises(LedgerUnavailable, match="edited or is damaged"):
         ledger.verify("part")
     with pytest.raises((LedgerUnavailable, Refused)):
         ledger.reserve("part", ApproximateDP(0.9), key="q0", request={"n": 0})
@@ -369,7 +369,7 @@ def test_a_copied_ledger_does_not_pass_for_another(original: Path, tmp_path: Pat
 def test_a_raised_cap_is_loud(copy: Path) -> None:
     ledger = Ledger.open(copy)
     for smaller in (PureBudget(1.0), PureBudget(0.5)):
-        with pytest.raises(InvalidInput, match="only be raised"):
+        with pytest.raises(InvalidInput, match="budget must be larger"):
             ledger.raise_cap("part", smaller, reason="why", by="who")
     with pytest.raises(InvalidInput, match="reason must not be empty"):
         ledger.raise_cap("part", PureBudget(2.0), reason=" ", by="who")

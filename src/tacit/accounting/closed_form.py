@@ -132,8 +132,8 @@ def gaussian_price(steps: Steps, adjacency: Adjacency) -> Price:
     for base, _ in units:
         if not isinstance(base, Gaussian):
             raise UnsupportedEvent(
-                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: "
-                "it is for Gaussians without sampling. Use method 'pld'."
+                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: it "
+                "only supports Gaussians without sampling. Use method 'pld'."
             )
     return GaussianPrice(total_mu(units))
 

@@ -170,10 +170,10 @@ def log_growth(size: int, epsilon: float) -> float:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """The bracket at one delta and the sources of its width, in nats.
+    """The bracket of epsilon at one delta, and its sources of error, in nats.
 
-    ``parts`` maps each source of error (``discretisation``, ``truncation``, ``rounding``) to how far it may
-    widen the bracket.  It is empty if the accountant does not know its errors.
+    ``parts`` maps each source (``discretisation``, ``truncation``, ``rounding``) to the width that it may add
+    to the bracket. It is empty if the accountant does not know its errors.
 
     >>> ErrorBudget(delta=1e-5, lower=0.5, upper=0.75, parts={"rounding": 0.01}).width
     0.25
@@ -186,7 +186,7 @@ class ErrorBudget:
 
     @property
     def width(self) -> float:
-        """The upper end less the lower one; infinite if the upper end is infinite."""
+        """The upper end minus the lower end; infinite if the upper end is."""
         return self.upper - self.lower
 
 

@@ -789,8 +789,8 @@ def paper_moments(base: Base) -> Array:
         case Gaussian() | PoissonSampled(_, Gaussian()):
             return ORDERS * summed(((base, 1),), ORDERS + 1.0, Adjacency.ADD_REMOVE)
     raise UnsupportedEvent(
-        f"method 'moments' is published for the Gaussian and the Poisson-sampled Gaussian; it has no moments "
-        f"for {base!r}. Use method 'pld'."
+        "method 'moments' is published for the Gaussian and the Poisson-sampled Gaussian, not for "
+        f"{base!r}. Use method 'pld'."
     )
 
 
@@ -845,8 +845,8 @@ def rho(base: Base, adjacency: Adjacency) -> float:
     if pure is not None:  # Bun & Steinke 2016, Proposition 1.4
         return pure * pure / 2.0 * _UP
     raise UnsupportedEvent(
-        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for a "
-        "mechanism with a delta, or for a sampled one without a pure epsilon. Use method 'pld' or 'rdp'."
+        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for "
+        "mechanisms with a delta, or sampled ones without a pure epsilon. Use method 'pld' or 'rdp'."
     )
 
 

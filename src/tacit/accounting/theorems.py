@@ -81,9 +81,9 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     if pure is not None:
         return _relaxed(pure, 0.0, delta)
     raise UnsupportedEvent(
-        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}: composition "
-        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method 'pld' "
-        "or 'rdp'."
+        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}, but composition "
+        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method "
+        "'pld' or 'rdp'."
     )
 
 
