@@ -459,7 +459,7 @@ def test_sessions_and_tables_of_spark_that_do_not_fit_are_refused(session: Any) 
     session.sql("SELECT *, 1 AS extra, 2 AS WARD FROM v").toDF(
         *CELLS, "extra", "WARD"
     ).createOrReplaceTempView("w")
-    with pytest.raises(InvalidInput, match="case of its letters"):
+    with pytest.raises(InvalidInput, match="differ only in case"):
         SparkEngine(session, "w").check(ROWS)
     loose = "SELECT person, age, stays, code, smoker, note, ward COLLATE UTF8_LCASE AS ward FROM v"
     session.sql(loose).createOrReplaceTempView("l")

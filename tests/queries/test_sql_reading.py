@@ -215,8 +215,8 @@ SELECT count(*) FROM read_parquet(['a']) | functions, files
 SELECT count(*) FROM glob('*') | GLOB is not supported|glob
 SELECT count(*) FROM range(10) | not supported|functions, files
 SELECT count(*) FROM beds | the table is called 'visits'
-SELECT count(*) FROM visits v | alias is not allowed here
-SELECT count(*) FROM visits AS v (a, b) | alias is not allowed here
+SELECT count(*) FROM visits v | alias not allowed here
+SELECT count(*) FROM visits AS v (a, b) | alias not allowed here
 SELECT count(*) | FROM is missing
 SELECT | FROM is missing
 SELECT FROM visits | no aggregate
@@ -237,9 +237,9 @@ SELECT sum(CAST(age AS int)) FROM visits | is not a column|keyword|not supported
 SELECT sum(TRY_CAST(age AS int)) FROM visits | is not a column|not supported
 SELECT sum(CASE WHEN age > 3 THEN 1 END) FROM visits | prepare the column
 SELECT count() FROM visits | needs another argument
-SELECT count(age, ward) FROM visits | expressions is not allowed here
+SELECT count(age, ward) FROM visits | expressions not allowed here
 SELECT count(age ORDER BY age) FROM visits | sort or shorten
-SELECT max(age, 3) FROM visits | is not allowed here
+SELECT max(age, 3) FROM visits | not allowed here
 SELECT max(patient) FROM visits | identifies the patient
 SELECT count(patient) FROM visits | identifies the patient
 SELECT sum(PATIENT) FROM visits | identifies the patient
@@ -300,7 +300,7 @@ SELECT count(*) FROM visits WHERE age > 1e999 | too large
 SELECT count(*) FROM visits WHERE age > 1e | not a number
 SELECT quantile(age, 1e) FROM visits | not a number
 SELECT count(*) FROM visits WHERE age BETWEEN 3 AND 1 | lower end first
-SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | symmetric is not allowed here
+SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | symmetric not allowed here
 SELECT count(*) FROM visits WHERE age = stays | is not a literal
 SELECT count(*) FROM visits WHERE age | not a condition
 SELECT count(*) FROM visits WHERE 1 = 1 | is not a column
@@ -327,7 +327,7 @@ SELECT count(*) FROM visits WHERE age - 3 > 4 | arithmetic on columns
 SELECT count(*) FROM visits WHERE age > - -3 | only allowed before a number
 SELECT count(*) FROM visits WHERE age > 0x1F | SQL cannot be parsed|is ignored here
 SELECT count(*) FROM visits WHERE note = 'a' 'b' | is not a literal
-SELECT count(*) FROM visits WHERE note IN 'a' | field is not allowed here
+SELECT count(*) FROM visits WHERE note IN 'a' | field not allowed here
 SELECT count(*) FROM visits WHERE note = 'a' COLLATE NOCASE | not supported
 SELECT count(*) FROM visits WHERE age > 3 OR | SQL cannot be parsed
 SELECT count(*) FROM visits WHERE age > 1 2 | SQL cannot be parsed

@@ -55,7 +55,7 @@ _TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and th
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
-    """Compute the price of ``event`` by the accountant ``method``."""
+    """Compute the cost of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
             "method 'gdp' was removed: its central limit theorem is not a bound. Use method 'best'."
@@ -69,7 +69,7 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _by(method: str, steps: Steps, adjacency: Adjacency) -> Price:
-    """Price ``steps`` by one accountant, and, if it composes pure claims, by their sum, which is exact."""
+    """Compute the cost of ``steps`` by one accountant; for pure claims, also by their exact sum."""
     price = METHODS[method](steps, adjacency)
     claim = pure_claim(steps, adjacency) if method in _OF_CLAIMS else None
     return price if claim is None else BoundedPrice(price, *claim)

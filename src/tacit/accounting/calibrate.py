@@ -310,7 +310,7 @@ def _noise(log_noise: float) -> float:
 
 
 def _least_priced(price: Callable[[float], object]) -> float:
-    """Find, to a few digits, the log of the least noise at which the accountant can price this plan."""
+    """Find, to a few digits, the log of the least noise that the accountant supports for this plan."""
 
     def refused(log_noise: float) -> bool:
         try:

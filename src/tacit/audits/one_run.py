@@ -175,7 +175,7 @@ def _guesses(
             f"shape {score.shape}."
         )
     if score.size == 0:
-        raise InvalidInput("there are no canaries: plant some before training. 1,000 are enough.")
+        raise InvalidInput("there are no canaries. Plant some before training; 1,000 are enough.")
     if not np.isfinite(score).all():
         raise InvalidInput(f"{int((~np.isfinite(score)).sum())} of {score.size} scores are not finite.")
     fewer = min(int(coin.sum()), int((~coin).sum()))

@@ -260,7 +260,7 @@ class TextColumn:
 
 
 def _is_text(cell: object) -> bool:
-    """Return whether a cell is a text that is not blank and has no lone surrogate, so it can be encoded."""
+    """Return whether a cell is a string that is not blank and can be encoded."""
     if not isinstance(cell, str):
         return False
     return bool(cell.strip()) and (cell.isascii() or cell.encode(errors="ignore").decode() == cell)

@@ -57,7 +57,7 @@ _COMMENTS_AT = 34  # the column of a line at which a comment begins, if there is
 
 _OF_TABLE = {
     "separator": "between cells",
-    "quote": "around cells that hold a separator",
+    "quote": "around cells that contain a separator",
     "encoding": "of the file",
     "decimal": "the decimal point of numbers",
     "thousands": "between groups of three digits",

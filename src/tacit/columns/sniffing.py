@@ -521,7 +521,7 @@ def _typed_table(path: Path) -> Sniffed:
 
 
 def _merged(kind: str, column: FoundColumn) -> FoundColumn:
-    """Return the kind that the rows show for texts, or for numbers that are booleans; else the type's."""
+    """Return the kind that the rows suggest for strings, and numbers that are booleans; else the type's."""
     if (
         kind == "category"
         or column.kind in (kind, "text")

@@ -200,7 +200,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
-    """Return the price in the charged data set; ``refusal`` and ``remaining`` consider all data sets."""
+    """Return the cost in the charged data set; ``refusal`` and ``remaining`` consider all data sets."""
     first = claims[0]
     epsilon, delta = first.row.policy.budget.epsilon_of(first.cost)
     return Price(

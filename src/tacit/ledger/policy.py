@@ -59,8 +59,8 @@ class Budget(ABC):
 
     * If ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP, even if
       each was chosen in view of all earlier ones.
-    * A price is never below the cost of its event: prices are rounded up, and the cap is rounded down.
-    * An event without a proven price is refused by an error that names the event
+    * Costs of events are rounded up, and the cap is rounded down.
+    * An event without a proven cost is refused by an error that names it
       (:class:`~tacit.errors.UnsupportedEvent`).
 
     >>> from tacit.events import Laplace
@@ -164,7 +164,7 @@ class Budget(ABC):
         return (self._conversion if any(spent[:-1]) else 0.0) + spent[-1] / DELTA_UNIT
 
     def _pure_room(self, room: Cost) -> float:
-        """Return about the largest pure epsilon whose price fits into ``room``; slots may be negative."""
+        """Return about the largest pure epsilon that fits into ``room``; slots may be negative."""
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
@@ -734,20 +734,20 @@ _HEAD = """\
 #
 # Do not take bounds and values from the table: the largest value of a column belongs to a person, and so does
 # a value that only one person has. Take them from public knowledge: an age is from 0 to 120, and the wards
-# are on the hospital's web page. A number outside its bounds counts as the nearest bound.
+# are on the hospital's web page. Numbers outside the bounds are clipped to them.
 """
 _LIMITS = """\
-rows_per_unit = 1                 # the most rows of one unit that are used; more rows need more noise
+rows_per_unit = 1                 # the most rows per unit that count; more rows need more noise
 {adjacency}
 {largest_table}
 # public_records = 1000           # only if the number of records is public; "replace-one" needs it
-# groups_per_unit = 1             # the most groups in which one unit is used
+# groups_per_unit = 1             # the most groups of an answer that one unit counts in
 # blocks = ["2024", "2025"]       # parts that share no person, if you will charge each one separately
-# parent = "visits"               # the data set that this one is made from: it is charged too
+# parent = "visits"               # the data set that this one is derived from, which is charged too
 {note}
 """
-_UNIT_COLUMN = "the column that names a row's unit; delete the line if no unit has two rows"
-_LARGEST_TABLE_HINT = "no version of the table will have more rows: a public figure, such as 100000"
+_UNIT_COLUMN = "identifies a row's unit; delete the line if each row is a unit"
+_LARGEST_TABLE_HINT = "an upper bound on the table's rows, now and later, such as 100000"
 _COLUMNS = """\
 # Delete the columns that no query needs, and the one that identifies the unit. Kinds and formats were
 # proposed from the table; they become public with this policy: check them.
@@ -765,8 +765,8 @@ def policy_template(
     delta: float | None = None,
     note: str | None = None,
 ) -> str:
-    """Return a policy in TOML, for a person to fill in from public knowledge of the data."""
-    policy = [setting("unit", unit, 'one of these is protected: "patient", "customer"')]
+    """Return a policy in TOML, to fill in from public knowledge of the data."""
+    policy = [setting("unit", unit, 'the unit of privacy, such as "patient" or "customer"')]
     if unit_column != NO_COLUMN:
         policy.append(setting("unit_column", unit_column, _UNIT_COLUMN))
     policy.append(
@@ -774,7 +774,7 @@ def policy_template(
             adjacency=setting(
                 "adjacency",
                 adjacency,
-                '"add-remove" hides if a unit is there, "replace-one" what its rows say',
+                '"add-remove" hides whether a unit is there, "replace-one" its values',
             ),
             largest_table=setting("largest_table", largest_table, _LARGEST_TABLE_HINT),
             note=setting("note", note, "who approved this budget, when, why, until when"),
@@ -782,7 +782,7 @@ def policy_template(
     )
     budget = [
         setting("mode", "renyi", 'trainings and queries; "pure": Laplace noise; "zcdp": Gaussian noise'),
-        setting("epsilon", epsilon, "for all that will ever be released: 1 is strong, above 10 says little"),
+        setting("epsilon", epsilon, "for all releases together: 1 is strong, above 10 is weak"),
         setting("delta", delta, 'below 1 / largest_table, such as 1e-6; not for "pure"'),
     ]
     parts = [_HEAD, "\n".join(["[policy]", *policy]), "\n".join(["[budget]", *budget]) + "\n"]

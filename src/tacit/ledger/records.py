@@ -1,4 +1,4 @@
-"""The entries, charges, prices and errors of a ledger; entries form a chain of hashes."""
+"""The entries, charges, costs and errors of a ledger; entries form a hash chain."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ class Anchor:
         parts = text.strip().split(":")
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
         if not right or len(parts[3]) != 64:
-            raise InvalidInput(f"an anchor is ledger:dataset:number:hash, as tacit prints it; got {text!r}.")
+            raise InvalidInput(
+                f"anchor must be ledger:dataset:number:hash, as tacit prints it; got {text!r}."
+            )
         return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())
 
 

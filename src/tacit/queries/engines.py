@@ -557,7 +557,7 @@ def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArra
 
 
 def _as_text(cell: object) -> str | None:
-    """Return a text that can be encoded: half of a surrogate pair cannot."""
+    """Return a string that can be encoded: half of a surrogate pair cannot."""
     is_text = isinstance(cell, str) and cell.encode(errors="ignore").decode() == cell
     return str(cell) if is_text else None
 

@@ -114,7 +114,7 @@ class TableMoments:
         return _radius(self.inputs + 1), _radius(self.outputs)
 
     def describe(self) -> str:
-        """Return the program that holds the table, and the number of features, for a statement."""
+        """Return the database and the number of features, for a privacy statement."""
         return f"a table in {self.engine.product}, as {self.inputs} features by declared columns"
 
     def check(self) -> None:
@@ -275,7 +275,7 @@ class TableMoments:
 
     @cached_property
     def _cells(self) -> Any:
-        """Rows of the table with one number or text for each column, NULL if it is missing, and the unit."""
+        """Rows with one number or string per column, NULL if missing, and the unit."""
         columns = []
         for at, name in enumerate(self._names):
             column = self.encoder.columns[name]
@@ -300,7 +300,7 @@ class TableMoments:
         return (*self.encoder.inputs_of, *self.encoder.target_names)
 
     def _cell(self, name: str) -> Any:
-        """Return a cell as a double, or as a text if it is of a category; NULL if it is missing."""
+        """Return a cell as a double, or as a string for a category; NULL if it is missing."""
         column, x = self.encoder.columns[name], typed(name, self.policy)
         if column.is_number:
             return _case([(not_nan(name), x)])

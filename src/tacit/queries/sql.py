@@ -343,7 +343,7 @@ class Reader:
                 places = [*value] if isinstance(value, list) else [value]
                 place = places[0] if isinstance(places[0], exp.Expression) else node
                 remedy = _REASON_OF.get(word.upper(), "leave it out")
-                raise self.refusal(place, f"{word.replace('_', ' ')} is not allowed here", remedy)
+                raise self.refusal(place, f"{word.replace('_', ' ')} not allowed here", remedy)
 
     def child(self, node: Node, name: str) -> Node:
         self.only(node, name)

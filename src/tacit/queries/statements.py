@@ -54,7 +54,7 @@ def _parsed(text: str) -> Any:
 
 
 def sql(text: str, **parts: Any) -> Any:
-    """Return the tree of a fixed text, with ``parts`` in place of names such as ``:x``."""
+    """Parse a fixed SQL text, with ``parts`` in place of names such as ``:x``."""
 
     # A part is a tree, the name of a column, or a public number: an int becomes a whole literal, and a float
     # exactly this double.
@@ -462,7 +462,7 @@ def _rows_by_place(
 
 
 def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
-    """Return the columns to order by; texts in the collation that orders them by their bytes."""
+    """Return the columns to order by; strings in the collation by bytes."""
     return [sql(':x COLLATE "C"', x=name) if name in texts else field(name) for name in columns]
 
 
@@ -477,7 +477,7 @@ def _start() -> Any:
 
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
-    """Return the MD5 of joined texts; a separator in a text may cause a tie, which affects only fairness."""
+    """Return the MD5 of joined strings; separators inside may cause ties, which only affect fairness."""
     joined: Any = exp.Literal.string(purpose)
     for name in columns:
         joined = sql(":joined || '|' || CAST(:x AS TEXT)", joined=joined, x=name)
