@@ -104,7 +104,7 @@ def test_swapped_worlds_are_seen() -> None:
     world = gaussian_world(16, 1000)
     swapped = ShadowScores(world.shadows.target, world.shadows.shadows, ~world.shadows.trained_on)
     Scores.of(bavaria(world.shadows), world.is_member).check_direction()
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         Scores.of(bavaria(swapped), world.is_member).check_direction()
 
 

@@ -140,12 +140,12 @@ def test_swapped_files_are_seen() -> None:
     scores.check_direction()
     swapped = Scores(scores.non_members, scores.members)
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         swapped.check_direction()
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         measure(swapped, false_positive_rates=(0.1,), confidence=0.95, rng=rng)
     rounded = Scores(np.round(scores.non_members), np.round(scores.members))  # many ties
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         rounded.check_direction()
 
 

@@ -302,7 +302,7 @@ def test_a_bound_with_two_meanings_is_asked_again(cells: str, answer: str) -> No
     facts = ask_facts(found, Facts(), answer_of)
     plain = cells == "1.5"  # a number in a table without thousands or decimal commas: 200.000 is 200
     assert facts.bounds == ({"pay": tuple(map(float, answer.split(":")))} if plain else {"pay": (0, 200000)})
-    assert plain or "that may be" in problems[1]
+    assert plain or "which may be" in problems[1]
 
 
 @pytest.mark.parametrize(("answer", "records"), [("20,000", 16000), ("20.000", None), ("1,5", None)])

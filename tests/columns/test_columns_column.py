@@ -96,7 +96,7 @@ def test_dates_of_toml_and_texts_are_the_same() -> None:
         ({"kind": "date", "format": 7}, "format must contain"),
         ({"kind": "date", "parts": ["hour"]}, "parts of a date must be one of weekday, month"),
         ({"kind": "date", "parts": "month"}, "parts must be a list"),
-        ({"kind": "integer", "missing": 1.5}, "missing must be an integer number"),
+        ({"kind": "integer", "missing": 1.5}, "missing must be an integer"),
         (
             {"kind": "number", "missing": "40"},
             'missing must be "refuse", "indicator" or a number; got \'40\'',

@@ -514,7 +514,7 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
             SHARE,
             ["1", "", "NA"],
             "2 of the first 13 rows lack a value, column 'x' of t.csv (rows 12, 13). Remove these rows, or "
-            "declare missing for the column",
+            "set missing for the column",
         ),
         (
             Column(kind="category", values=("a",)),

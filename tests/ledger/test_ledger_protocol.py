@@ -282,14 +282,14 @@ def test_policies_are_data_that_can_be_carried_about() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"unit": ""}, "unit must be a text"),
+        ({"unit": ""}, "unit must be a string"),
         ({"adjacency": "remove"}, "adjacency must be one of"),
         ({"adjacency": "replace-one"}, "public_records"),
-        ({"public_records": 5}, "secret"),
+        ({"public_records": 5}, "not allowed with add-remove"),
         ({"rows_per_unit": 2}, "unit_column"),
         ({"rows_per_unit": 0}, "rows_per_unit"),
         ({"unit_column": "p", "rows_per_unit": 2, "groups_per_unit": 3}, "groups_per_unit"),
-        ({"blocks": ("a", "a")}, "differ"),
+        ({"blocks": ("a", "a")}, "distinct"),
         ({"blocks": ("\ud800",)}, "printable"),
         ({"parent_block": "a"}, "needs parent"),
         ({"columns": {"a": 1}}, "must be a Column"),

@@ -373,7 +373,7 @@ def test_a_raised_cap_is_loud(copy: Path) -> None:
             ledger.raise_cap("part", smaller, reason="why", by="who")
     with pytest.raises(InvalidInput, match="reason must not be empty"):
         ledger.raise_cap("part", PureBudget(2.0), reason=" ", by="who")
-    with pytest.raises(Conflict, match="mode 'pure'"):
+    with pytest.raises(Conflict, match="must have the mode of 'part', 'pure'"):
         ledger.raise_cap("part", RenyiBudget(9.0, 1e-6), reason="why", by="who")
     ledger.raise_cap("part", PureBudget(2.0), reason="the board agreed", by="curator")
     found = ledger.verify("part")
@@ -408,7 +408,7 @@ def test_every_edit_of_a_content_is_found(copy: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:b:1", "a:b:x:" + "0" * 64, "a:b:1:" + "0" * 63, "a::1:" + "0" * 64])
 def test_what_is_no_anchor_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="an anchor is"):
+    with pytest.raises(InvalidInput, match="anchor must be"):
         Anchor.parse(text)
 
 

@@ -168,9 +168,9 @@ def test_a_range_of_dates_in_sql(tmp_path: Path) -> None:
             "SELECT count(*) FROM visits WHERE note = 'a'",
             "its values identify persons",
         ),
-        ("SELECT count(*) FROM visits WHERE admitted > 5", "a date as a text, such as '2020-01-31'"),
+        ("SELECT count(*) FROM visits WHERE admitted > 5", "a date as a string, such as '2020-01-31'"),
         ("SELECT count(*) FROM visits WHERE admitted > '31.01.2020'", "must be a date"),
-        ("SELECT count(*) FROM visits WHERE admitted > DATE '2020-01-31'", "Write a date as a text"),
+        ("SELECT count(*) FROM visits WHERE admitted > DATE '2020-01-31'", "Write a date as a string"),
         ("SELECT count(*) FROM visits WHERE seen > 'noon'", "must be a datetime"),
         (
             "SELECT count(*) FROM visits WHERE admitted BETWEEN '2021-01-01' AND '2020-01-01'",

@@ -135,7 +135,7 @@ class ShadowScores:
         for name, scores in (("target's", self.target), ("shadow models'", self.shadows)):
             if not np.isfinite(scores).all():
                 raise InvalidInput(
-                    f"{name} must be finite; {int((~np.isfinite(scores)).sum())} scores are not. Score from "
+                    f"{int((~np.isfinite(scores)).sum())} of the {name} scores are not finite. Score from "
                     "logits with logit_margin or log_probability, in float64."
                 )
 

@@ -218,7 +218,7 @@ def check_settings(
             raise InvalidInput(f"{where}: unknown setting {name!r}; {hint}")
     for name in required:
         if name not in data:
-            raise InvalidInput(f"{where} needs {name!r}, which has no default. Set it.")
+            raise InvalidInput(f"{where} lacks {name!r}, which has no default. Set it.")
     return dict(data)
 
 

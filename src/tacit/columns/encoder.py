@@ -135,8 +135,9 @@ class _CellsOfColumn:
         classes = classes_of(column)
         if len(strange := np.flatnonzero(codes == len(classes))):
             raise InvalidInput(
-                f"{len(strange):,} labels in {self} are not declared classes ({', '.join(classes)}): "
-                f"{self.rows(strange)}. Declare every class, or correct the table."
+                f"{len(strange):,} labels in {self} are not among the declared classes "
+                f"({', '.join(classes)}): {self.rows(strange)}. Declare every class, or correct the "
+                "table."
             )
         return codes
 

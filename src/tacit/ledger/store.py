@@ -78,7 +78,7 @@ class Target:
 def parse_target(url: str | os.PathLike[str]) -> Target:
     text = os.fspath(url)
     if not text.strip():
-        raise InvalidInput(f"url must be a path or a URL; got {url!r}.")
+        raise InvalidInput(f"url of a ledger must be a path or a URL; got {url!r}.")
     if "://" not in text:
         return Target("file", Path(text))
     try:
@@ -90,7 +90,7 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             if parsed.query:
-                raise InvalidInput(f"a SQLite URL must have no options; got {text!r}.")
+                raise InvalidInput(f"a SQLite URL of a ledger must have no options; got {text!r}.")
             if parsed.database in (None, "", ":memory:"):
                 return Target("memory")
             return Target("file", Path(parsed.database))
