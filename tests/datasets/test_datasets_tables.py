@@ -109,7 +109,7 @@ def test_an_encoded_row_depends_on_that_row_alone(tmp_path: Path) -> None:
 def test_missing_values_are_refused_by_row_or_replaced(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "?,office,no,d\n20,,yes,e\nNaN,NA,yes,f\n")
     with pytest.raises(
-        InvalidInput, match=r"2 of 6 rows lack a value, column 'age' of .* \(rows 4, 6\).*declare missing"
+        InvalidInput, match=r"2 of 6 rows lack a value, column 'age' of .* \(rows 4, 6\).*set missing"
     ):
         read(path)
     schema = SCHEMA | {

@@ -81,7 +81,7 @@ def check_event(name: str, value: object) -> Event:
 
     >>> check_event("event", "Gaussian")
     Traceback (most recent call last):
-    tacit.errors.UnsupportedEvent: event must be one of the events in tacit.events; got 'Gaussian'.
+    tacit.errors.UnsupportedEvent: event must be an event in tacit.events; got 'Gaussian'.
     """
     if not isinstance(value, Event):
         raise UnsupportedEvent(f"{name} must be an event in tacit.events; got {value!r}.")
