@@ -291,7 +291,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
         "records and its sampler 41",
     ),
     "preparation": ({"preparation": Gaussian(8.0)}, "preparation must be a list of events"),
-    "preparation text": ({"preparation": ["PCA"]}, "must be one of the events"),
+    "preparation text": ({"preparation": ["PCA"]}, "must be an event"),
     "views": ({"views": 0}, "views must be an integer >= 1"),
     "loss report": ({"loss_report": True}, "loss_report must be LossReport(bound=...)"),
     "score report": ({"score_report": 5.0}, "score_report must be ScoreReport(noise=...)"),

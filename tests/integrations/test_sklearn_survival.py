@@ -106,7 +106,7 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no bounds": ({"time_bounds": None}, Y, "time_bounds must be declared"),
     "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must hold numbers"),
     "one bin": ({"time_bins": 1}, Y, "bins"),
-    "edges outside": ({"time_bins": [2000.0]}, Y, "must increase between lower"),
+    "edges outside": ({"time_bins": [2000.0]}, Y, "must be increasing edges between lower"),
     "no structure": ({}, Y.time, "y must be a structured array"),
     "events as words": ({}, ends(Y.time, np.where(Y.event, "yes", "no")), r"table\['died'\] == 'yes'"),
     "swapped fields": ({}, np.rec.fromarrays([Y.time, Y.event]), "y must be a structured array"),

@@ -258,7 +258,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         ({"age": [1e6, 2e6]}, r"2 of 2 rows lie outside the bounds of column 'age'"),
         ({"age": []}, "no rows"),
         ({"age": ["x", "1"]}, r"1 values of column 'age' cannot be read as declared"),
-        ({"person": [None, "p"]}, r"1 of 2 rows do not say whose they are"),
+        ({"person": [None, "p"]}, r"1 of 2 rows have no value in the unit column"),
         ({"other": [1, 2]}, None),
     ],
 )

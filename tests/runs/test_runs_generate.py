@@ -358,7 +358,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "neither": (["--prompts", "{files}/neither.jsonl"], "prompt 2 of .* exactly one of the fields"),
     "a number": (["--prompts", "{files}/number.jsonl"], "something else than a text"),
     "a record": (["--prompts", "{files}/record.jsonl"], "Prompts must be public"),
-    "no JSON": (["--prompts", "{files}/broken.jsonl"], "line 1 of .* is no JSON object"),
+    "no JSON": (["--prompts", "{files}/broken.jsonl"], "line 1 of .* is not a JSON object"),
     "half a character": (["--prompts", "{files}/half.jsonl"], "half of a surrogate pair"),
     "a role that the template refuses": (
         ["--prompts", "{files}/roles.jsonl"],

@@ -202,9 +202,9 @@ def test_a_list_of_texts_is_enough_where_nothing_else_is_read(tmp_path: Path) ->
     expected = predictor.predict_proba({"text": texts})
     for given in (texts, tuple(texts), np.array(texts), iter(texts)):
         assert np.array_equal(predictor.predict_proba(given), expected)
-    with pytest.raises(InvalidInput, match="is a single text"):
+    with pytest.raises(InvalidInput, match="is a single string"):
         predictor.predict({"text": "abc"})
-    with pytest.raises(InvalidInput, match=r"hold no text \(row 2\)"):
+    with pytest.raises(InvalidInput, match=r"have no text \(row 2\)"):
         predictor.predict(["abc", None])
 
 
