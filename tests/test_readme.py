@@ -417,7 +417,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "CyclicPoissonSampling",
     ),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
-    "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
+    "a plan above": (
+        lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50),
+        "At most [0-9]+ steps fit",
+    ),
     "a step past": (step_past, "more steps"),
     "shuffled batches": (lambda: plan(sampling=ShuffledBatches(N, N)), "Poisson sampling"),
     '`sampling="epochs"` with': (lambda: plan(sampling="epochs", batch_size=N // 2, steps=3), "2 or 4 steps"),

@@ -397,7 +397,7 @@ def test_people_may_take_part_in_cycles() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps at which a record can take part"),
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps in which a record can participate"),
     "a tree on samples": (
         {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "only with banded noise",
     ),

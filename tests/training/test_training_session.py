@@ -350,13 +350,13 @@ def test_a_turn_is_taken_once_and_in_order() -> None:
     run = session()
     batch = next(run.batches())
     run.step(batch)
-    with pytest.raises(PrivacyRefusal, match=r"is not the session's next one"):
+    with pytest.raises(PrivacyRefusal, match=r"is out of order; the next one is"):
         run.step(batch)
     turns = run.batches()
     next(turns)
-    with pytest.raises(InvalidInput, match="was not taken"):
+    with pytest.raises(InvalidInput, match="was skipped"):
         next(turns)
-    with pytest.raises(InvalidInput, match="takes what session"):
+    with pytest.raises(InvalidInput, match="must come from session"):
         run.step("batch")  # type: ignore[arg-type]
 
 
@@ -609,9 +609,9 @@ def test_noise_with_an_end_within_reach_is_refused() -> None:
 
 
 def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
-    with pytest.raises(InvalidInput, match="too large to compute with"):
+    with pytest.raises(InvalidInput, match="too large"):
         _ = plan(noise_multiplier=1e300).gradient_noise_multiplier
-    with pytest.raises(InvalidInput, match="too small to compute with"):
+    with pytest.raises(InvalidInput, match="too small"):
         _ = plan(noise_multiplier=1e-300).gradient_noise_multiplier
 
 
