@@ -378,27 +378,27 @@ def nan() -> Any:
 
 
 SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
-    "texts": (lambda: fit(texts()), "X must hold numbers"),
+    "texts": (lambda: fit(texts()), "X has cells that are not numbers"),
     "NaN": (lambda: fit(nan()), "NaN or infinite"),
-    "labels unknown": (lambda: fit(X, Y + LABEL), "not among the declared classes"),
+    "labels unknown": (lambda: fit(X, Y + LABEL), "outside the declared classes"),
     "labels of numbers": (lambda: fit(X, Y + 0.5), "Unknown label type"),
-    "labels of texts": (lambda: fit(X, [NAME] * N), "not among the declared classes"),
+    "labels of texts": (lambda: fit(X, [NAME] * N), "outside the declared classes"),
     "no classes": (lambda: fit(classes=None), "classes must be declared"),
     "no bounds": (lambda: fit(bounds=None), "bounds must be declared"),
-    "bounds text": (lambda: fit(bounds="wide"), "bounds must hold numbers"),
+    "bounds text": (lambda: fit(bounds="wide"), "bounds must contain numbers"),
     "epsilon": (lambda: fit(epsilon=-1.0), "epsilon must be"),
     "epsilon text": (lambda: fit(epsilon="three"), "epsilon must be"),
     "activation": (lambda: fit(hidden=(4,), activation="swish"), "activation must be one of"),
     "rate": (lambda: fit(learning_rate=0.0), "learning_rate must be"),
     "momentum": (lambda: fit(momentum=2), "momentum must be"),
     "batch": (lambda: fit(batch_size="all"), "batch_size must be"),
-    "texts to predict": (lambda: fit().predict(texts()), "X must hold numbers"),
+    "texts to predict": (lambda: fit().predict(texts()), "X has cells that are not numbers"),
     "texts to score": (lambda: fit().score(X, [NAME] * N), "."),
     "targets of texts": (
         lambda: PrivateRegressor(
             epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1), target_bounds=(0, 1)
         ).fit(X, [NAME] * N),
-        "y must hold numbers",
+        "y must contain numbers",
     ),
     "a survival model of times": (
         lambda: PrivateSurvival(

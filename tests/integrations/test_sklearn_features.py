@@ -109,7 +109,7 @@ def test_texts_are_learned_and_the_statement_names_the_features() -> None:
     assert model.predict(TEXTS[:3]).shape == (3,)
     said = " ".join(model.statement_.to_text().split())
     assert "64 features of length 1 by HashingVectorizer.transform" in said
-    assert "the records that it was trained on are not covered" in said
+    assert "its training data are not covered" in said
     assert SECRET not in said
     nothing = classifier(epsilon=0.01).fit(TEXTS, Y)
     assert nothing.score(TEXTS, Y) < model.score(TEXTS, Y)
@@ -309,8 +309,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
     "texts to a module": ({"features": nn.Linear(4, 4)}, "features failed on 64 records"),
-    "normalise": ({"normalise": True}, "normalise=True is only for numbers"),
-    "with bounds": ({"bounds": (0, 1)}, "leave out bounds and columns"),
+    "normalise": ({"normalise": True}, "normalise=True needs bounds or columns"),
+    "with bounds": ({"bounds": (0, 1)}, "remove bounds and columns"),
 }
 
 
@@ -326,7 +326,7 @@ def test_what_is_wrong_is_said_without_a_record(what: str) -> None:
 @pytest.mark.parametrize(
     ("X", "words"),
     [
-        ("a text", "a table is summed where it is"),
+        ("a text", "for a table, head must be"),
         (3, "must be a list"),
         ([], "no records"),
         (TEXTS[:9], "inconsistent"),

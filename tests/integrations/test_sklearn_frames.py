@@ -349,7 +349,7 @@ def test_fits_in_other_processes_are_not_counted_as_none() -> None:
         pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"),
     ):
         search.fit(table(), LABELS)
-    assert "GridSearchCV makes several fits" in note_of(search.best_estimator_)
+    assert "GridSearchCV fits the same records several times" in note_of(search.best_estimator_)
 
 
 def searched(epsilon: float, **settings: Any) -> GridSearchCV:

@@ -112,7 +112,7 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "swapped fields": ({}, np.rec.fromarrays([Y.time, Y.event]), "y must be a structured array"),
     "three fields": ({}, np.rec.fromarrays([Y.event, Y.time, Y.time]), "y must be a structured array"),
     "no array": ({}, [(True, 1.0)], "y must be a structured array"),
-    "negative times": ({}, ends(Y.time - 300, Y.event), "times that are missing, infinite, or before"),
+    "negative times": ({}, ends(Y.time - 300, Y.event), "times that are missing, infinite, or below"),
     "missing times": ({}, ends(np.where(Y.time < 5, np.nan, Y.time), Y.event), "times that are missing"),
     "events of 2": ({}, ends(Y.time, Y.event * 2), "events that are neither 0 nor 1"),
     "fewer ends": ({}, Y[:-1], "inconsistent numbers of samples"),

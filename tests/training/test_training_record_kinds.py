@@ -850,8 +850,8 @@ def test_wrong_records_are_refused_by_name(what: str) -> None:
 
 WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     "a class": ({"loss": nn.CrossEntropyLoss}, r"the class CrossEntropyLoss.*CrossEntropyLoss\(\)"),
-    "a word": ({"loss": "mse"}, r"loss is of type str.*tacit\.losses"),
-    "not called": ({"loss": losses.causal}, r"tacit\.losses\.causal itself.*tacit\.losses\.causal\(\)"),
+    "a word": ({"loss": "mse"}, r"loss must be a function.*tacit\.losses.*got str"),
+    "not called": ({"loss": losses.causal}, r"tacit\.losses\.causal, a function.*tacit\.losses\.causal\(\)"),
     "of torch.nn.functional": ({"loss": F.cross_entropy}, r"functional\.cross_entropy.*lambda model, x, y"),
     "three inputs": ({"loss": nn.TripletMarginLoss()}, r"TripletMarginLoss takes other arguments.*function"),
     "CTC": ({"loss": nn.CTCLoss()}, r"CTCLoss takes other arguments.*Pass a function"),
@@ -878,7 +878,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "keys that the model does not take": (
         {"data": lambda: {"a": X, "b": X, "y": Y}, "loss": losses.classification()},
-        r"Sequential\.forward has no parameter.*Leave these keys out",
+        r"Sequential\.forward has no parameter.*Remove or rename these keys",
     ),
     "floating classes": (
         {"data": lambda: (X, Y + 0.5), "loss": losses.classification()}, r"are integers.*astype\(int\)"
@@ -892,7 +892,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     "labels of tokens for one class": (
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
     ),
-    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no key for labels or tok.*Rename"),
+    "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no labels and no tok.*Rename"),
     "a collate that is none": ({"collate": 5}, r"must be a function; got int.*collate\.pad"),
     "a collate without a batch": (
         {"collate": lambda items: items[0]}, r"collate gave part \d without a leading dimension of 1"
@@ -901,7 +901,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
     "pad of no such key": (
         {"collate": collate.pad(length={"tokens": 3})}, r"pad names 'tokens', which a record does not have"
     ),
-    "pad of a number": ({"collate": collate.pad(length={1: 3})}, r"pad names part 1, which is one number"),
+    "pad of a number": ({"collate": collate.pad(length={1: 3})}, r"pad names part 1, which is a scalar"),
     "pad of integers by a fraction": (
         {"data": lambda: (TOKENS, Y), "collate": collate.pad(length=5, value=0.5)}, r"with 0\.5.*integer"
     ),
@@ -961,7 +961,7 @@ def test_pad_checks_its_arguments() -> None:
         ({"length": 0}, "length must be an integer >= 1"),
         ({"length": {"a": 2.5}}, r"length\['a'\] must be"),
         ({"length": 3, "value": math.inf}, "value must be a real number"),
-        ({"length": {"a": 3}, "value": {"b": 1}}, "but length does not"),
+        ({"length": {"a": 3}, "value": {"b": 1}}, "which length does not"),
     )
     for arguments, words in cases:
         with pytest.raises(InvalidInput, match=words):
