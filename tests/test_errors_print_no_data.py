@@ -255,10 +255,12 @@ def test_the_error_names_columns_and_places_instead_of_values() -> None:
     with pytest.raises(ValueError, match=rf"{N} in column 'ward'"):
         classifier().fit(frame, LABELS)
     with pytest.raises(
-        TacitError, match=r"record \d+ of the data set could not be read: ValueError in test_err"
+        TacitError, match=r"record \d+ of the dataset could not be read: ValueError in test_err"
     ):
         train(Broken(lambda i: float(NAME)))
-    with pytest.raises(TacitError, match=rf"must lie in 0\.\.1, as the model has 2 outputs; 1 of {N} do not"):
+    with pytest.raises(
+        TacitError, match=rf"must be in 0\.\.1, because the model has 2 outputs; 1 of {N} are not"
+    ):
         evaluate(nn.Linear(2, 2), *arrays(labels=ONE_WRONG))
 
 

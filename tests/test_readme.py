@@ -387,10 +387,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"data=loader\.dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(step\) computes the gradients"),
-    "a second optimizer": (second_optimizer, r"Train them by session\.step\(step\) alone"),
+    "a second optimizer": (second_optimizer, r"Train them only by session\.step\(step\)"),
     "an optimizer that holds": (
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
-        "one module of all that is trained",
+        "into one module",
     ),
     "an optimizer that wraps": (
         lambda: session(optimizer=lambda *settings, **named: Wrapper(torch.optim.SGD(*settings, **named))),
@@ -411,7 +411,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "Leave them out",
     ),
     "a `unit` such as": (repeated_unit, r"\[data\] user"),
-    "people in a stream": (comes_too_often, 'say too_often="skip"'),
+    "people in a stream": (comes_too_often, 'set too_often="skip"'),
     "noise that is correlated": (
         lambda: plan(correlation=Tree(), sampling=PoissonSampling(0.1), batch_size=4),
         "CyclicPoissonSampling",

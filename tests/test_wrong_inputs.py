@@ -106,7 +106,7 @@ DATA: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "a meta tensor"),
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
-    "items that cannot be read": (lambda: Items(unreadable), "Remove records that cannot be read"),
+    "items that cannot be read": (lambda: Items(unreadable), "Remove unreadable records"),
     "items of three": (
         lambda: Items(lambda i: (torch.full((D,), CELL), 0, 0)),
         "such as def loss(model, x, y, z)",
@@ -197,7 +197,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
         "fails on a batch",
         "Make model and loss",
     ),
-    "a place that is not there": (embedding, InvalidInput, "out of range", "the size of its embedding"),
+    "a place that is not there": (embedding, InvalidInput, "out of range", "its embedding"),
     "an attribute that is not there": (
         lambda: Reads(lambda f, x: f.get_submodule("layer")(x)),
         InvalidInput,
@@ -221,7 +221,7 @@ LOSSES: dict[str, tuple[Any, str, str]] = {
     "nothing": (lambda m, x, y: None, "must return a tensor", "NoneType"),
     "integers": (lambda m, x, y: m(x).argmax(1), "torch.int64", "reduction"),
     "complex": (lambda m, x, y: losses(m, x, y) + 0j, "torch.complex64", "reduction"),
-    "an error on records alone": (raising, "leaves out the error's own text", "remove such records"),
+    "an error on records alone": (raising, "original message is hidden", "remove such records"),
 }
 
 
@@ -232,11 +232,11 @@ def scheduler() -> Any:
 SESSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no optimizer": ({"optimizer": "sgd"}, "str has no step hooks", "Pass an optimizer of torch"),
     "a schedule": ({"optimizer": scheduler()}, "StepLR", "Pass"),
-    "LBFGS": ({"optimizer": torch.optim.LBFGS}, "evaluates the loss again", "Use SGD"),
-    "sparse Adam": ({"optimizer": torch.optim.SparseAdam}, "takes sparse gradients", "Use Adam"),
+    "LBFGS": ({"optimizer": torch.optim.LBFGS}, "evaluates the loss several times", "Use SGD"),
+    "sparse Adam": ({"optimizer": torch.optim.SparseAdam}, "needs sparse gradients", "Use Adam"),
     "another's parameters": (
         {"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)},
-        "does not hold the trainable parameters weight, bias",
+        "lacks the trainable parameters weight, bias",
         "Pass model.parameters()",
     ),
     "no plan": ({"the_plan": 3.0}, "plan must be a tacit.Plan", "Plan.calibrate"),
@@ -444,8 +444,8 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: evaluate(NET, records()[0], records()[1] + LABEL),
         "must lie in 0..2",
     ),
-    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must give (n, classes)"),
-    "train a model": (lambda: train(NET), "train takes a tacit.PrivateSession"),
+    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must return (n, classes)"),
+    "train a model": (lambda: train(NET), "session must be a tacit.PrivateSession"),
     "train rows": (lambda: train(session(), rows=0), "rows must be an integer >= 1"),
     "train checkpoints": (lambda: train(session(), checkpoint_every=0), "checkpoint_every must be"),
     "train evaluation": (lambda: train(session(), evaluate=NO_NET.__name__), "evaluate must be a function"),

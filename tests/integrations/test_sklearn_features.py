@@ -344,7 +344,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"adjacency": "add-remove"}, "records must be declared"),
         ({"learning_rate": -1.0}, "learning_rate"),
-        ({"classes": [0, 7]}, "not among the declared classes"),
+        ({"classes": [0, 7]}, "outside the declared classes"),
         ({"delta": 0.5}, "delta"),
         ({"head": "least-squares", "steps": 3}, "takes no steps"),
     ]

@@ -104,7 +104,7 @@ def test_a_feature_that_is_the_time_or_the_event_is_refused() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no bounds": ({"time_bounds": None}, Y, "time_bounds must be declared"),
-    "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must hold numbers"),
+    "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must contain numbers"),
     "one bin": ({"time_bins": 1}, Y, "bins"),
     "edges outside": ({"time_bins": [2000.0]}, Y, "must increase between lower"),
     "no structure": ({}, Y.time, "y must be a structured array"),

@@ -304,7 +304,7 @@ def test_another_key_and_other_records_are_refused(tmp_path: Path) -> None:
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, generator=seeded_generator(5))
     with pytest.raises(InvalidInput, match="audit slots cannot be added to batches"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, audit=AuditSlots(10))
-    with pytest.raises(InvalidInput, match=r"prefetches .* Leave workers out"):
+    with pytest.raises(InvalidInput, match=r"prefetches .* Remove workers"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, workers=1)
     batches.begin(3)
     with pytest.raises(PrivacyRefusal, match="step 3 lacks records of the step"):

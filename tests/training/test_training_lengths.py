@@ -356,7 +356,7 @@ def test_the_size_that_fits_is_found_at_each_length(monkeypatch: pytest.MonkeyPa
 
 
 def test_views_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="several lengths do not support an augmentation"):
+    with pytest.raises(InvalidInput, match="augmentation does not support several lengths"):
         session(plan={"views": 2}, augmentation=FlipAndCrop(1))
 
 

@@ -320,12 +320,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
-    "fractions": (lambda: [1.5, 2.0, 3.0], "texts, or whole numbers"),
+    "fractions": (lambda: [1.5, 2.0, 3.0], "strings, or integers"),
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
     "too few": (lambda: ["a", "a"], "all rows have one owner"),
     "none": (list, "must not be empty"),
     "a table": (lambda: np.zeros((3, 2)), "one for each row"),
-    "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "numbers or texts"),
+    "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "integers or strings"),
 }
 
 

@@ -500,9 +500,7 @@ def scaled_class_of(model: nn.Module, i: int) -> Tensor:
 
 def test_planted_bug_a_collate_that_pads_to_the_longest_is_refused() -> None:
     run = session(Case(lambda: [*zip(TOKENS, Y.tolist(), strict=True)], model=Bag, collate=to_the_longest))
-    with pytest.raises(
-        InvalidInput, match=r"part 0 differs in shape.*pad\(length.*called for each record alone"
-    ):
+    with pytest.raises(InvalidInput, match=r"part 0 differs in shape.*pad\(length.*one record at a time"):
         one_step(run)
 
 
@@ -734,9 +732,9 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "masked cells": (
         lambda: (np.ma.masked_less(X, 0.0), Y), r"part 0 is an array with masked cells.*fixed public rule"
     ),
-    "NaN": (lambda: (np.where(X > 1, np.nan, X), Y), r"part 0 of the data holds NaN.*fixed rule"),
+    "NaN": (lambda: (np.where(X > 1, np.nan, X), Y), r"part 0 of the data contains NaN.*fixed rule"),
     "beyond float32": (
-        lambda: (X * 1e300, Y), r"part 0 of the data holds numbers beyond torch\.float32.*public bounds"
+        lambda: (X * 1e300, Y), r"part 0 of the data contains numbers beyond torch\.float32.*public bounds"
     ),
     "beyond int64": (lambda: (X, np.full(N, 2**63, dtype=np.uint64)), r"part 1 .*beyond int64.*public list"),
     "an integer beyond int64": (items(lambda i: (X[i], 10**30)), r"part 1 .*beyond int64.*public list"),
@@ -770,7 +768,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "two columns of one name": (
         lambda: pd.DataFrame(X, columns=["a", "a", "b", "c"]), r"two columns 'a'.*Rename"
     ),
-    "columns without names": (lambda: pd.DataFrame(X), r"is not text.*text names, or pass \(frame"),
+    "columns without names": (lambda: pd.DataFrame(X), r"must be strings.*, or pass \(frame"),
     "varying lengths without a collate": (
         lambda: (TOKENS, Y), r"part 0 differs in shape.*tacit\.collate\.pad\(length"
     ),
@@ -798,7 +796,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "a loader": (lambda: DataLoader(Items(list(X)), 4), r"is a DataLoader.*=loader\.dataset.*as collate\.$"),
     "a loader with weights": (
         lambda: DataLoader(Items(list(X)), 4, sampler=WeightedRandomSampler([1.0] * N, N)),
-        r"data=loader\.dataset.*weights of its WeightedRandomSampler are lost.*Weight the classes",
+        r"data=loader\.dataset.*Its WeightedRandomSampler is lost.*Weight the classes",
     ),
     "a stream with a length": (Stream, r"data set \(Stream\) has no length, or no items.*data=list\(dataset"),
     "an empty item": (items(lambda i: {}), r"empty dict.*tensors of a record"),
@@ -881,7 +879,7 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         r"Sequential\.forward has no parameter.*Remove or rename these keys",
     ),
     "floating classes": (
-        {"data": lambda: (X, Y + 0.5), "loss": losses.classification()}, r"are integers.*astype\(int\)"
+        {"data": lambda: (X, Y + 0.5), "loss": losses.classification()}, r"must be integers.*astype\(int\)"
     ),
     "classes in columns": (
         {"data": lambda: (X, Y[:, None]), "loss": nn.CrossEntropyLoss()}, r"shape \(1,\).*Reshape the labels"

@@ -181,7 +181,7 @@ def _sampling(
 
 def _steps(epochs: float | None, steps: int | None, batch: float, records: int) -> int:
     if (epochs is None) == (steps is None):
-        raise InvalidInput("epochs and steps: give exactly one of them.")
+        raise InvalidInput("give exactly one of epochs and steps.")
     if steps is not None:
         return check_integer("steps", steps, low=1)
     passes = check_real("epochs", epochs, low=0.0, open_low=True)

@@ -247,7 +247,7 @@ class Signal:
 
     @property
     def reason(self) -> str:
-        """Why the loss may not fall, from the plan alone.  Cheap: no change is calibrated."""
+        """The reason why the loss may not fall, from the plan alone.  Cheap: no change is calibrated."""
         if self.verdict is Verdict.LEARNS:
             return (
                 f"The plan predicts that about {self.lost:.0%} of the gain is lost to noise. Check the "

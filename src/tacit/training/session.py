@@ -229,7 +229,7 @@ class PrivateSession:
 
     @property
     def stopped(self) -> str | None:
-        """Why the ledger ended the run early; None if it did not.
+        """The reason why the ledger ended the run early; None if it did not.
 
         The reason is public: a ledger's balance depends on requests, not on records.
         """
