@@ -287,7 +287,7 @@ def test_an_answer_of_a_node_that_was_not_asked_is_refused() -> None:
     messages = [*made.configure_train(1, record(START), ConfigRecord(), grid)]
     replies = [moved(0, message) for message in messages]
     vars(replies[0].metadata)["_src_node_id"] = 17
-    with pytest.raises(PrivacyRefusal, match="client 'of node 17' was not drawn"):
+    with pytest.raises(PrivacyRefusal, match="client 'of node 17' was not sampled"):
         made.aggregate_train(1, replies)
 
 

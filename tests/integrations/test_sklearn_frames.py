@@ -366,7 +366,7 @@ def test_a_grid_search_is_charged_for_each_fit(ledger: Ledger) -> None:
 def test_a_grid_search_whose_budget_ends_overspends_nothing(ledger: Ledger) -> None:
     with (
         pytest.warns(Warning, match="fits failed out of a total of 4|scores are non-finite"),
-        pytest.raises(PrivacyRefusal, match="do not fit into what is left"),
+        pytest.raises(PrivacyRefusal, match="exceed the remaining budget"),
     ):
         searched(1.2)
     status = ledger.status("rows")

@@ -176,7 +176,7 @@ def test_evidence_is_kept_in_two_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="damaged"):
         SlotEvidence.load(observed, coins)
     coins.unlink()
-    with pytest.raises(InvalidInput, match="without audit slots"):
+    with pytest.raises(InvalidInput, match="no audit slots"):
         SlotEvidence.load(observed, coins)
 
 
