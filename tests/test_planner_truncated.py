@@ -102,13 +102,15 @@ def test_a_largest_batch_of_all_records_cuts_nothing() -> None:
 
 
 def test_what_is_cut_too_often_is_refused_with_what_would_do() -> None:
-    with pytest.raises(InvalidInput, match="largest_batch 300 cuts batches of 250 too often") as refused:
+    with pytest.raises(InvalidInput, match="largest_batch 300 truncates batches of 250 too often") as refused:
         advise(ASKED, batch_sizes=[100, 250])
     enough = re.search(r"at least (\d+), or batches of at most (\d+)", str(refused.value))
     assert enough is not None
     assert advise(replace(ASKED, largest_batch=int(enough[1])), batch_sizes=[250]).options
     assert advise(ASKED, batch_sizes=[int(enough[2])]).options
-    with pytest.raises(InvalidInput, match=r"largest_batch 1 cuts batches of 1 too often.* at least \d+\.$"):
+    with pytest.raises(
+        InvalidInput, match=r"largest_batch 1 truncates batches of 1 too often.* at least \d+\.$"
+    ):
         advise(replace(ASKED, largest_batch=1))
     with pytest.raises(InvalidInput, match="largest_batch must be an integer in"):
         replace(ASKED, largest_batch=N + 1)
@@ -142,7 +144,7 @@ def test_the_command_takes_a_largest_batch(capsys: pytest.CaptureFixture[str]) -
     assert "Samples of more than 300 are cut" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     assert run([*ASK, "--largest-batch", "300", "--batch-size", "290"]) == 2
-    assert "largest_batch 300 cuts batches of 290 too often" in capsys.readouterr().err
+    assert "largest_batch 300 truncates batches of 290 too often" in capsys.readouterr().err
 
 
 RUN = """

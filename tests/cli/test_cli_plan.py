@@ -35,7 +35,7 @@ def test_the_table_and_the_words(shell: Shell) -> None:
     words = " ".join(out.split())
     assert "Take batches of 4,000 (each record with probability 0.4), 200 steps, noise multiplier" in words
     assert "a larger batch gains nothing" in words
-    assert "Twice the records would take away" in words
+    assert "Doubling the records would remove" in words
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -153,10 +153,10 @@ def test_a_length_must_fit_the_model(tmp_path: Path) -> None:
     [
         ("no tokenizer", "tokenizer.json is missing"),
         ("no weights", "has no weights"),
-        ("pickle", "A pickle can run any code"),
+        ("pickle", "are a pickle, which can run any code"),
         ("auto_map", "has the key auto_map"),
         ("adapter", "holds an adapter"),
-        ("pictures too", "takes texts and pictures together"),
+        ("pictures too", "takes texts and images together"),
         ("pooling", "asks for pooling_mode_max_tokens"),
         ("no layer", "Missing or different in shape"),
         ("decoder", "has an encoder and a decoder"),
