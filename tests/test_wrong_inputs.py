@@ -194,7 +194,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "a tuple": (
         lambda: Reads(lambda f, x: (f(x), x)),
         InvalidInput,
-        "fails on a batch",
+        "fails on records of zeros",
         "Make model and loss",
     ),
     "a place that is not there": (embedding, InvalidInput, "out of range", "its embedding"),

@@ -322,7 +322,7 @@ def test_one_row_more_moves_no_other_between_the_parts_of_labels(tmp_path: Path)
 @pytest.mark.parametrize(
     ("targets", "words"),
     [
-        (torch.full((4, 2), 0.5), r"toy.train.targets must be 0 or 1, as labels are; 8 of them are neither"),
+        (torch.full((4, 2), 0.5), r"toy.train.targets must be labels 0 or 1; 8 of them are neither"),
         (torch.zeros(4, 3), r"a column for each of the 2 labels.*got shape \(4, 3\)"),
         (torch.tensor([0, 1, 1, 0]), r"must be float32 \(n, k\)"),
     ],

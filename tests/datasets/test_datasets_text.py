@@ -121,5 +121,5 @@ def test_a_data_set_of_text_is_checked() -> None:
         TensorPair(good.inputs[:, 1:], good.targets),
         TensorPair(good.inputs, torch.full_like(good.targets, 3)),
     ):
-        with pytest.raises(InvalidInput, match=r"x\.test must hold int64 tokens"):
+        with pytest.raises(InvalidInput, match=r"x\.test must have at least one record of int64 tokens"):
             Dataset("x", good, bad, (), "made up", "line", alphabet="ab")

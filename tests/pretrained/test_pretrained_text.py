@@ -155,7 +155,7 @@ def test_a_length_must_fit_the_model(tmp_path: Path) -> None:
         ("no weights", "has no weights"),
         ("pickle", "are a pickle, which can run any code"),
         ("auto_map", "has the key auto_map"),
-        ("adapter", "holds an adapter"),
+        ("adapter", "contains an adapter"),
         ("pictures too", "takes texts and images together"),
         ("pooling", "asks for pooling_mode_max_tokens"),
         ("no layer", "Missing or different in shape"),

@@ -369,7 +369,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
         InvalidInput,
         r"the plan has 120 records and the data \d+",
     ),
-    "no file": ({"/corpus": "/base"}, InvalidInput, "no file whose name ends in .parquet"),
+    "no file": ({"/corpus": "/base"}, InvalidInput, "no .parquet file"),
     "no folder": ({"/corpus": "/nothing"}, InvalidInput, "no file or folder at"),
     "no column": ({'"body"': '"text"'}, InvalidInput, 'has no column "text"'),
     "numbers": ({'"body"': '"other"'}, InvalidInput, '"other" is of type int64'),

@@ -181,7 +181,7 @@ class Poisoned(nn.Module):
 
 
 REASONS = {
-    "buffer": "writes in place into a tensor that was not made in this forward pass",
+    "buffer": "writes in place into a tensor from outside this forward pass",
     "attribute": "Python reads a value of a record by float",
     "count": "counts its calls",
     "draws": "Python reads a value of a record by bool",
