@@ -249,7 +249,7 @@ def test_the_error_names_columns_and_places_instead_of_values() -> None:
     """The error names columns, numbers of cells and places: enough to mend the table."""
     one = ROWS.astype(object)
     one[7, 1] = one[9, 1] = NAME
-    with pytest.raises(TacitError, match=r"other cells: 2 in column 1\. Declare"):
+    with pytest.raises(TacitError, match=r"not numbers: 2 in column 1 .* Declare"):
         classifier().fit(one, LABELS)
     frame = pd.DataFrame({"age": ROWS[:, 0], "ward": [NAME] * N})
     with pytest.raises(ValueError, match=rf"{N} in column 'ward'"):

@@ -141,7 +141,7 @@ def test_the_command_takes_a_largest_batch(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if re.match(r" *(→|\d+) ", line)]
     assert [(row[1], row[5]) for row in rows] == [("200", "1e-11"), ("90", "2e-69")]
-    assert "Samples of more than 300 are cut" in " ".join(out.split())
+    assert "Samples of more than 300 are truncated" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     assert run([*ASK, "--largest-batch", "300", "--batch-size", "290"]) == 2
     assert "largest_batch 300 truncates batches of 290 too often" in capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_a_run_file_gives_the_largest_batch(capsys: pytest.CaptureFixture[str], 
     assert run(["plan", str(path), "--batch-size", "200", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == advise(ASKED, batch_sizes=[200]).as_data()
     assert run(["plan", str(path), "--batch-size", "250", "--largest-batch", "400"]) == 0
-    assert "Samples of more than 400 are cut" in " ".join(capsys.readouterr().out.split())
+    assert "Samples of more than 400 are truncated" in " ".join(capsys.readouterr().out.split())
     path.write_text(RUN.replace("largest_batch = 300\n", ""))
     assert run(["plan", str(path)]) == 2
     assert "[training] largest_batch go together" in " ".join(capsys.readouterr().err.split())

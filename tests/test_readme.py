@@ -291,7 +291,7 @@ def step_past() -> None:
 def resume_with_others() -> None:
     finish(session(), 1).save("resume.pt")
     inputs, targets = rows()
-    with pytest.raises(TacitError, match="These differ: the loss"):
+    with pytest.raises(TacitError, match="Different: the loss"):
         session(loss=lambda model, x, y: 2 * losses(model, x, y)).load("resume.pt")
     session(data=(inputs.flip(0), targets)).load("resume.pt")
 

@@ -175,10 +175,10 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "infinite weights": (
         with_both_infinities,
         InvalidInput,
-        "'bias' holds NaN",
+        "'bias' contains NaN",
         "Initialise the model again",
     ),
-    "NaN weights": (with_nan, InvalidInput, "'weight' holds NaN", "Initialise the model again"),
+    "NaN weights": (with_nan, InvalidInput, "'weight' contains NaN", "Initialise the model again"),
     "complex": (
         lambda: nn.Linear(D, CLASSES, dtype=torch.complex64),
         UnsupportedModel,
@@ -442,7 +442,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "evaluate unknown classes": (
         lambda: evaluate(NET, records()[0], records()[1] + LABEL),
-        "must lie in 0..2",
+        "must be in 0..2",
     ),
     "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must return (n, classes)"),
     "train a model": (lambda: train(NET), "session must be a tacit.PrivateSession"),

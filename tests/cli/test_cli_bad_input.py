@@ -284,7 +284,7 @@ def test_resume_with_changed_records(shell: Shell) -> None:
     Path("run.toml").write_text(BASE)
     assert run(["train", "run.toml", "--out", "out"]) == 0
     Path("people.csv").write_text(TABLE.replace("office", "field", 3))
-    assert "These differ: the records (compared by a keyed digest" in complaint(
+    assert "Different: the records (compared by a keyed digest" in complaint(
         shell, 1, arguments=("--out", "out", "--resume")
     )
 

@@ -259,7 +259,7 @@ def test_its_renyi_accountant_is_asked_where_its_pld_has_no_answer_and_is_right(
 
 def test_where_it_has_no_answer_it_says_why() -> None:
     for event, adjacency, words in (
-        (BallsInBins(10, G), "add-remove", "no event for BallsInBins"),
+        (BallsInBins(10, G), "add-remove", "no equivalent of BallsInBins"),
         (RandomizedResponse(0.5, 2), "add-remove", "no bound for this event under add-remove"),
         (Repeat(RandomizedResponse(0.5, 2), 5000), "replace-one", "cannot price 5000 randomised responses"),
     ):

@@ -302,7 +302,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too few": ({"features": once(lambda n: np.ones((n - 1, 4)))}, r"got \(63, 4\)"),
     "other widths": (
         {"features": once(lambda n: np.ones((n, 4 + n)))},
-        "gave 5 numbers .* and 68 for others",
+        "returned 5 numbers .* and 68 for others",
     ),
     "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "different lengths"),
     "words": ({"features": once(lambda n: [[SECRET, SECRET]] * n)}, "features must return numbers"),
@@ -356,7 +356,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
 def test_another_width_to_predict_is_refused() -> None:
     model = classifier(features=letters).fit(TEXTS, Y)
     model.features = hashed
-    with pytest.raises(InvalidInput, match="gave 64 numbers for a record, and 4 for others"):
+    with pytest.raises(InvalidInput, match="returned 64 numbers for a record, and 4 for others"):
         model.predict(TEXTS)
 
 

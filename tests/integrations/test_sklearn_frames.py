@@ -383,6 +383,6 @@ def test_arguments_that_do_not_exist_are_refused_with_the_reason() -> None:
             make(**BASE | {"random_state": 0})
         with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
             make(**BASE | {"learningrate": 0.1})
-        with pytest.raises(InvalidInput, match=r"no argument 'C'\. There are epsilon, delta, unit"):
+        with pytest.raises(InvalidInput, match=r"no argument 'C'\. Its arguments are epsilon, delta, unit"):
             make(**BASE | {"C": 0.1})
         assert "random_state" not in make(**BASE).get_params()

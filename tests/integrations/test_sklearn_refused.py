@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
         "'age', 'AGE', which differ only in the case",
     ),
     "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "column names of X must be strings"),
-    "no rows": (fit(TABLE[:0], LABELS[:0]), "X is empty"),
+    "no rows": (fit(TABLE[:0], LABELS[:0]), "X has no records"),
     "an age in words": (changed(age=SECRET), "20 values in column 'age' of X are not numbers"),
     "an age with a fraction": (changed(age=0.5), "'age' of X are no whole numbers"),
     "an age in a list": (changed(age=[[SECRET]] * N), "column 'age' of X"),

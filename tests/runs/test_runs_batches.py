@@ -314,7 +314,7 @@ def test_another_key_and_other_records_are_refused(tmp_path: Path) -> None:
     stopped = prepare(path, out=tmp_path / "run", batches=out)
     assert stopped.start(should_stop=lambda: stopped.session.steps_done == 1) is None
     written(path, tmp_path / "other", seed=5)
-    for other, words in ((None, "These differ: the records"), (tmp_path / "other", "drawn with another key")):
+    for other, words in ((None, "Different: the records"), (tmp_path / "other", "drawn with another key")):
         with pytest.raises(PrivacyRefusal, match=words):
             prepare(path, out=tmp_path / "run", resume=True, batches=other)
 

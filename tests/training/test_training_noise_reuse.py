@@ -257,7 +257,7 @@ def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None
     walk(first, 1)
     first.save(tmp_path / "state")
     run(Items()).load(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match="These differ: the records"):
+    with pytest.raises(PrivacyRefusal, match="Different: the records"):
         run(Items(changed=N // 2 + 1)).load(tmp_path / "state")  # of 32, one at least is another
 
 

@@ -790,7 +790,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty mapping": (dict, r"empty dict"),
     "a mapping of data sets": (
         lambda: {"train": Columns({"x": X}), "test": Columns({"x": X})},
-        r"key 'train' is a data set.*data\[\"train\"\]",
+        r"key 'train' is a dataset.*data\[\"train\"\]",
     ),
     "a generator": (lambda: iter(X), r"generator|iterator|got .*DataLoader"),
     "a loader": (lambda: DataLoader(Items(list(X)), 4), r"is a DataLoader.*=loader\.dataset.*as collate\.$"),
@@ -798,7 +798,7 @@ WRONG_RECORDS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DataLoader(Items(list(X)), 4, sampler=WeightedRandomSampler([1.0] * N, N)),
         r"data=loader\.dataset.*Its WeightedRandomSampler is lost.*Weight the classes",
     ),
-    "a stream with a length": (Stream, r"data set \(Stream\) has no length, or no items.*data=list\(dataset"),
+    "a stream with a length": (Stream, r"dataset \(Stream\) has no length, or no items.*data=list\(dataset"),
     "an empty item": (items(lambda i: {}), r"empty dict.*tensors of a record"),
     "a sparse array of SciPy": (lambda: sparse.csr_array(X), r"data of type csr_array"),
     "a sparse part of SciPy": (lambda: (sparse.csr_matrix(X), Y), r"part 0 is of type csr_matrix.*toarray"),
@@ -891,9 +891,9 @@ WRONG_LOSSES: dict[str, tuple[dict[str, Any], str]] = {
         {"loss": losses.masked()}, r"masked needs logits \(L, tokens\).*tacit\.losses\.classification"
     ),
     "no tokens": ({"data": lambda: {"a": X}, "loss": losses.causal()}, r"no labels and no tok.*Rename"),
-    "a collate that is none": ({"collate": 5}, r"must be a function; got int.*collate\.pad"),
+    "a collate that is none": ({"collate": 5}, r"must be a function.*collate\.pad.*got int"),
     "a collate without a batch": (
-        {"collate": lambda items: items[0]}, r"collate gave part \d without a leading dimension of 1"
+        {"collate": lambda items: items[0]}, r"collate returned part \d without a leading dimension of 1"
     ),
     "a collate that fails": ({"collate": lambda items: [][5]}, r"collate failed on record \d+: IndexError"),
     "pad of no such key": (

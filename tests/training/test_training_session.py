@@ -430,7 +430,7 @@ def test_a_lean_run_is_the_same_run_and_stays_lean(tmp_path: Path) -> None:
     whole = weights(finish(session()).model)
     lean = finish(session(memory=LEAN), steps=5)
     lean.save(tmp_path / "s.pt")
-    with pytest.raises(PrivacyRefusal, match="These differ: the engine"):
+    with pytest.raises(PrivacyRefusal, match="Different: the engine"):
         session().load(tmp_path / "s.pt")  # another order of summation under the same noise
     again = session(memory=LEAN)
     again.load(tmp_path / "s.pt")
@@ -568,10 +568,10 @@ def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: 
     resumed = session(model().cuda())
     resumed.load(tmp_path / "state")
     assert torch.allclose(weights(finish(resumed).model), weights(whole.model), atol=1e-8)
-    with pytest.raises(PrivacyRefusal, match="These differ: the device that draws the noise"):
+    with pytest.raises(PrivacyRefusal, match="Different: the device that draws the noise"):
         session().load(tmp_path / "state")
     monkeypatch.setattr(on_device, "draws", lambda like: False)
-    with pytest.raises(PrivacyRefusal, match="These differ: the device that draws the noise"):
+    with pytest.raises(PrivacyRefusal, match="Different: the device that draws the noise"):
         session(model().cuda()).load(tmp_path / "state")
 
 

@@ -331,7 +331,7 @@ NAMES: tuple[str, ...] = ("digits", *_TABLES, "names")
 
 
 def _fetch(name: str) -> Any:
-    purpose = f"The bundled data set {name!r}"
+    purpose = f"The bundled dataset {name!r}"
     datasets = needed("sklearn.datasets", "sklearn", purpose, package="scikit-learn")
     load = getattr(datasets, f"load_{name.replace('-', '_')}")
     return load(scaled=False) if name == "diabetes" else load()

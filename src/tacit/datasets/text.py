@@ -227,7 +227,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:
-    """Return the first names as a data set; a hash of each picks about 1 in 5 to test."""
+    """Return the first names as a dataset, with about 1 in 5 for testing, chosen by a hash."""
     data = load_text(
         names_file(folder),
         alphabet=NAMES_ALPHABET,
@@ -285,7 +285,7 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     """Return a document's owner, or a tuple of owners, from the values of its user fields.
 
     The result is None if there is no value, or a value is neither a string nor an integer. ``one`` says that
-    the data set has one user field."""
+    the dataset has one user field."""
     entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
     names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
     if not names or len(names) < len(entries):
@@ -357,7 +357,7 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
         text.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{fields.of_content[0]}" holds half of a surrogate pair, which is not a '
+            f'{where}: the field "{fields.of_content[0]}" contains half of a surrogate pair, which is not a '
             "character. Write the file again from the original text."
         ) from None
     return text, parts

@@ -212,8 +212,8 @@ class SessionStates:
         """
         if steps not in self.steps():
             raise InvalidInput(
-                f"{self.folder} has no state of step {steps}, only of {_last(self.steps())}. Resume from a "
-                "checkpoint with a state, or give the state_folder of that run."
+                f"{self.folder} has no state of step {steps}; it has states of {_last(self.steps())} steps. "
+                "Resume from a checkpoint with a state, or give the state_folder of that run."
             )
         session.load(self.path(steps))
 

@@ -94,9 +94,9 @@ def note_of_fit(ledger: str | None, plan: Plan) -> str:
             "to k times its epsilon at k times its delta"
         )
     return (
-        f"this statement covers only fit number {fits} of {name} and other searches in this process. So far "
-        f"these fits cost up to epsilon = {round_up(epsilon)} at delta = {round_up(delta)} together, without "
-        "those of other processes"
+        f"this statement covers only fit number {fits} of {name} and other searches in this process; these "
+        f"fits together cost up to epsilon = {round_up(epsilon)} at delta = {round_up(delta)} so far, "
+        "without those of other processes"
     )
 
 

@@ -256,7 +256,7 @@ def _refuse_argument(name: str, names: Sequence[str]) -> Never:
             "the key of the noise comes from the operating system, and two calls of fit differ."
         )
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Arguments: {', '.join(names)}."
+    hint = f"Did you mean {near[0]!r}?" if near else f"Its arguments are {', '.join(names)}."
     raise WrongType(f"this estimator has no argument {name!r}. {hint}")
 
 
@@ -317,7 +317,7 @@ class Given:
                 "single record into a list."
             )
         if not len(self.X):
-            raise InvalidInput("X is empty. Give at least one record.")
+            raise InvalidInput("X has no records. Give at least one.")
 
     def __len__(self) -> int:
         return len(self.X)
@@ -548,7 +548,7 @@ def records_of(
         return _by_bounds(estimator, values), targets
     inputs = _by_columns(estimator.encoder_, X)
     if not len(inputs):
-        raise InvalidInput("X holds no records. Give at least one.")
+        raise InvalidInput("X has no records. Give at least one.")
     targets = _targets(estimator, inputs, y, check_targets)
     names = estimator.encoder_.inputs_of
     estimator.feature_names_in_ = np.array(names, dtype=object)

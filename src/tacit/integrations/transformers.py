@@ -302,7 +302,7 @@ def check_held_out(data: object, eval_data: object) -> None:
     evaluated = eval_data.values() if isinstance(eval_data, dict) else [eval_data]
     if eval_data is not None and any(one is own for one in evaluated for own in training):
         raise PrivacyRefusal(
-            "eval_dataset must not be train_dataset: figures on training records are exact, and would be "
+            "eval_dataset must not be train_dataset: metrics on training records are exact, and would be "
             "logged. Pass held-out records; for a noisy loss of the training records give the plan a "
             "loss_report."
         )

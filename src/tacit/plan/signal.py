@@ -12,7 +12,7 @@
 #
 #     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
 #
-# was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
+# was fitted to real runs.  The gain is the improvement over a constant prediction, by training without
 # noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
 # table in docs/how-to/which-settings.md).
 #

@@ -91,8 +91,8 @@ def check_promise(
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         tests = "" if plan.score_report is None else "nor two of the test records, "
         raise PrivacyRefusal(
-            f"{dataset!r} counts by column {policy.unit_column!r}, but training by record, and one "
-            f"{policy.unit} may have several rows. Train on UserRecords with charges "
+            f"{dataset!r} counts by column {policy.unit_column!r}, but training counts records, and one "
+            f"{policy.unit} may have several. Train on UserRecords with charges "
             f"owned_by={policy.unit_column!r}, or set [data] user and rows_per_user in a configuration. If "
             f"no {policy.unit} has two of the training records, {tests}set one_record_per_unit=True, which "
             "the ledger records."

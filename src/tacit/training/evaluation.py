@@ -533,9 +533,7 @@ def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     pair = [tensor_of(inputs, "inputs"), cast_numbers(tensor_of(targets, "targets"), floating_type(model))]
     rows = [len(part) if part.ndim else 0 for part in pair]
     if rows[0] == 0 or rows[0] != rows[1]:
-        raise InvalidInput(
-            f"give equally many targets and inputs, at least one; got {rows[1]} and {rows[0]}."
-        )
+        raise InvalidInput(f"give as many targets as inputs, at least one; got {rows[1]} and {rows[0]}.")
     return pair[0], pair[1]
 
 

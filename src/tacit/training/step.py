@@ -155,7 +155,7 @@ class PhysicalBatch(Part):
             now = self.at(step)
             warnings.warn(
                 f"CUDA ran out of memory with {self._failed_size} records at once. The session repeated the "
-                f"step with the same random numbers and {now} records at once, and continues with {now}. Set "
+                f"step with the same random numbers and {now} at once, and continues with {now}. Set "
                 f"physical_batch_size={now} to avoid the failed attempt.",
                 UserWarning,
                 stacklevel=2,

@@ -80,8 +80,8 @@ def as_tensor(array: Array) -> Tensor:
 
 def unusable(where: str, kind: str, mend: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} is {kind}, which cannot be a tensor. A record is a tensor, or a tuple of tensors and "
-        f"numbers, or a mapping of them. {mend}"
+        f"{where} is {kind}, which cannot be a tensor. A record must be a tensor, or a tuple or mapping of "
+        f"tensors and numbers. {mend}"
     )
 
 
