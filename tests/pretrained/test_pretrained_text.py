@@ -135,7 +135,7 @@ def test_a_saved_model_that_was_changed_is_refused(bert: PretrainedText, tmp_pat
 
 
 def test_a_row_that_is_no_text_is_named_by_its_number(bert: PretrainedText) -> None:
-    with pytest.raises(InvalidInput, match="row 1 .* is NoneType, not a string"):
+    with pytest.raises(InvalidInput, match=r"row 1 .* is NoneType, not a string"):
         bert.tokens(["secret", None])  # type: ignore[list-item]
 
 
