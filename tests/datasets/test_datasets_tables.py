@@ -141,7 +141,7 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
     [
         ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
         ("a,b,c\n1,2,3\n", "no column 'age'"),
-        ("age,work,rich\n", "holds no rows"),
+        ("age,work,rich\n", "has no rows"),
         ("", "no column 'age', 'work', 'rich'; it has none"),
         ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have the 3 cells"),
         ("age,work,rich\n1,office\n", "1 rows of .* do not have the 3 cells"),
