@@ -154,7 +154,11 @@ class UnsupportedEvent(PrivacyRefusal):
 
 
 class UnsupportedModel(PrivacyRefusal):
-    """Raised for a model whose per-example gradients do not exist or cannot be bounded."""
+    """Raised for a model whose per-example gradients do not exist or cannot be bounded.
+
+    >>> issubclass(UnsupportedModel, PrivacyRefusal)
+    True
+    """
 
 
 class BudgetExceeded(PrivacyRefusal):
@@ -189,6 +193,9 @@ class WeakSignalWarning(UserWarning):
     """Warns that a plan has too much noise for the model to learn.
 
     The warning depends only on public facts: the plan and the number of trained weights.
+
+    >>> issubclass(WeakSignalWarning, UserWarning)
+    True
     """
 
 
