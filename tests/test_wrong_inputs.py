@@ -164,7 +164,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(D, CLASSES), nn.BatchNorm1d(CLASSES)),
         UnsupportedModel,
-        "statistics of the whole batch",
+        "batch statistics",
         "make_private_ready",
     ),
     "all frozen": (frozen, UnsupportedModel, "no trainable parameters", "Set requires_grad"),
