@@ -141,7 +141,7 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
     [
         ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
         ("a,b,c\n1,2,3\n", "no column 'age'"),
-        ("age,work,rich\n", "holds no rows"),
+        ("age,work,rich\n", "has no rows"),
         ("", "no column 'age', 'work', 'rich'; it has none"),
         ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have 3 cells"),
         ("age,work,rich\n1,office\n", "1 rows of .* do not have 3 cells"),
@@ -322,7 +322,7 @@ def test_one_row_more_moves_no_other_between_the_parts_of_labels(tmp_path: Path)
 @pytest.mark.parametrize(
     ("targets", "words"),
     [
-        (torch.full((4, 2), 0.5), r"toy.train.targets must be 0 or 1, as labels are; 8 of them are neither"),
+        (torch.full((4, 2), 0.5), r"toy.train.targets must be labels 0 or 1; 8 of them are neither"),
         (torch.zeros(4, 3), r"a column for each of the 2 labels.*got shape \(4, 3\)"),
         (torch.tensor([0, 1, 1, 0]), r"must be float32 \(n, k\)"),
     ],

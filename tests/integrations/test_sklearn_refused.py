@@ -67,8 +67,8 @@ def predict(X: Any) -> Attempt:
 
 
 WRONG: dict[str, tuple[Attempt, str]] = {
-    "an array": (fit(np.zeros((N, 2))), "X must be a data frame; got .* bounds in place"),
-    "columns and bounds": (fit(bounds=(0, 1)), "Leave bounds out"),
+    "an array": (fit(np.zeros((N, 2))), "X must be a data frame; got .* bounds instead"),
+    "columns and bounds": (fit(bounds=(0, 1)), "Remove bounds"),
     "columns without bounds": (columns(kind="integer"), "lacks lower and upper"),
     "columns without a kind": (columns(lower=0, upper=1), "age.* needs a kind"),
     "bounds from the data": (columns(kind="number", lower="min", upper="max"), "not ones from the data"),
@@ -81,8 +81,8 @@ WRONG: dict[str, tuple[Attempt, str]] = {
         fit(TABLE.assign(AGE="1"), columns={**COLUMNS, "AGE": {"kind": "text"}}),
         "'age', 'AGE', which differ only in case",
     ),
-    "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "names that are not texts"),
-    "no rows": (fit(TABLE[:0], LABELS[:0]), "holds no records"),
+    "names that are numbers": (fit(pd.DataFrame(np.zeros((N, 2)))), "column names of X must be strings"),
+    "no rows": (fit(TABLE[:0], LABELS[:0]), "X has no records"),
     "an age in words": (changed(age=SECRET), "20 values in column 'age' of X are not numbers"),
     "an age with a fraction": (changed(age=0.5), "'age' of X are no whole numbers"),
     "an age in a list": (changed(age=[[SECRET]] * N), "column 'age' of X"),
@@ -94,10 +94,10 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "another length of y": (fit(y=LABELS[:9]), "inconsistent numbers of samples"),
     "no y": (fit(y=None), "requires y to be passed"),
     "y of two columns": (fit(y=np.full((N, 2), SECRET)), "y should be a 1d array"),
-    "an undeclared label": (fit(y=[SECRET] * N), "not among the declared classes"),
-    "y in words": (regress([SECRET] * N), "y must hold numbers"),
-    "y in dates": (regress(DAYS), "y holds dates"),
-    "y missing": (regress([None] * N), "y holds NaN"),
+    "an undeclared label": (fit(y=[SECRET] * N), "outside the declared classes"),
+    "y in words": (regress([SECRET] * N), "y must contain numbers"),
+    "y in dates": (regress(DAYS), "y contains dates"),
+    "y missing": (regress([None] * N), "y contains NaN"),
     "target bounds by name": (regress(ONES, target_bounds={"y": (0, 1)}), "there is one range"),
     "dates in an array": (bounded(TABLE[["admitted"]], (0, 1)), "Declare them in columns"),
     "dates in Polars": (bounded(pl.from_pandas(TABLE[["admitted"]]), (0, 1)), "Declare them in columns"),
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
         "names columns that X does not have: 'c'",
     ),
     "bounds by name of an array": (bounded(NUMBERS.to_numpy(), {"age": (0, 1)}), "X has no column names"),
-    "bounds that are no pairs": (bounded(NUMBERS, {"age": (0, 1), "b": 7}), "must hold numbers"),
+    "bounds that are no pairs": (bounded(NUMBERS, {"age": (0, 1), "b": 7}), "must contain numbers"),
     "balanced": (fit(class_weight="balanced"), "counts the records"),
     "a weight of no class": (fit(class_weight={"x": 1}), "not among the declared classes"),
     "a negative class weight": (fit(class_weight={"no": -1}), "class_weight of 'no' must"),
@@ -123,7 +123,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     "one weight": (fit(weights=1.0), r"got \(\)"),
     "negative weights": (fit(weights=-ONES), "20 values that are negative"),
     "weights that are NaN": (fit(weights=ONES * np.nan), "negative, NaN or infinite"),
-    "weights in words": (fit(weights=[SECRET] * N), "sample_weight must hold numbers"),
+    "weights in words": (fit(weights=[SECRET] * N), "sample_weight must contain"),
 }
 
 

@@ -84,7 +84,7 @@ def test_a_run_ends_and_its_statement_says_it(
         (BANDED, "300", InvalidInput, "the sampler draws 143.7"),
         (BANDED.replace("bands = 4", "bands = 11"), "50", InvalidInput, "one per step of the cycle"),
         (BANDED.replace("banded", "inverse"), "50", PrivacyRefusal, "only with banded noise"),
-        ('correlation = "tree"\nreport_loss = false\n', "144", PrivacyRefusal, "the steps at which a record"),
+        ('correlation = "tree"\nreport_loss = false\n', "144", PrivacyRefusal, "steps in which a record"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(

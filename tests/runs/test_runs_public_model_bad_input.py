@@ -67,8 +67,8 @@ def with_code(folder: Path) -> None:
         (without("tokenizer.json"), r'huggingface = ".*model": tokenizer.json is missing'),
         (without("config.json"), "config.json is missing"),
         (without("model.safetensors"), "has no weights"),
-        (as_pickle, "A pickle can run any code"),
-        (with_code, "does not run such code"),
+        (as_pickle, "are a pickle, which can run any code"),
+        (with_code, "which Tacit does not run"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused_before_a_row_is_read(

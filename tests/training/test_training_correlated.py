@@ -397,15 +397,15 @@ def test_people_may_take_part_in_cycles() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps at which a record can take part"),
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps in which a record can participate"),
     "a tree on samples": (
         {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "only with banded noise",
     ),
     "adaptive clipping": (
-        {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven price",
+        {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven bound",
     ),
-    "a loss report": ({"loss_report": LossReport()}, "a loss report has no proven price"),
-    "rows of people": ({"rows_per_user": 2}, "rows_per_user in the plan has no proven price"),
+    "a loss report": ({"loss_report": LossReport()}, "a loss report has no proven bound"),
+    "rows of people": ({"rows_per_user": 2}, "rows_per_user in the plan has no proven bound"),
     "another kind": ({"correlation": object()}, "must be one of Banded"),
 }  # fmt: skip
 
