@@ -1,62 +1,83 @@
-"""Draw 60 docstrings, 40 errors and 10 pages for a reader who knows PyTorch but not Tacit.
+"""Draw 60 sentences of the main pages, 40 public docstrings and 30 errors for a fresh reader.
 
-Run ``python tests/reading_sample.py --seed 1 --out sample.md``.  The reader marks each sentence that needs a
-second reading.
+Run ``python tests/reading_sample.py --seed 1 --out sample.md``.  The reader, who knows PyTorch but not Tacit,
+marks what had to be read twice.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import importlib
 import importlib.util
+import inspect
 import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from test_docstrings import documented  # type: ignore[import-not-found]
-
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "src" / "tacit").rglob("*.py"))
 PAGES = [
-    *(ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")),
-    *sorted(p for p in (ROOT / "docs").rglob("*.md") if {"generated", "results"}.isdisjoint(p.parts)),
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *(
+        ROOT / "docs" / "how-to" / f"{name}.md"
+        for name in ("install", "train", "which-settings", "troubleshooting")
+    ),
+    ROOT / "docs" / "explanation" / "what-epsilon-means.md",
 ]
+SENTENCES, DOCSTRINGS, ERRORS = 60, 40, 30
 
-DOCSTRINGS, ERRORS, WHOLE_PAGES = 60, 40, 10
 
-
-def messages() -> dict[str, list[str]]:
-    """The text of each error that src can raise, by package; ``…`` stands for what differs."""
+def generator() -> Any:
+    """Return the module that writes the reference."""
     spec = importlib.util.spec_from_file_location("reference_pages", ROOT / "docs" / "reference_pages.py")
     assert spec is not None
     assert spec.loader is not None
     pages: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pages)
-    by_package: dict[str, list[str]] = {}
-    for parts in pages._messages().values():
-        for package, texts in parts.items():
-            by_package.setdefault(package, []).extend(texts)
-    return by_package
+    return pages
+
+
+def sentences() -> Iterator[str]:
+    """The sentences of the main pages, without code, tables and headings."""
+    left_out = re.compile(r"^```.*?^```$|^---$.*?^---$|^[|#][^\n]*$", re.MULTILINE | re.DOTALL)
+    for page in PAGES:
+        text = left_out.sub("", page.read_text(encoding="utf-8"))
+        for paragraph in text.split("\n\n"):
+            line = " ".join(paragraph.split())
+            parts = re.split(r"(?<=[.!?:])\s+(?=[A-Z*`])", line)
+            yield from (f"* {one} ({page.stem})" for one in parts if len(one) > 30)
+
+
+def docstrings(pages: Any) -> Iterator[str]:
+    """The docstrings of public names and of their public members."""
+    for module_name, names in pages.homes().items():
+        for name, home in names.items():
+            value = getattr(importlib.import_module(module_name), name)
+            if home != f"{module_name}.{name}" or not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            members = {f".{key}": one for key, one in vars(value).items() if key[0] != "_"}
+            for key, one in {"": value, **(members if inspect.isclass(value) else {})}.items():
+                if told := inspect.getdoc(one) if callable(one) or isinstance(one, property) else None:
+                    yield f"**{home}{key}**\n\n```text\n{told}\n```"
 
 
 def sample(seed: int) -> str:
-    """Write the texts drawn with a seed as Markdown; pages by their paths alone."""
+    """Write the texts drawn with a seed as Markdown."""
     draw = random.Random(seed).sample
-    docstrings = [
-        f"**{path.relative_to(ROOT).as_posix()}, {name}**\n\n```text\n{docstring}\n```"
-        for path in FILES
-        for _, name, docstring in documented(ast.parse(path.read_text(encoding="utf-8")))
+    pages = generator()
+    errors = [
+        f"* {text}" for parts in pages._messages().values() for texts in parts.values() for text in texts
     ]
-    errors = [f"* {text}" for texts in messages().values() for text in texts]
-    pages = [f"* {page.relative_to(ROOT).as_posix()}" for page in PAGES]
     return "\n\n".join(
         (
-            f"# Docstrings, seed {seed}",
-            *draw(docstrings, DOCSTRINGS),
+            f"# Sentences, seed {seed}",
+            *draw([*sentences()], SENTENCES),
+            "# Docstrings",
+            *draw([*docstrings(pages)], DOCSTRINGS),
             "# Errors",
             *draw(errors, ERRORS),
-            "# Pages",
-            *draw(pages, WHOLE_PAGES),
         )
     )
 

@@ -249,16 +249,18 @@ def test_the_error_names_columns_and_places_instead_of_values() -> None:
     """The error names columns, numbers of cells and places: enough to mend the table."""
     one = ROWS.astype(object)
     one[7, 1] = one[9, 1] = NAME
-    with pytest.raises(TacitError, match=r"other cells: 2 in column 1\. Declare"):
+    with pytest.raises(TacitError, match=r"not numbers: 2 in column 1 .* Declare"):
         classifier().fit(one, LABELS)
     frame = pd.DataFrame({"age": ROWS[:, 0], "ward": [NAME] * N})
     with pytest.raises(ValueError, match=rf"{N} in column 'ward'"):
         classifier().fit(frame, LABELS)
     with pytest.raises(
-        TacitError, match=r"record \d+ of the data set could not be read: ValueError in test_err"
+        TacitError, match=r"record \d+ of the dataset could not be read: ValueError in test_err"
     ):
         train(Broken(lambda i: float(NAME)))
-    with pytest.raises(TacitError, match=rf"must lie in 0\.\.1, as the model has 2 outputs; 1 of {N} do not"):
+    with pytest.raises(
+        TacitError, match=rf"must be in 0\.\.1, because the model has 2 outputs; 1 of {N} are not"
+    ):
         evaluate(nn.Linear(2, 2), *arrays(labels=ONE_WRONG))
 
 

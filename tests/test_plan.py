@@ -63,10 +63,10 @@ def test_calibration_takes_the_preparation_from_the_same_budget() -> None:
 
 
 def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
-    with pytest.raises(BudgetExceeded, match=r"number of steps that fits is (\d+)") as caught:
+    with pytest.raises(BudgetExceeded, match=r"At most \d+ steps fit") as caught:
         make(steps=500, epsilon_budget=1.0)
-    words = str(caught.value).split("that fits is ")[1]
-    fits = int(words.split(".")[0])
+    words = str(caught.value).split("At most ")[1]
+    fits = int(words.split(" ")[0])
     assert make(steps=fits, epsilon_budget=1.0).epsilon <= 1.0
     with pytest.raises(BudgetExceeded):
         make(steps=fits + 1, epsilon_budget=1.0)
@@ -75,9 +75,9 @@ def test_budget_names_the_largest_number_of_steps_that_fits() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sampling": PoissonSampling(0.5)}, "Make it agree with sampling"),
+        ({"sampling": PoissonSampling(0.5)}, "Give the value that sampling implies"),
         ({"sampling": ShuffledBatches(100, 900), "adjacency": "replace-one"}, "900"),
-        ({"sampling": FullBatch()}, "Make it agree with sampling"),
+        ({"sampling": FullBatch()}, "Give the value that sampling implies"),
     ],
 )
 def test_samplers_that_do_not_agree_are_named(changes: dict[str, Any], words: str) -> None:

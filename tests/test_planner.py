@@ -416,7 +416,7 @@ def test_advice_for_a_risk_says_what_it_comes_to_as_epsilon() -> None:
     assert best.saved_by_twice_epsilon == pytest.approx(1 - twice / best.noise_multiplier, abs=1e-4)
     assert json.dumps(advice.as_data())
     assert question().budget_in_words == "ε = 2.00 at δ = 1e-05"
-    assert "≤ 0.02 at 0.001 false ones" in asked.budget_in_words
+    assert "≤ 0.02 at FPR 0.001" in asked.budget_in_words
 
 
 def test_a_plan_for_a_risk_counts_what_is_released_beside_it() -> None:

@@ -102,13 +102,15 @@ def test_a_largest_batch_of_all_records_cuts_nothing() -> None:
 
 
 def test_what_is_cut_too_often_is_refused_with_what_would_do() -> None:
-    with pytest.raises(InvalidInput, match="largest_batch 300 cuts batches of 250 too often") as refused:
+    with pytest.raises(InvalidInput, match="largest_batch 300 truncates batches of 250 too often") as refused:
         advise(ASKED, batch_sizes=[100, 250])
     enough = re.search(r"at least (\d+), or batches of at most (\d+)", str(refused.value))
     assert enough is not None
     assert advise(replace(ASKED, largest_batch=int(enough[1])), batch_sizes=[250]).options
     assert advise(ASKED, batch_sizes=[int(enough[2])]).options
-    with pytest.raises(InvalidInput, match=r"largest_batch 1 cuts batches of 1 too often.* at least \d+\.$"):
+    with pytest.raises(
+        InvalidInput, match=r"largest_batch 1 truncates batches of 1 too often.* at least \d+\.$"
+    ):
         advise(replace(ASKED, largest_batch=1))
     with pytest.raises(InvalidInput, match="largest_batch must be an integer in"):
         replace(ASKED, largest_batch=N + 1)
@@ -139,10 +141,10 @@ def test_the_command_takes_a_largest_batch(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if re.match(r" *(→|\d+) ", line)]
     assert [(row[1], row[5]) for row in rows] == [("200", "1e-11"), ("90", "2e-69")]
-    assert "Samples of more than 300 are cut" in " ".join(out.split())
+    assert "Samples of more than 300 are truncated" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
     assert run([*ASK, "--largest-batch", "300", "--batch-size", "290"]) == 2
-    assert "largest_batch 300 cuts batches of 290 too often" in capsys.readouterr().err
+    assert "largest_batch 300 truncates batches of 290 too often" in capsys.readouterr().err
 
 
 RUN = """
@@ -172,7 +174,7 @@ def test_a_run_file_gives_the_largest_batch(capsys: pytest.CaptureFixture[str], 
     assert run(["plan", str(path), "--batch-size", "200", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == advise(ASKED, batch_sizes=[200]).as_data()
     assert run(["plan", str(path), "--batch-size", "250", "--largest-batch", "400"]) == 0
-    assert "Samples of more than 400 are cut" in " ".join(capsys.readouterr().out.split())
+    assert "Samples of more than 400 are truncated" in " ".join(capsys.readouterr().out.split())
     path.write_text(RUN.replace("largest_batch = 300\n", ""))
     assert run(["plan", str(path)]) == 2
     assert "[training] largest_batch go together" in " ".join(capsys.readouterr().err.split())

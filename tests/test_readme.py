@@ -273,7 +273,7 @@ def step_past() -> None:
 def resume_with_others() -> None:
     finish(session(), 1).save("resume.pt")
     inputs, targets = rows()
-    with pytest.raises(TacitError, match="These differ: the loss"):
+    with pytest.raises(TacitError, match="Different: the loss"):
         session(loss=lambda model, x, y: 2 * losses(model, x, y)).load("resume.pt")
     session(data=(inputs.flip(0), targets)).load("resume.pt")
 
@@ -367,10 +367,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"data=loader\.dataset",
     ),
     "`loss.backward()`": (backward_beside, r"session\.step\(step\) computes the gradients"),
-    "a second optimizer": (second_optimizer, r"Train them by session\.step\(step\) alone"),
+    "a second optimizer": (second_optimizer, r"Train them only by session\.step\(step\)"),
     "an optimizer that holds": (
         lambda: session(extra=[nn.Parameter(torch.zeros(1))]),
-        "one module of all that is trained",
+        "into one module",
     ),
     "an optimizer that wraps": (
         lambda: session(optimizer=lambda *settings, **named: Wrapper(torch.optim.SGD(*settings, **named))),
@@ -391,13 +391,16 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "Leave them out",
     ),
     "a `unit` such as": (repeated_unit, r"\[data\] user"),
-    "people in a stream": (comes_too_often, 'say too_often="skip"'),
+    "people in a stream": (comes_too_often, 'set too_often="skip"'),
     "noise that is correlated": (
         lambda: plan(correlation=Tree(), sampling=PoissonSampling(0.1), batch_size=4),
         "CyclicPoissonSampling",
     ),
     "delta": (lambda: plan(delta=1 / N), "allow_large_delta=True"),
-    "a plan above": (lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50), "steps that fits is"),
+    "a plan above": (
+        lambda: plan(epsilon_budget=3.0, noise_multiplier=2.0, steps=50),
+        "At most [0-9]+ steps fit",
+    ),
     "a step past": (step_past, "more steps"),
     "shuffled batches": (lambda: plan(sampling=ShuffledBatches(N, N)), "Poisson sampling"),
     '`sampling="epochs"` with': (lambda: plan(sampling="epochs", batch_size=N // 2, steps=3), "2 or 4 steps"),

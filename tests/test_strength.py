@@ -17,7 +17,7 @@ from tacit.errors import MOST, PrivacyWarning, weakness
 from tacit.integrations.sklearn import PrivateClassifier
 from tacit.report.statement import make_statement
 
-WORDS = "epsilon = 60 is too weak a promise to mean anything"
+WORDS = "epsilon = 60 is too weak to guarantee anything"
 RUN = """
 [data]
 name = "iris"
@@ -48,7 +48,7 @@ def test_the_words_say_what_an_attacker_may_find_and_what_is_usual() -> None:
     told = weakness(60.0)
     assert told is not None
     assert told.startswith(WORDS)
-    assert "1 % of those who did not take part may find up to 100 % of those who did" in told
+    assert "1 % false positives may reach 100 % true positives" in told
     assert "Usual values are 0.1 to 10" in told
     assert "docs/explanation/what-epsilon-means.md" in told
     page = Path(__file__).parents[1] / "docs" / "explanation" / "what-epsilon-means.md"
@@ -82,7 +82,7 @@ def test_the_statement_says_it_beside_the_promise() -> None:
         session = PrivateSession(model, optimizer, records, the_plan, loss=nn.CrossEntropyLoss())
         train(session, progress=False)
         texts[epsilon] = " ".join(make_statement(session).to_text().split())
-    assert "is too weak a promise" not in texts[3.0]
+    assert "is too weak to guarantee" not in texts[3.0]
     assert texts[60.0].index("THIS PROMISE IS WEAK: epsilon = ") < texts[60.0].index("In plain words")
 
 

@@ -106,7 +106,7 @@ DATA: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "on the meta device": (lambda: tuple(t.to("meta") for t in records()), "a meta tensor"),
     "int64 inputs": (lambda: (records()[0].long(), records()[1]), "x.float()"),
-    "items that cannot be read": (lambda: Items(unreadable), "Remove records that cannot be read"),
+    "items that cannot be read": (lambda: Items(unreadable), "Remove unreadable records"),
     "items of three": (
         lambda: Items(lambda i: (torch.full((D,), CELL), 0, 0)),
         "such as def loss(model, x, y, z)",
@@ -164,7 +164,7 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(D, CLASSES), nn.BatchNorm1d(CLASSES)),
         UnsupportedModel,
-        "statistics of the whole batch",
+        "batch statistics",
         "make_private_ready",
     ),
     "all frozen": (frozen, UnsupportedModel, "no trainable parameters", "Set requires_grad"),
@@ -175,10 +175,10 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "infinite weights": (
         with_both_infinities,
         InvalidInput,
-        "'bias' holds NaN",
+        "'bias' contains NaN",
         "Initialise the model again",
     ),
-    "NaN weights": (with_nan, InvalidInput, "'weight' holds NaN", "Initialise the model again"),
+    "NaN weights": (with_nan, InvalidInput, "'weight' contains NaN", "Initialise the model again"),
     "complex": (
         lambda: nn.Linear(D, CLASSES, dtype=torch.complex64),
         UnsupportedModel,
@@ -194,10 +194,10 @@ MODELS: dict[str, tuple[Callable[[], Any], type[TacitError], str, str]] = {
     "a tuple": (
         lambda: Reads(lambda f, x: (f(x), x)),
         InvalidInput,
-        "fails on a batch",
+        "fails on records of zeros",
         "Make model and loss",
     ),
-    "a place that is not there": (embedding, InvalidInput, "out of range", "the size of its embedding"),
+    "a place that is not there": (embedding, InvalidInput, "out of range", "its embedding"),
     "an attribute that is not there": (
         lambda: Reads(lambda f, x: f.get_submodule("layer")(x)),
         InvalidInput,
@@ -221,7 +221,7 @@ LOSSES: dict[str, tuple[Any, str, str]] = {
     "nothing": (lambda m, x, y: None, "must return a tensor", "NoneType"),
     "integers": (lambda m, x, y: m(x).argmax(1), "torch.int64", "reduction"),
     "complex": (lambda m, x, y: losses(m, x, y) + 0j, "torch.complex64", "reduction"),
-    "an error on records alone": (raising, "leaves out the error's own text", "remove such records"),
+    "an error on records alone": (raising, "original message is hidden", "remove such records"),
 }
 
 
@@ -232,11 +232,11 @@ def scheduler() -> Any:
 SESSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no optimizer": ({"optimizer": "sgd"}, "str has no step hooks", "Pass an optimizer of torch"),
     "a schedule": ({"optimizer": scheduler()}, "StepLR", "Pass"),
-    "LBFGS": ({"optimizer": torch.optim.LBFGS}, "evaluates the loss again", "Use SGD"),
-    "sparse Adam": ({"optimizer": torch.optim.SparseAdam}, "takes sparse gradients", "Use Adam"),
+    "LBFGS": ({"optimizer": torch.optim.LBFGS}, "evaluates the loss several times", "Use SGD"),
+    "sparse Adam": ({"optimizer": torch.optim.SparseAdam}, "needs sparse gradients", "Use Adam"),
     "another's parameters": (
         {"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)},
-        "does not hold the trainable parameters weight, bias",
+        "lacks the trainable parameters weight, bias",
         "Pass model.parameters()",
     ),
     "no plan": ({"the_plan": 3.0}, "plan must be a tacit.Plan", "Plan.calibrate"),
@@ -291,7 +291,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
         "records and its sampler 41",
     ),
     "preparation": ({"preparation": Gaussian(8.0)}, "preparation must be a list of events"),
-    "preparation text": ({"preparation": ["PCA"]}, "must be one of the events"),
+    "preparation text": ({"preparation": ["PCA"]}, "must be an event"),
     "views": ({"views": 0}, "views must be an integer >= 1"),
     "loss report": ({"loss_report": True}, "loss_report must be LossReport(bound=...)"),
     "score report": ({"score_report": 5.0}, "score_report must be ScoreReport(noise=...)"),
@@ -378,27 +378,27 @@ def nan() -> Any:
 
 
 SKLEARN: dict[str, tuple[Callable[[], Any], str]] = {
-    "texts": (lambda: fit(texts()), "X must hold numbers"),
+    "texts": (lambda: fit(texts()), "X has cells that are not numbers"),
     "NaN": (lambda: fit(nan()), "NaN or infinite"),
-    "labels unknown": (lambda: fit(X, Y + LABEL), "not among the declared classes"),
+    "labels unknown": (lambda: fit(X, Y + LABEL), "outside the declared classes"),
     "labels of numbers": (lambda: fit(X, Y + 0.5), "Unknown label type"),
-    "labels of texts": (lambda: fit(X, [NAME] * N), "not among the declared classes"),
+    "labels of texts": (lambda: fit(X, [NAME] * N), "outside the declared classes"),
     "no classes": (lambda: fit(classes=None), "classes must be declared"),
     "no bounds": (lambda: fit(bounds=None), "bounds must be declared"),
-    "bounds text": (lambda: fit(bounds="wide"), "bounds must hold numbers"),
+    "bounds text": (lambda: fit(bounds="wide"), "bounds must contain numbers"),
     "epsilon": (lambda: fit(epsilon=-1.0), "epsilon must be"),
     "epsilon text": (lambda: fit(epsilon="three"), "epsilon must be"),
     "activation": (lambda: fit(hidden=(4,), activation="swish"), "activation must be one of"),
     "rate": (lambda: fit(learning_rate=0.0), "learning_rate must be"),
     "momentum": (lambda: fit(momentum=2), "momentum must be"),
     "batch": (lambda: fit(batch_size="all"), "batch_size must be"),
-    "texts to predict": (lambda: fit().predict(texts()), "X must hold numbers"),
+    "texts to predict": (lambda: fit().predict(texts()), "X has cells that are not numbers"),
     "texts to score": (lambda: fit().score(X, [NAME] * N), "."),
     "targets of texts": (
         lambda: PrivateRegressor(
             epsilon=5.0, delta=1e-3, unit="row", adjacency="zero-out", bounds=(0, 1), target_bounds=(0, 1)
         ).fit(X, [NAME] * N),
-        "y must hold numbers",
+        "y must contain numbers",
     ),
     "a survival model of times": (
         lambda: PrivateSurvival(
@@ -442,10 +442,10 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "evaluate unknown classes": (
         lambda: evaluate(NET, records()[0], records()[1] + LABEL),
-        "must lie in 0..2",
+        "must be in 0..2",
     ),
-    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must give (n, classes)"),
-    "train a model": (lambda: train(NET), "train takes a tacit.PrivateSession"),
+    "evaluate one output": (lambda: evaluate(nn.Flatten(0), *records()), "it must return (n, classes)"),
+    "train a model": (lambda: train(NET), "session must be a tacit.PrivateSession"),
     "train rows": (lambda: train(session(), rows=0), "rows must be an integer >= 1"),
     "train checkpoints": (lambda: train(session(), checkpoint_every=0), "checkpoint_every must be"),
     "train evaluation": (lambda: train(session(), evaluate=NO_NET.__name__), "evaluate must be a function"),

@@ -1,12 +1,12 @@
-"""Padding or cutting of records of varying length to fixed, public lengths.
+"""Padding and truncation of records of varying length to fixed, public lengths.
 
-The shape of a batch must not depend on its records.  A session therefore calls ``collate`` with a list of one
-record at a time, so it cannot pad to the longest record of a batch.  If :func:`pad` has several lengths, the
-session computes each record at the smallest that holds it.
+The shape of a batch must not depend on its records, so a session calls ``collate`` with one record at a time,
+and padding to the longest record of a batch is impossible.  With several lengths, :func:`pad` uses the
+smallest into which the record fits.
 
 **Guarantee**
 
-* The output of a collate function for a record depends on that record and on public lengths and values alone.
+* The output of a collate function for a record depends only on that record and on public lengths and values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tacit.training.tensors import Path, flatten, name_of, rebuild, tensor_of
 __all__ = ["pad", "pairs"]
 
 Name: TypeAlias = str | int
-"""A key, for records that are mappings, or the position of a part, for records that are tuples."""
+"""A key if records are mappings; the position of a part if they are tuples."""
 _PARTS = ("prompt_ids", "chosen_ids", "rejected_ids")
 _REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 
@@ -40,27 +40,25 @@ def pad(
     value: float | Mapping[Name, float] = 0,
     shares: Sequence[float] | None = None,
 ) -> Pad:
-    """Pad or cut the first axis of each record's parts to a fixed ``length``.
+    """Pad or truncate the first axis of each record's parts to a fixed ``length``.
 
-    If ``length`` is several lengths, a session computes each record at the smallest length that holds it.  A
-    step takes a public number of passes for each length.  So the model must not read the padding: mask it,
-    and let labels there be -100, as for :func:`tacit.losses.causal`.
+    With several lengths, a session uses the smallest into which a record fits, in a public number of passes
+    per length.  The model must ignore the padding: mask it, and give it the label -100, as for
+    :func:`tacit.losses.causal`.
 
     Args:
-        length: the length of every part that has an axis; or a mapping from keys (or positions in a tuple) to
-            lengths, which leaves all other parts unchanged.  A length may be several numbers in ascending
-            order, equally many for each part that has several.
-        value: the number that fills up the parts; or a mapping from keys to numbers, with 0 for all other
-            parts.
-        shares: for several lengths, the share of the records that each is expected to hold, from public
-            knowledge and never from the data; equal by default.  Shares that do not fit the data change only
-            time and memory.
+        length: the length of every part with an axis; or a mapping from keys (or positions in a tuple) to
+            lengths, which leaves other parts unchanged.  A length may be several numbers in ascending order,
+            equally many for each such part.
+        value: the padding value, 0 by default; or a mapping from keys to values, with 0 for other parts.
+        shares: for several lengths, the expected share of records at each, equal by default.  Take them from
+            public knowledge, never from the data.  Wrong shares cost only time and memory.
 
     Returns:
         A function to pass as ``collate``.  It pads a record to the last length.
 
     Raises:
-        InvalidInput: lengths are not in ascending order, or shares are not positive or do not add up to 1.
+        InvalidInput: if lengths are not in ascending order, or shares are not positive or do not add up to 1.
 
     >>> collate = pad(length={"input_ids": 4, "labels": 4}, value={"labels": -100})
     >>> collate([{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}])
@@ -75,8 +73,7 @@ def pad(
         check_real("value" if name is None else f"value[{name!r}]", filler)
     if isinstance(length, Mapping) and isinstance(value, Mapping) and (more := value.keys() - length.keys()):
         raise InvalidInput(
-            f"value names {sorted(map(repr, more))} but length does not, so these are not padded. Name the "
-            "same parts in both."
+            f"value names {sorted(map(repr, more))}, which length does not name. Name the same parts in both."
         )
     return Pad({name: one[-1] for name, one in lengths.items()}, values, _several(lengths, values, shares))
 
@@ -97,12 +94,11 @@ def _several(
         if shares is None:
             return None
         raise InvalidInput(
-            "shares need several lengths, and length has one. Leave shares out, or give length=(64, 512)."
+            "shares needs several lengths, and length has one. Remove shares, or give length=(64, 512)."
         )
     if len(counts) > 1:
         raise InvalidInput(
-            f"some parts have {counts[0]} lengths, others {counts[-1]}. Give each part equally many: a "
-            "record has one place among them."
+            f"some parts have {counts[0]} lengths, others {counts[-1]}. Give each part equally many."
         )
     return Lengths(several, values, check_shares("shares", shares, counts[0]))
 
@@ -110,7 +106,7 @@ def _several(
 @final
 @dataclass(frozen=True)
 class Pad:
-    """The function that :func:`pad` returns; in both mappings, the key None stands for every part.
+    """The function that :func:`pad` returns.  In both mappings, the key None stands for every part.
 
     >>> Pad(lengths={None: 4}, values={})([torch.tensor([5, 6, 7])])
     tensor([[5, 6, 7, 0]])
@@ -132,7 +128,7 @@ class Pad:
         if unknown := (self.lengths.keys() | self.values.keys()) - names - {None}:
             raise InvalidInput(
                 f"pad names {', '.join(map(repr, sorted(unknown, key=str)))}, which a record does not have. "
-                "Give keys if a record is a mapping, and positions if it is a tuple."
+                "Give keys if records are mappings, and positions if they are tuples."
             )
         return [self._padded(leaf, path) for path, leaf in leaves.items()]
 
@@ -143,9 +139,7 @@ class Pad:
         if length is None or (part.dim() == 0 and name not in self.lengths):
             return part
         if part.dim() == 0:
-            raise InvalidInput(
-                f"pad names {name_of(path)}, which is one number without a length. Leave it out."
-            )
+            raise InvalidInput(f"pad names {name_of(path)}, which is a scalar. Leave it out.")
         if len(part) >= length:
             return part[:length]
         value = self.values.get(name, self.values.get(None, 0))
@@ -159,10 +153,9 @@ class Pad:
 def pairs(*, length: int) -> Pairs:
     """Join the prompt and the two answers of a pair, for :func:`tacit.losses.preference`.
 
-    A record is a mapping with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and perhaps
-    ``ref_chosen_logps`` and ``ref_rejected_logps``, as TRL's ``DPOTrainer`` prepares it.  If a prompt and its
-    longer answer have more than ``length`` tokens, the prompt loses its beginning; an answer that alone is
-    longer loses its end.
+    A record is a mapping with ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``, and optionally
+    ``ref_chosen_logps`` and ``ref_rejected_logps``, as TRL's ``DPOTrainer`` prepares it.  A long prompt is
+    truncated at its start, and an answer longer than ``length`` at its end.
 
     Args:
         length: the number of tokens of prompt and answer together.
@@ -198,8 +191,8 @@ class Pairs:
     def _pair(self, record: Mapping[str, Any]) -> dict[str, Tensor]:
         if missing := [name for name in _PARTS if name not in record]:
             raise InvalidInput(
-                f"a pair has no {missing[0]}. Give the tokens of the prompt and of the two answers as "
-                f"{', '.join(_PARTS)}, as TRL's DPOTrainer prepares them."
+                f"a pair has no {missing[0]}. Give the tokens of prompt and answers as {', '.join(_PARTS)}, "
+                "as TRL's DPOTrainer prepares them."
             )
         prompt, *answers = (tensor_of(record[name], name) for name in _PARTS)
         room = max(self.length - max(map(len, answers)), 0)

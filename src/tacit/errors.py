@@ -1,13 +1,13 @@
-"""The exception classes, validators whose errors show the value and the range, weak promises, and ranks.
+"""Exceptions and warnings, validators, the check for weak epsilons, and ranks.
 
-Every error that a user can cause derives from :class:`TacitError`.  In one paragraph it says what happened,
-why Tacit refuses it and how to fix it.  ``exit_code`` is the exit code of the command line: 1 if a privacy
-rule or a budget refuses, 2 if the usage or the input is wrong.
+Every error that a user can cause derives from :class:`TacitError`.  Its message is one paragraph: what
+happened, why Tacit refuses it, and the fix.  ``exit_code`` is the exit code of the command line: 1 if a
+privacy rule or a budget refuses, 2 if usage or input is wrong.
 
-An error about an argument composes its text from fields, so that it can name the argument as the user wrote
-it: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In these
-fields, arguments are between backticks, alone or with a value, as in "Say `allow_large_delta=True`".  The
-text that says what is wrong follows the argument's name; if it is a sentence, it begins with a colon.
+An error about an argument has fields instead of one text, because each interface spells the argument in its
+own way: ``batch_size`` in Python, ``[privacy] batch_size`` in a run file, ``--batch-size`` in a shell.  In
+these fields, arguments are in backticks, alone or with a value, as in "Set `allow_large_delta=True`".  The
+problem follows the argument's name; if it is a sentence, it begins with a colon.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 Spelling: TypeAlias = Callable[[str, str | None], str]
-"""A function from an argument's Python name and its value (or None) to its text in an interface."""
+"""A function that spells an argument in an interface, from its Python name and its value (or None)."""
 
 
 class TacitError(Exception):
-    """The base class of all errors that Tacit raises; it is never raised itself.
+    """Base class of all errors that Tacit raises.
 
     Attributes:
-        argument: the Python name of the wrong argument, or None if the error is not about an argument.
-        value: the argument's value; ``...`` if the message does not show it.
+        argument: the Python name of the wrong argument; None if the error is not about one.
+        value: the argument's value; ``...`` if the message hides it.
         why: the reason for the refusal.
         fix: what the user can do.
 
@@ -70,7 +70,7 @@ class TacitError(Exception):
 
     exit_code: ClassVar[int] = 2
     spelling: Spelling | None = None
-    """The function that writes arguments in the error's text; None means Python's form, ``name=value``."""
+    """The function that spells arguments in the message; None for Python's form, ``name=value``."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class TacitError(Exception):
 
 @contextlib.contextmanager
 def spelled(spelling: Spelling) -> Iterator[None]:
-    """Set ``spelling`` on every error that is raised in the ``with`` block and has none yet."""
+    """Set ``spelling`` on every error raised in the ``with`` block, unless it has one."""
     try:
         yield
     except TacitError as problem:
@@ -150,11 +150,15 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """Raised if an accountant, or another function of events, has no proven bound for an event."""
+    """Raised if an accountant or other function has no proven bound for an event."""
 
 
 class UnsupportedModel(PrivacyRefusal):
-    """Raised for a model whose per-example gradients do not exist or cannot be bounded."""
+    """Raised for a model whose per-example gradients do not exist or cannot be bounded.
+
+    >>> issubclass(UnsupportedModel, PrivacyRefusal)
+    True
+    """
 
 
 class BudgetExceeded(PrivacyRefusal):
@@ -162,7 +166,7 @@ class BudgetExceeded(PrivacyRefusal):
 
 
 class ProcessLost(TacitError):
-    """Raised if another process of the run failed or ended; this process did not take the current step.
+    """Raised if another process of the run failed or ended, before this process took the current step.
 
     >>> issubclass(ProcessLost, TacitError), ProcessLost.exit_code
     (True, 2)
@@ -170,30 +174,33 @@ class ProcessLost(TacitError):
 
 
 class DeviceLost(TacitError):
-    """Raised if the GPU failed in a step, which released nothing.  Catch it as a :class:`TacitError`."""
+    """Raised if the GPU fails in a step.  The step released nothing.  Catch it as a :class:`TacitError`."""
 
 
 class Diverged(TacitError):
-    """Raised if weights are no longer finite, as further steps would spend budget in vain."""
+    """Raised if weights become NaN or infinite, because further steps would waste budget."""
 
 
 class LossWarning(UserWarning):
-    """Warns that released losses, or losses on records of zeros, look wrong: NaN, or at their bound."""
+    """Warns that losses look wrong: NaN, or at their bound.  Only released losses and dummy records count."""
 
 
 class PrivacyWarning(UserWarning):
-    """Warns of a guarantee that protects little: its epsilon is large, or it covers one of many fits."""
+    """Warns of a weak guarantee: its epsilon is large, or it covers only one of many fits."""
 
 
 class WeakSignalWarning(UserWarning):
-    """Warns that a plan has too much noise for the number of trained weights, so the model learns nothing.
+    """Warns that a plan has too much noise for the model to learn.
 
-    The warning depends only on public numbers: the plan and the number of trained weights.
+    The warning depends only on public facts: the plan and the number of trained weights.
+
+    >>> issubclass(WeakSignalWarning, UserWarning)
+    True
     """
 
 
 def without_values(problem: BaseException) -> str:
-    """Describe an error without its own text, which may contain a value of a record."""
+    """Describe an error by type and place, because its text may contain a record's value."""
     # For an error of the operating system the result is the system's reason. For other errors it is the type,
     # and the file and line in the user's code if there is one. Raise an error with this text ``from None``,
     # because a traceback prints every cause.
@@ -210,7 +217,7 @@ def without_values(problem: BaseException) -> str:
 
 
 def users_level() -> int:
-    """Return the ``stacklevel`` with which a warning of the calling function points to the user's code."""
+    """Return the ``stacklevel`` that makes a warning of the caller point to the user's code."""
     # This is the nearest line outside Tacit, as functions of Tacit may have called the calling function.
     own, level, frame = str(Path(__file__).parent), 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
@@ -219,14 +226,14 @@ def users_level() -> int:
 
 
 def of_device(problem: BaseException) -> bool:
-    """Return whether an error is the device's, such as out of memory, and not caused by model or records."""
+    """Return whether the device caused an error, such as out of memory, not the model or the records."""
     # This compares names of classes, because this module does not import torch.
     by_type = type(problem).__name__ in ("OutOfMemoryError", "AcceleratorError")
     return isinstance(problem, RuntimeError) and (by_type or "CUDA error" in str(problem))
 
 
 def reason_of(problem: BaseException) -> str:
-    """Return why a file cannot be read or written, without "[Errno 21]" and the path."""
+    """Return why a file cannot be read or written, without errno and path."""
     if isinstance(problem, IsADirectoryError):
         return "it is a folder, not a file"
     return (isinstance(problem, OSError) and problem.strerror) or str(problem)
@@ -242,7 +249,7 @@ def check_real(
     open_high: bool = False,
     why: str = "",
 ) -> float:
-    """Return ``value`` as a float if it is finite and in the range; else raise an error with ``why``."""
+    """Return ``value`` as a float if it is finite and in range; otherwise raise an error with ``why``."""
 
     def refused(value: object) -> InvalidInput:
         left = "(" if open_low or math.isinf(low) else "["
@@ -264,7 +271,7 @@ def check_real(
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None, why: str = "") -> int:
-    """Return ``value`` as an int if it is an integer in ``[low, high]``; else raise an error with ``why``."""
+    """Return ``value`` if it is an integer in ``[low, high]``; otherwise raise an error with ``why``."""
     # the first is the usual case, and the other takes a microsecond
     if type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral)):
         value = int(value)
@@ -275,7 +282,7 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 
 
 def check_lengths(name: str, lengths: Sequence[object]) -> tuple[int, ...]:
-    """Return public lengths of records, if they are integers above 0 in ascending order."""
+    """Return lengths as a tuple if they are positive integers in ascending order."""
     checked = tuple(check_integer(name, length, low=1) for length in lengths)
     if not checked or any(one >= two for one, two in pairwise(checked)):
         raise InvalidInput(
@@ -285,7 +292,7 @@ def check_lengths(name: str, lengths: Sequence[object]) -> tuple[int, ...]:
 
 
 def check_shares(name: str, shares: Sequence[object] | None, count: int) -> tuple[float, ...]:
-    """Return ``count`` shares, by default equal ones, if they are above 0 and add up to 1."""
+    """Return ``count`` shares if they are positive and add up to 1; None means equal shares."""
     if shares is None:
         return (1 / count,) * count
     checked = tuple(check_real(name, share, low=0, open_low=True) for share in shares)
@@ -311,7 +318,7 @@ def check_in(name: str, value: object, allowed: tuple[str, ...]) -> str:
 def listing(
     settings: Any, defaults: Mapping[str, object], *, needed: Mapping[str, str] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that lists the individual settings in a signature in place of ``**settings``.
+    """Return a decorator that replaces ``**settings`` in a signature by the individual settings.
 
     Args:
         settings: a ``TypedDict`` whose docstring describes the settings under ``Attributes:``.
@@ -365,19 +372,18 @@ MOST = 20.0
 
 
 def weakness(epsilon: float) -> str | None:
-    """Explain why an epsilon above :data:`MOST` is too weak; return None for a smaller one."""
+    """Explain why an epsilon above :data:`MOST` is too weak; None for a smaller epsilon."""
     if not MOST < epsilon < math.inf:
         return None
     return (
-        f"epsilon = {epsilon:.4g} is too weak a promise to mean anything: an attacker who falsely accuses "
-        "1 % of those who did not take part may find up to 100 % of those who did, as if without noise. "
-        "Usual values are 0.1 to 10: 1 is strong, 3 is useful against strong attackers, 8 is weak "
-        "(docs/explanation/what-epsilon-means.md)."
+        f"epsilon = {epsilon:.4g} is too weak to guarantee anything: a membership attack with 1 % false "
+        "positives may reach 100 % true positives, as if without noise. Usual values are 0.1 to 10: 1 is "
+        "strong, 3 is useful against strong attackers, 8 is weak (docs/explanation/what-epsilon-means.md)."
     )
 
 
 def warn_if_weak(epsilon: float | None, *, stacklevel: int = 2) -> None:
-    """Warn about an epsilon above :data:`MOST`, at the line of code that chooses it."""
+    """Warn about an epsilon above :data:`MOST`, at the line of code that sets it."""
     words = None if epsilon is None else weakness(epsilon)
     if words is not None:
         warnings.warn(words, PrivacyWarning, stacklevel=stacklevel + 1)
@@ -393,14 +399,14 @@ def suggested_delta(records: int) -> float:
 
 
 def check_small_delta(delta: float, records: int, unit: str) -> None:
-    """Refuse a delta of 1/N or more, because a mechanism that publishes one record would satisfy it."""
+    """Refuse a delta of 1/N or more, because publishing one record in full would satisfy it."""
     usual = suggested_delta(records)
     if delta >= 1 / records:
         raise PrivacyRefusal(
             f"= {delta:g} is not below 1/N = {1 / records:.3g}",
             argument="delta",
-            why=f"For N = {records} records, a mechanism that publishes one {unit} in full would satisfy it.",
-            fix=f"Choose a smaller delta, such as {usual:g}, or say `allow_large_delta=True`.",
+            why=f"With N = {records}, publishing one {unit} in full would satisfy it.",
+            fix=f"Choose a smaller delta, such as {usual:g}, or set `allow_large_delta=True`.",
         )
 
 
@@ -412,7 +418,7 @@ def check_small_delta(delta: float, records: int, unit: str) -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """The rank of this process among all processes of the run, and among those on this machine."""
+    """The rank of this process in the run and on this machine."""
 
     rank: int = 0
     processes: int = 1
@@ -421,7 +427,7 @@ class Launch:
 
 
 def launched() -> Launch:
-    """Read ``WORLD_SIZE``, ``RANK``, ``LOCAL_WORLD_SIZE`` and ``LOCAL_RANK``."""
+    """Read the ranks that ``torchrun`` sets in the environment."""
     # If one of the first two is not set, there is one process.
     processes, rank = _number("WORLD_SIZE"), _number("RANK")
     if processes is None or rank is None:

@@ -1,24 +1,23 @@
-"""Losses that give one number for each record, the mean over its outputs or positions.
+"""Per-example losses: one number for each record, the mean over its outputs or positions.
 
-Each function here returns a loss for :class:`tacit.PrivateSession`.  The loss takes a record in one of two
-forms:
+Each function returns a loss for :class:`tacit.PrivateSession`.  A record is either
 
-* as a tuple such as ``(x, y)``: the last part is the target, and the others go to the model;
-* as a mapping with one key ``labels``, ``label``, ``targets``, ``target`` or ``y`` for the target.  The
-  others go to the model by name.  If there is only one other and ``model.forward`` has no parameter of that
-  name, it goes by position.
+* a tuple such as ``(x, y)``: the last part is the target, the others are positional inputs of the model; or
+* a mapping, with the target under ``labels``, ``label``, ``targets``, ``target`` or ``y``.  The other entries
+  are keyword inputs of the model; a single one is passed by position if ``model.forward`` has no parameter of
+  that name.
 
 The model may return a tensor, an object or dictionary with ``logits``, or a tuple that begins with a tensor.
-A loss that a model computes itself from ``labels`` is a mean over the batch, so it is not used.
+The loss that a model computes from ``labels`` is ignored, because it is a mean over the batch.
 
 **Guarantee**
 
-* The loss of a record depends on that record alone: nothing is averaged over a batch or counted from it.
+* The loss of a record depends on that record alone: no mean over a batch, no statistic of a batch.
 
 **Not covered**
 
-* Class weights that are counted from the records.  They reveal something about the records, and no budget
-  accounts for it.  Declare class weights instead.
+* Class weights that you compute from the records.  They leak information that no budget accounts for.
+  Declare class weights instead.
 
 Letters: n records; C classes; L positions; V tokens.
 """
@@ -44,14 +43,14 @@ __all__ = ["causal", "classification", "completion", "masked", "multilabel", "pr
 _TARGETS = ("labels", "label", "targets", "target", "y")
 _TOKENS = ("input_ids", "tokens")
 MASKS = ("completion_mask", "assistant_masks")
-"""TRL's names of masks that are 1 where a token is learned."""
+"""TRL's names for masks of the tokens to train on."""
 _PACKED = ("seq_lengths", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")
-"""What TRL and transformers leave in a row of several examples."""
+"""Keys that TRL and transformers add to packed rows."""
 _REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 PACKED_ROWS = (
-    "the rows are packed, as {} shows: a row has tokens of several examples, and an example may be in "
-    "several rows. The guarantee is for one row, so it would not protect an example. Prepare data with one "
-    "example in each row (packing=False in TRL), and pad it by tacit.collate.pad."
+    "the rows are packed, as {} shows. A packed row has tokens of several examples, so a guarantee for one "
+    "row would not protect an example. Put one example in each row (packing=False in TRL), and pad with "
+    "tacit.collate.pad."
 )
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 _NUMBERS = (
@@ -75,9 +74,9 @@ def classification(
     """Return the cross-entropy between logits, (n, C) or (n, C, ...), and class numbers, (n,) or (n, ...).
 
     Args:
-        weight: the (C,) declared weights of the classes; never count them from the records.
+        weight: the (C,) declared class weights.  Do not compute them from the records.
         label_smoothing: the amount of smoothing, in [0, 1).
-        ignore_index: the class number that marks positions to leave out.
+        ignore_index: the class number of positions to ignore.
 
     >>> loss = classification(weight=[1.0, 3.0])
     >>> loss(nn.Identity(), torch.zeros(2, 2), torch.tensor([0, 1]))
@@ -104,7 +103,7 @@ def classification(
 
 
 def regression() -> PerExampleLoss:
-    """Return the mean squared error between outputs and targets of equally many numbers per record.
+    """Return the mean squared error between outputs and targets with equally many numbers.
 
     >>> regression()(nn.Identity(), torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([2.5000])
@@ -132,14 +131,12 @@ def multilabel() -> PerExampleLoss:
 
 
 def causal(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return the loss -log p of the next token, in nats, from logits (n, L, V) and labels (n, L).
+    """Return the cross-entropy of the next token, in nats, from logits (n, L, V) and labels (n, L).
 
-    The logits at position t predict the label at t + 1.  Labels are aligned with the tokens, as in
-    transformers, and the loss shifts them.  If a record has no labels, its tokens are the labels, except
-    where ``attention_mask`` is 0.  The mean is over the record's positions whose label is not
-    ``ignore_index``.  A record without any such position has loss and gradient 0.
-
-    A model may put virtual tokens before those of the record, as prompt tuning does: they have no label.
+    Labels are aligned with the tokens, as in transformers: the logits at position t predict the label at
+    t + 1.  Without labels, the tokens are the labels, except where ``attention_mask`` is 0.  The mean is over
+    the record's positions with a label other than ``ignore_index``; if there are none, loss and gradient
+    are 0.  Virtual tokens before the record's own, as in prompt tuning, have no label.
 
     >>> model = nn.Embedding(5, 5)
     >>> tokens = torch.tensor([[1, 2, 3], [1, 2, 3]])
@@ -165,12 +162,11 @@ def causal(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def completion() -> PerExampleLoss:
-    """Return the loss of :func:`causal` over the tokens that a mask selects, such as those of an answer.
+    """Return the loss of :func:`causal` over masked-in tokens only, such as those of an answer.
 
-    A record is a mapping with ``input_ids`` (n, L), and with ``completion_mask`` or ``assistant_masks``
-    (n, L), 1 where a token is learned, or with ``labels`` (n, L), -100 where it is not.  If a record has
-    several of these, a token is learned where all of them say so.  These are the columns of a data set that
-    TRL's ``SFTTrainer`` has prepared.
+    A record is a mapping with ``input_ids`` (n, L), as TRL's ``SFTTrainer`` prepares it, and at least one of
+    ``completion_mask`` or ``assistant_masks`` (n, L), 1 at tokens to train on, or ``labels`` (n, L), -100 at
+    all others.  With several of them, only tokens that all of them select count.
 
     >>> record = {"input_ids": torch.tensor([[1, 2, 3]]), "completion_mask": torch.tensor([[0, 0, 1]])}
     >>> completion()(nn.Embedding(5, 5), **record).shape
@@ -183,8 +179,8 @@ def completion() -> PerExampleLoss:
         masks = [part for key, part in by_name.items() if key in MASKS]
         if not masks and "labels" not in inputs:
             raise InvalidInput(
-                f"a record has no {', '.join(MASKS)} or labels, so all of its tokens would be learned. Name "
-                "one of these keys in the records, or use tacit.losses.causal() to learn all tokens."
+                f"a record has no {', '.join(MASKS)} or labels, so all tokens would count. Add one of these "
+                "keys to the records, or use tacit.losses.causal() to train on all tokens."
             )
         labels = inputs["labels"] if "labels" in inputs else _labels_from_tokens(inputs, -100)
         for mask in masks:
@@ -197,25 +193,24 @@ def completion() -> PerExampleLoss:
 def preference(
     beta: float = 0.1, *, label_smoothing: float = 0.0, reference: nn.Module | None = None
 ) -> PerExampleLoss:
-    """Return the loss of direct preference optimization (DPO) for pairs of a better and a worse answer.
+    """Return the loss of direct preference optimization (DPO) for pairs of a chosen and a rejected answer.
 
-    A record is one pair: a mapping with ``input_ids`` (n, 2, L), the prompt with the chosen answer and then
-    with the rejected one, and with ``completion_mask`` (n, 2, L), 1 where a token belongs to the answer.
-    :func:`tacit.collate.pairs` makes it from the rows that TRL's ``DPOTrainer`` prepares.  The loss is
-    -log sigmoid(beta * d), where d says by how much more the model prefers the chosen answer than the
-    reference does (Rafailov et al., 2305.18290, equation 7).
+    A record is one pair: a mapping with ``input_ids`` (n, 2, L), prompt and answer, the chosen one first, and
+    ``completion_mask`` (n, 2, L), 1 at the tokens of the answer.  :func:`tacit.collate.pairs` makes it from
+    rows of TRL's ``DPOTrainer``.  The loss is -log sigmoid(beta * d), where d is the log-ratio of chosen to
+    rejected under the model, minus the same under the reference (Rafailov et al., 2305.18290, equation 7).
 
-    The reference is the first of these that there is:
+    The reference is the first of these that exists:
 
-    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: sums of log-probabilities that a
-      public model gives the two answers;
+    * ``ref_chosen_logps`` and ``ref_rejected_logps`` (n,) in the record: the log-probabilities of the answers
+      under a public model;
     * the module ``reference``;
     * a peft model itself, without its adapters and without dropout.
 
     Args:
-        beta: how much a preference counts, above 0; the larger, the closer the model stays to the reference.
-        label_smoothing: the share of pairs whose order may be wrong, in [0, 0.5) (conservative DPO).
-        reference: a frozen model with the vocabulary of the trained one, in evaluation mode.
+        beta: the strength of the pull towards the reference, above 0.
+        label_smoothing: the assumed share of swapped pairs, in [0, 0.5) (conservative DPO).
+        reference: a frozen model with the same vocabulary, in evaluation mode.
 
     Raises:
         InvalidInput: if ``reference`` is not frozen.
@@ -230,7 +225,7 @@ def preference(
     smoothing = check_real("label_smoothing", label_smoothing, low=0.0, high=0.5, open_high=True)
     if reference is not None and (reference.training or any(p.requires_grad for p in reference.parameters())):
         raise InvalidInput(
-            "the reference is not frozen: it would change, or draw dropout. Pass "
+            "the reference is not frozen: its weights would change, or dropout is on. Pass "
             "reference=copy.deepcopy(model).eval().requires_grad_(False)."
         )
 
@@ -240,8 +235,8 @@ def preference(
         known = public_chosen is not None
         if known != (public_rejected is not None) or (known and reference is not None):
             raise InvalidInput(
-                f"the records and reference= do not name one reference. Give both of "
-                f"{' and '.join(_REFERENCES)} in the records, or leave out both and pass reference=."
+                f"the records have only one of {' and '.join(_REFERENCES)}. Give both, or remove both and "
+                "pass reference=."
             )
         vocabulary = None
         if public_chosen is None or public_rejected is None:
@@ -255,7 +250,7 @@ def preference(
         if vocabulary not in (None, logits.shape[2]):
             raise InvalidInput(
                 f"the reference has a vocabulary of {vocabulary} tokens, and the model one of "
-                f"{logits.shape[2]}. Pass a reference with the same vocabulary."
+                f"{logits.shape[2]}. Pass a reference with the model's vocabulary."
             )
         chosen, rejected = _sums(logits, labels)
         return preference_loss(chosen, rejected, public_chosen, public_rejected, beta, smoothing)
@@ -271,7 +266,7 @@ def preference_loss(
     beta: float,
     smoothing: float,
 ) -> Tensor:
-    """Return the (n,) losses of DPO from (n,) sums of log-probabilities of the answers' tokens.
+    """Return the (n,) DPO losses from the (n,) log-probabilities of the answers.
 
     >>> one, two = torch.tensor([-1.0]), torch.tensor([-2.0])
     >>> preference_loss(one, two, two, two, 1.0, 0.0)
@@ -282,11 +277,10 @@ def preference_loss(
 
 
 def masked(*, ignore_index: int = -100) -> PerExampleLoss:
-    """Return the loss -log p of the label at each position, in nats, from logits (n, L, V) and labels (n, L).
+    """Return the cross-entropy of the label at each position, in nats, from logits (n, L, V), labels (n, L).
 
-    Labels are not shifted.  The loss suits masked words, labels of tokens, and targets that are shifted
-    already.  The mean is over the record's positions whose label is not ``ignore_index``.  A record without
-    any such position has loss and gradient 0.
+    Labels are not shifted, as in masked language models and token classification.  The mean is over the
+    record's positions with a label other than ``ignore_index``; if there are none, loss and gradient are 0.
 
     >>> masked()(nn.Embedding(5, 5), torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, -100]]))
     tensor([0.], grad_fn=<DivBackward0>)
@@ -302,13 +296,13 @@ def masked(*, ignore_index: int = -100) -> PerExampleLoss:
 
 
 def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
-    """Return the loss in the form in which the session calls it, ``(model, *parts) -> (n,)``.
+    """Return the loss as a function ``(model, *parts) -> (n,)``, which the session calls.
 
-    A function is returned unchanged.  A loss module of ``torch.nn`` is copied with ``reduction="none"``, to
-    the type and the device of the model, and its numbers are averaged for each record.
+    A function is returned unchanged.  A loss module of ``torch.nn`` is copied with ``reduction="none"`` to
+    the model's dtype and device, and averaged per record.
 
     Raises:
-        InvalidInput: ``loss`` is not a loss, or is a module that takes more than outputs and targets.
+        InvalidInput: if ``loss`` is not a loss, or is a module that takes more than outputs and targets.
 
     >>> loss = per_record(nn.MSELoss(), nn.Identity())
     >>> loss(nn.Identity(), torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.zeros(2, 2))
@@ -317,19 +311,19 @@ def per_record(loss: object, model: nn.Module) -> PerExampleLoss:
     for maker in (classification, regression, multilabel, causal, completion, masked, preference):
         if loss is maker:
             name = f"tacit.losses.{maker.__name__}"
-            raise InvalidInput(f"loss is {name} itself, which returns a loss. Call it: {name}().")
+            raise InvalidInput(f"loss is {name}, a function that returns a loss. Call it: {name}().")
     if isinstance(loss, type):
         raise InvalidInput(f"loss is the class {loss.__name__}. Pass an instance: loss={loss.__name__}().")
     if not callable(loss):
         raise InvalidInput(
-            f"loss is of type {type(loss).__name__}; it must be a function (model, *parts of a record) -> "
-            "(n,), a loss module such as torch.nn.CrossEntropyLoss(), or one of tacit.losses."
+            f"loss must be a function (model, *parts) -> (n,), a loss module such as "
+            f"torch.nn.CrossEntropyLoss(), or one of tacit.losses; got {type(loss).__name__}."
         )
     if getattr(loss, "__module__", "") == F.__name__:
         name = getattr(loss, "__name__", "a function")
         raise InvalidInput(
-            f"loss is the function torch.nn.functional.{name}: it takes outputs and targets, but a session "
-            "calls the loss with model and record. Pass a module, such as torch.nn.CrossEntropyLoss(), or "
+            f"loss is torch.nn.functional.{name}, which takes outputs and targets; a session calls the loss "
+            "with model and record. Pass a module, such as torch.nn.CrossEntropyLoss(), or "
             f'lambda model, x, y: F.{name}(model(x), y, reduction="none").'
         )
     return _of_module(loss, model) if isinstance(loss, nn.modules.loss._Loss) else loss
@@ -352,7 +346,7 @@ def logits_of(output: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise InvalidInput(
             f"the model returns {type(output).__name__} without a tensor named logits. Return a tensor, or "
-            "pass a function as loss that reads what the model returns."
+            "pass a loss function that reads this output."
         )
     return logits
 
@@ -361,13 +355,13 @@ def _of_module(loss: Any, model: nn.Module) -> PerExampleLoss:
     name = type(loss).__name__
     if not isinstance(loss, (*_CLASSES, *_NUMBERS)):
         raise InvalidInput(
-            f"loss module {name} takes other arguments than output and target: the session cannot tell what "
-            f"to pass. Pass a function: def loss(model, *parts), which calls {name} with "
+            f"loss module {name} takes other arguments than output and target, which the session does not "
+            f"know. Pass a function loss(model, *parts) that calls {name} with "
             'reduction="none" and returns one loss per record.'
         )
     for key, weight in loss.named_buffers():
         if not bool(weight.isfinite().all()) or bool((weight < 0).any()):
-            raise InvalidInput(f"{name}({key}=...) must be finite and not negative. Correct these weights.")
+            raise InvalidInput(f"{name}({key}=...) must be finite and not negative. Correct the weights.")
     own = copy.deepcopy(loss)
     own.reduction = "none"
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -392,23 +386,23 @@ def _read(model: nn.Module, parts: tuple[Tensor, ...], by_name: dict[str, Tensor
         if len(parts) < 2:
             raise InvalidInput(
                 f"a record has {len(parts)} part; this loss needs inputs and a target. "
-                "Pass (inputs, targets) as data, or a function as loss."
+                "Pass data=(inputs, targets), or a loss function."
             )
         return logits_of(model(*parts[:-1])), parts[-1]
     targets = [key for key in _TARGETS if key in by_name]
     if len(targets) != 1 or len(by_name) < 2:
         raise InvalidInput(
-            f"a record has {len(by_name)} keys, {len(targets)} of them named {', '.join(_TARGETS)}; this "
-            "loss needs exactly one of these, for the target, and other keys for the model. Rename "
-            "the keys, or pass a function as loss."
+            f"a record has {len(by_name)} keys, {len(targets)} of them among {', '.join(_TARGETS)}; this "
+            "loss needs exactly one of these for the target, and other keys for the model. Rename the keys, "
+            "or pass a loss function."
         )
     inputs = {key: part for key, part in by_name.items() if key != targets[0]}
     if _names_all(model.forward, inputs):
         return logits_of(model(**inputs)), by_name[targets[0]]
     if len(inputs) > 1:
         raise InvalidInput(
-            f"{type(model).__name__}.forward has no parameter for some keys: a record has {len(inputs)} in "
-            f"addition to {targets[0]!r}. Leave these keys out, rename them, or pass a function as loss."
+            f"{type(model).__name__}.forward has no parameter for some of the {len(inputs)} keys of a record "
+            f"besides {targets[0]!r}. Remove or rename these keys, or pass a loss function."
         )
     return logits_of(model(*inputs.values())), by_name[targets[0]]
 
@@ -421,12 +415,12 @@ def _names_all(forward: Callable[..., object], inputs: Mapping[str, Tensor]) -> 
 
 
 def _labels_from_tokens(by_name: Mapping[str, Tensor], ignored: int) -> Tensor:
-    """Return the tokens of records without labels as their labels."""
+    """Return the tokens as labels, for records without labels."""
     tokens = next((by_name[key] for key in _TOKENS if key in by_name), None)
     if tokens is None:
         raise InvalidInput(
-            f"a record has no key for labels or tokens: it needs one of {', '.join((*_TARGETS, *_TOKENS))}. "
-            "Rename the keys, or pass a function as loss."
+            f"a record has no labels and no tokens: it needs a key among "
+            f"{', '.join((*_TARGETS, *_TOKENS))}. Rename the keys, or pass a loss function."
         )
     mask = by_name.get("attention_mask")
     return tokens if mask is None else tokens.masked_fill(mask == 0, ignored)
@@ -438,37 +432,37 @@ def _checked_classes(logits: Tensor, targets: Tensor) -> Tensor:
         return targets
     if targets.is_floating_point():
         raise InvalidInput(
-            f"the targets are of type {targets.dtype}; class numbers are integers. Convert them: "
+            f"the targets are of type {targets.dtype}; class numbers must be integers. Convert them: "
             "labels.astype(int). To predict numbers, use tacit.losses.regression()."
         )
     if logits.dim() < 2 or targets.shape != logits.shape[:1] + logits.shape[2:]:
         raise InvalidInput(
             f"a record's output has {_record_shape(logits)} and its target {_record_shape(targets)}; class "
-            "numbers of shape (...) go with logits of shape (classes, ...). Reshape the labels, or for "
-            "labels (L,) and logits (L, classes) use tacit.losses.masked()."
+            "numbers of shape (...) need logits of shape (classes, ...). Reshape the labels, or use "
+            "tacit.losses.masked() for labels (L,) and logits (L, classes)."
         )
     return targets.long()
 
 
 def _reading(loss: PerExampleLoss, columns: tuple[str, ...]) -> PerExampleLoss:
-    """Note the columns of a data set that a loss, or its collate, reads and that no model takes."""
+    """Note the dataset columns that a loss or its collate function reads and no model takes."""
     loss.columns = columns  # type: ignore[attr-defined]
     return loss
 
 
 def _check_rows(by_name: Mapping[str, Tensor]) -> None:
-    """Refuse rows of several examples, and masks that the loss would not read."""
+    """Refuse packed rows, and masks that the loss would not read."""
     if packed := [key for key in _PACKED if key in by_name]:
         raise PrivacyRefusal(PACKED_ROWS.format(packed[0]))
     if unread := [key for key in MASKS if key in by_name]:
         raise InvalidInput(
-            f"a record has {unread[0]}, which tacit.losses.causal does not read: it would learn all tokens. "
-            "Use tacit.losses.completion(), or leave the key out to learn all tokens."
+            f"a record has {unread[0]}, which tacit.losses.causal ignores: it trains on all tokens. Use "
+            "tacit.losses.completion(), or remove the key to train on all tokens."
         )
 
 
 def _virtual_tokens(logits: Tensor, labels: Tensor) -> int:
-    """Return how many positions the output has more than the labels, as prompt tuning adds them in front."""
+    """Return how many more positions the output has than the labels; prompt tuning adds them in front."""
     return max(logits.shape[1] - labels.shape[1], 0) if logits.dim() == 3 and labels.dim() == 2 else 0
 
 
@@ -477,15 +471,14 @@ def _check_tokens(logits: Tensor, labels: Tensor, name: str, ignored: int) -> No
     if more > 0 and not labels.is_floating_point():
         raise InvalidInput(
             f"a record's output has {logits.shape[1]} positions and its labels have {labels.shape[1]}. Give "
-            f"each position a label, or {ignored}, which tacit.losses.{name} ignores. For {more} virtual "
-            f"tokens before the record's own: F.pad(labels, ({more}, 0), value={ignored})."
+            f"each position a label, or {ignored} to ignore it. For {more} virtual tokens in front, use "
+            f"F.pad(labels, ({more}, 0), value={ignored}) with tacit.losses.{name}."
         )
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise InvalidInput(
             f"a record's output has {_record_shape(logits)} and its labels {_record_shape(labels)} of "
             f"{labels.dtype}; tacit.losses.{name} needs logits (L, tokens) and integer labels (L,). Give "
-            "labels as long as the tokens, or use tacit.losses.classification() for one label per "
-            "record."
+            "one label per token, or use tacit.losses.classification() for one label per record."
         )
 
 
@@ -495,7 +488,7 @@ def _pair(pair: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
     if len(shapes) < 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != 2:
         raise InvalidInput(
             "a pair must be a mapping with input_ids and completion_mask of shape (2, L), the chosen answer "
-            "first. tacit.collate.pairs(length=...) makes it of prompt_ids, chosen_ids and rejected_ids."
+            "first. tacit.collate.pairs(length=...) makes it from prompt_ids, chosen_ids and rejected_ids."
         )
     inputs = {
         key: part.flatten(0, 1) for key, part in pair.items() if key not in ("completion_mask", *_REFERENCES)
@@ -524,11 +517,11 @@ def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
-    """Give the public model behind a peft model: its adapters are off, and there is no dropout.
+    """Turn off the adapters of a peft model and dropout within the ``with`` block.
 
     Raises:
-        InvalidInput: if there are no adapters, if they are merged into the weights, or if other weights than
-            theirs are trained.
+        InvalidInput: if the model has no adapters, if they are merged into the weights, or if weights outside
+            them are trained.
 
     >>> with without_adapters(nn.Linear(2, 2)):
     ...     pass
@@ -540,7 +533,7 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
     if prompts is None and not layers:
         raise InvalidInput(
             f"{type(model).__name__} has no adapters to switch off, so it needs a reference. Pass reference="
-            "copy.deepcopy(model).eval().requires_grad_(False), copied before the training."
+            "copy.deepcopy(model).eval().requires_grad_(False), copied before training."
         )
     if any(getattr(layer, "merged", False) for layer in layers):
         raise InvalidInput(
@@ -552,8 +545,8 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
     own = {id(p) for adapter in adapters for p in adapter.parameters()}
     if others := [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in own]:
         raise InvalidInput(
-            f"the weights {others[0]} are trained and belong to no adapter, so the model without adapters "
-            "changes too. Freeze them, or pass reference=, a frozen model."
+            f"the trained weights {others[0]} belong to no adapter, so the model without adapters changes "
+            "too. Freeze them, or pass reference=, a frozen model."
         )
 
     # Not by peft's own disable_adapter(): it changes requires_grad, which no code can do inside a step.
@@ -574,11 +567,11 @@ def without_adapters(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Give outputs and targets one shape and type, as broadcasting would pair each record with all others."""
+    """Give outputs and targets one shape and type; broadcasting would pair each record with all others."""
     if math.prod(outputs.shape[1:]) != math.prod(targets.shape[1:]):
         raise InvalidInput(
-            f"a record's output has {_record_shape(outputs)} and its target {_record_shape(targets)}: the "
-            "number of values differs. Let the model return as many values as the target has."
+            f"a record's output has {_record_shape(outputs)} and its target {_record_shape(targets)}. Let "
+            "the model return as many values as the target has."
         )
     return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 

@@ -22,13 +22,13 @@ class Recipe:
     """Settings of a private run.
 
     Attributes:
-        batch_size: the expected number of records in a step; None for all records.
+        batch_size: the expected number of records per step; None for all records.
         steps: the number of steps.
         optimizer: the name of the optimizer, as in ``[optimizer]`` of a run file.
         learning_rate, momentum: settings of the optimizer.
         head_learning_rate: the learning rate of the head if the body is trained too; None for the same rate.
-        falling: whether the learning rates fall linearly to zero over the second half of the steps.
-        rank, alpha: the settings of LoRA, which scales its corrections by alpha / rank; None without LoRA.
+        falling: whether learning rates decay linearly to zero over the second half of the steps.
+        rank, alpha: the settings of LoRA, which scales its updates by alpha / rank; None without LoRA.
         clipping_norm: C.
         ema_decay: the decay of the moving average of the weights; None to use the last weights.
 
@@ -49,7 +49,7 @@ class Recipe:
     alpha: int | None = None
 
     def share_of_rate(self, step: int) -> float:
-        """Return the factor by which the learning rates are multiplied in a step; the first step is 0.
+        """Return the factor of the learning rates in a step; the first step is 0.
 
         >>> [round(lora_recipe(6000, 8.0, 19_202).share_of_rate(step), 3) for step in (0, 15, 29)]
         [1.0, 1.0, 0.067]
@@ -61,18 +61,18 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
     """Return the settings for a linear model that starts at zero, on a table or on frozen features.
 
     Each step uses all records if there are at most 50,000: for a convex loss, smaller batches save only time.
-    The sum of the learning rates decides how far the weights move.  The noise grows with this sum, while the
-    gradient falls with the loss.  So with fewer records, or a smaller epsilon, it is better to stop sooner.
-    In tests on twenty data sets (tables, reviews and pictures) of 300 to 50,000 records, the best sum was
-    proportional to records times epsilon, with the same constant up to a factor of two.
+    The sum of the learning rates limits how far the weights move.  The noise grows with this sum, while the
+    gradient falls with the loss, so with fewer records or a smaller epsilon it is better to stop sooner.  On
+    twenty datasets (tables, reviews and images) of 300 to 50,000 records, the best sum was proportional to
+    records times epsilon, with the same constant up to a factor of two.
 
     Args:
         records: N.
         epsilon: the epsilon of the whole run.
         classes: the number of classes; 1 for a numeric target, which
             :class:`tacit.models.additive.StandardLinear` learns.
-        longest: the largest possible norm of a row of inputs, including the bias's constant 1.  Pass 1 for
-            features of unit length, because the bias hardly matters there.
+        longest: the largest norm of a row of inputs, including the bias's constant 1.  Pass 1 for features of
+            norm 1, where the bias hardly matters.
 
     >>> recipe = linear_recipe(12_500, 3.0)
     >>> recipe.steps, recipe.learning_rate
@@ -104,13 +104,13 @@ def linear_recipe(records: int, epsilon: float, *, classes: int = 2, longest: fl
 def hazard_recipe(records: int, epsilon: float, *, longest: float) -> Recipe:
     """Return the settings for a linear model of hazards (:class:`tacit.models.survival.LinearHazard`).
 
-    They are those of a classifier, but records are clipped at twice the norm.  On four tables of 1,700 to
-    7,300 records the survival curves were then better, and the ranking of the records was as good.
+    They are those of a classifier, with twice the clipping norm.  On four tables of 1,700 to 7,300 records it
+    gave better survival curves and an equally good ranking of the records.
 
     Args:
         records: N.
         epsilon: the epsilon of the whole run.
-        longest: the largest possible norm of a row of inputs, including the bias's constant 1.
+        longest: the largest norm of a row of inputs, including the bias's constant 1.
 
     >>> hazard_recipe(6_000, 1.0, longest=4.0).clipping_norm
     4.0
@@ -132,16 +132,16 @@ _RATE_OF_CENTRED = 8.0  # the same for features of unit length and mean 0
 
 
 def additive_pays(records: int, epsilon: float, numbers: int) -> bool:
-    """Return whether bins of the numeric columns should help a linear model more than they can hurt.
+    """Return whether binning the numeric columns is likely to help a linear model.
 
-    Bins hurt where effects are straight lines: ten times as many weights learn noise.
-    On 21 shapes their AUC was then lower by about (2.3 + 3 / epsilon) columns / records.  Bins pay
-    if that is at most 0.01 (``experiments/which_model.py``).
+    Where effects are linear, bins hurt, because ten times as many weights learn noise.  On 21 shapes they
+    lowered the AUC by about (2.3 + 3 / epsilon) columns / records there.  The answer is True if that is at
+    most 0.01 (``experiments/which_model.py``).
 
     Args:
         records: N.
         epsilon: the epsilon of the whole run.
-        numbers: the number of numeric columns, which would get bins.
+        numbers: the number of numeric columns.
 
     >>> additive_pays(6_000, 1.0, 5), additive_pays(6_000, 1.0, 50)
     (True, False)
@@ -158,10 +158,10 @@ _ROWS_PER_COLUMN, _NOISE_PER_COLUMN = (
 
 
 def lora_targets(model_type: str) -> tuple[str, ...]:
-    """Return the names, without their path, of the query and value layers, which get a LoRA correction.
+    """Return the names of the query and value layers, the targets of LoRA, without their path.
 
     Hu et al. (2106.09685, section 7.1) found these two best for a given number of weights.  GPT-2 and similar
-    models compute query, key and value in one layer, which gets one correction.
+    models compute query, key and value in one layer, which is then the target.
 
     Args:
         model_type: the ``model_type`` in a model's config.json.
@@ -176,9 +176,8 @@ def lora_targets(model_type: str) -> tuple[str, ...]:
         if model_type in types:
             return names
     raise InvalidInput(
-        f"model_type {model_type!r} has no known LoRA targets. Tacit does not know which of its layers are "
-        'query and value. Name them in [lora] targets, such as ["q_proj", "v_proj"]; print(model) shows the '
-        "names."
+        f"model_type {model_type!r} has no known LoRA targets. Name its query and value layers in [lora] "
+        'targets, such as ["q_proj", "v_proj"]; print(model) shows the names.'
     )
 
 
@@ -186,14 +185,14 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return the settings of LoRA on query and value with a new head (Yu et al., 2110.06500).
 
     With few trained weights, a step needs only a small share of the records.  On 6,000 reviews at epsilon 8,
-    with corrections in the upper half of MiniLM's layers, the accuracy of one run was 3 points above that of
-    a head trained alone, and 2 points above that of a head trained without DP, on the same texts.  At epsilon
-    3 one run was 1 point above the head trained alone, which may be chance.
+    with LoRA in the upper half of MiniLM's layers, one run was 3 points more accurate than a head trained
+    alone, and 2 points more than a head trained without DP.  At epsilon 3, one run was 1 point above the head
+    alone, which may be chance.
 
     Args:
         records: N.
         epsilon: the epsilon of the whole run.
-        weights: the number of weights that are trained at this rank, including the head.
+        weights: the number of trained weights at this rank, including the head.
 
     >>> recipe = lora_recipe(12_500, 8.0, 37_634)
     >>> recipe.rank, recipe.batch_size, recipe.steps, recipe.learning_rate, recipe.head_learning_rate
@@ -205,8 +204,7 @@ def lora_recipe(records: int, epsilon: float, weights: int) -> Recipe:
 def full_recipe(records: int, epsilon: float, weights: int) -> Recipe:
     """Return starting settings for training all weights and a new head (Li et al., 2110.05679).
 
-    The batch size follows from the noise.  The learning rates were not tested in private runs, because such
-    large steps take hours on a CPU.
+    The batch size follows from the noise.  The learning rates are not tested in private runs.
 
     Args:
         records: N.

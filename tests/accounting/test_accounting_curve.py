@@ -515,7 +515,7 @@ def test_composition_of_groups_is_the_group_of_the_composition() -> None:
     "other", [curve_of(Gaussian(1.0), adjacency="replace-one"), curve_of(Gaussian(1.0)).group(2)]
 )
 def test_composition_of_different_neighbours_is_refused(other: PrivacyCurve) -> None:
-    with pytest.raises(UnsupportedEvent, match="different neighbours"):
+    with pytest.raises(UnsupportedEvent, match="same adjacency and group"):
         curve_of(Gaussian(1.0)).compose(other)
 
 

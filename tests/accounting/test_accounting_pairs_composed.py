@@ -327,7 +327,7 @@ def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: st
 @pytest.mark.parametrize(
     ("event", "adjacency", "words"),
     [
-        (RandomizedResponse(0.5, 2), "add-remove", "number of records is part"),
+        (RandomizedResponse(0.5, 2), "add-remove", "depends on the number of records"),
         (WithoutReplacement(10, 2, Gaussian(1.0)), "add-remove", "Use Poisson sampling"),
         (Shuffled(10, Gaussian(1.0)), "add-remove", "Use Poisson sampling"),
         (GroupPrivacy(Shuffled(10, Gaussian(1.0)), 2), "add-remove", "Use Poisson sampling"),
@@ -350,7 +350,7 @@ def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: st
         (BallsInBins(10, PoissonSampled(0.5, Gaussian(2.0))), "add-remove", "BallsInBins"),
         (BallsInBins(10, Gaussian(1.0)), "replace-one", "under 'add-remove' or 'zero-out'"),
         (WithReplacement(10, 2, Gaussian(1.0)), "replace-one", "WithReplacement"),
-        (WithReplacement(10, 2, Gaussian(1.0)), "add-remove", "number of records is part"),
+        (WithReplacement(10, 2, Gaussian(1.0)), "add-remove", "depends on the number of records"),
         (PrivateSelection(ZeroConcentratedDP(0.1), "poisson", 2.0), "add-remove", "ZeroConcentratedDP"),
         (PoissonSampled(0.1, ZeroConcentratedDP(0.1)), "add-remove", "ZeroConcentratedDP"),
         (GroupPrivacy(PoissonSampled(0.1, Laplace(1.0)), 2), "add-remove", "GroupPrivacy"),
@@ -364,12 +364,12 @@ def test_bracket_is_narrow_and_count_is_counted_once(event: Event, adjacency: st
         (
             PoissonSampled(0.1, Repeat(DiscreteGaussian(1.0), 2)),
             "add-remove",
-            "one random subset",
+            "one random sample",
         ),
         (
             WithoutReplacement(10, 2, Repeat(Gaussian(1.0), 2)),
             "replace-one",
-            "one random subset",
+            "one random sample",
         ),
     ],
 )

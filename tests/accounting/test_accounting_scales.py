@@ -87,7 +87,7 @@ def test_noise_on_samples_out_of_range_is_refused_by_every_accountant(
         with pytest.raises(NoiseOutOfRange) as refusal:
             account(on_samples(noise)[name], adjacency=adjacency, method=method)
         words = str(refusal.value)
-        assert f"method {method!r} prices noise" in words
+        assert f"method {method!r} supports noise" in words
         assert refusal.value.too_small == (noise < 1.0) == ("Use more noise" in words)
         assert " got " in words
 
@@ -167,10 +167,10 @@ def test_balls_in_bins_with_much_noise_have_a_price() -> None:
 
 
 def test_what_a_ledger_adds_up_has_the_same_range() -> None:
-    with pytest.raises(UnsupportedEvent, match=r"from 0\.1 upwards; got 0\.001"):
+    with pytest.raises(UnsupportedEvent, match=r"from 0\.1; got 0\.001"):
         renyi_cost(sampled(1e-3), (2.0, 8.0), "add-remove")
 
 
 def test_no_order_of_a_large_group_takes_all_memory() -> None:
-    with pytest.raises(NoiseOutOfRange, match=r"largest sensitivity of a mixture from 0\.01 upwards"):
+    with pytest.raises(NoiseOutOfRange, match=r"largest sensitivity of a mixture from 0\.01"):
         curve_of(GroupPrivacy(sampled(1.0), 1000), "rdp")

@@ -158,7 +158,7 @@ def test_rounds_compose_and_other_methods_are_above_the_pair() -> None:
 
 
 def test_what_is_not_covered_is_refused() -> None:
-    with pytest.raises(UnsupportedEvent, match="number of records is part of the mechanism"):
+    with pytest.raises(UnsupportedEvent, match="depends on the number of records"):
         curve_of(ShuffledReports(100, 1.0))
     with pytest.raises(InvalidInput, match="epsilon"):
         ShuffledReports(100, 0.0)

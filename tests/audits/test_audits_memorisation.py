@@ -58,7 +58,7 @@ def test_canaries_are_uniform_and_their_coins_fair_and_independent() -> None:
 
 def test_bad_canaries_are_refused() -> None:
     generator = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="lists secrets twice"):
+    with pytest.raises(InvalidInput, match="at least 2 distinct characters"):
         SecretSpace("01234567890", 3)
     with pytest.raises(InvalidInput, match="compete"):
         plant_canaries(DIGITS, ["a", "a"], 1, generator)
@@ -106,7 +106,7 @@ def test_a_model_that_diverged_is_refused(bad: float) -> None:
 
 
 def test_bad_models_and_strings_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="a row of logits per context"):
+    with pytest.raises(InvalidInput, match="one row of logits per context"):
         log_likelihoods(lambda contexts: np.zeros((1, 3, 3)), [], [[0]])
     with pytest.raises(InvalidInput, match="not among the model's 5"):
         log_likelihoods(table_model(0), [], [[7]])

@@ -33,11 +33,11 @@ def gaussian(mu: float, size: int, seed: int) -> Scores:
 @pytest.mark.parametrize(
     ("members", "others", "message"),
     [
-        ([], [1.0], "no scores of members"),
-        ([1.0], [], "no scores of non-members"),
-        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite; the first is nan, at position 1"),
+        ([], [1.0], "^members is empty"),
+        ([1.0], [], "^non-members is empty"),
+        ([1.0, math.nan], [1.0], "1 of 2 scores of members are not finite, first at position 1: nan"),
         ([1.0], [math.inf], "scores of non-members are not finite"),
-        ([[1.0]], [1.0], "one row of numbers"),
+        ([[1.0]], [1.0], "vector of scores"),
     ],
 )
 def test_what_is_no_score_is_refused(members: list[float], others: list[float], message: str) -> None:
@@ -140,12 +140,12 @@ def test_swapped_files_are_seen() -> None:
     scores.check_direction()
     swapped = Scores(scores.non_members, scores.members)
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         swapped.check_direction()
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         measure(swapped, false_positive_rates=(0.1,), confidence=0.95, rng=rng)
     rounded = Scores(np.round(scores.non_members), np.round(scores.members))  # many ties
-    with pytest.raises(InvalidInput, match="swapped"):
+    with pytest.raises(InvalidInput, match="swap the files"):
         rounded.check_direction()
 
 

@@ -218,7 +218,7 @@ def test_an_event_that_nobody_prices_is_refused_by_name(shell: Shell) -> None:
     twice: Event = PoissonSampled(0.1, Repeat(Gaussian(1.0), 2))
     Path("event.json").write_text(nested(event_to_json(twice), 3))
     err = shell.refused("account", "--event", "event.json", *STATED, "--method", "all", code=1)
-    assert "several releases on one random subset" in err
+    assert "several releases on one random sample" in err
     assert "Sample anew for each release" in err
 
 

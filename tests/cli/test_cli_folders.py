@@ -50,11 +50,11 @@ CASES = {  # what is said of the folder
     "certificate budget.db --dataset visits --sign folder": "folder",
     "certificate budget.db --dataset visits --out folder": "folder",
     "certificate budget.db --dataset visits --html folder": "folder",
-    "ledger init folder": "'folder' is a folder, and a ledger is a file",
+    "ledger init folder": "'folder' is a folder. Use a file in it",
     "ledger open budget.db --dataset other --policy folder": "folder",
     "ledger open folder --dataset other --policy policy.toml": "folder",
     "ledger register budget.db folder --dataset visits": "folder",
-    "ledger status folder": "'folder' is a folder, and a ledger is a file",
+    "ledger status folder": "'folder' is a folder. Use a file in it",
     "ledger status budget.db --html folder": "folder is a folder. Name a file",
     "ledger key folder": "folder",
 }

@@ -181,7 +181,7 @@ def test_what_is_wrong_with_a_certificates_arguments_is_said(folder: Path, shell
 def test_a_cap_is_raised_with_a_reason(folder: Path, shell: Shell) -> None:
     raised = ("ledger", "raise-cap", "budget.db", "--dataset", "visits", "--by", "the board", "--epsilon")
     assert "reason must not be empty" in shell(*raised, "2", "--reason", " ", code=2)
-    assert "can only be raised" in shell(*raised, "0.5", "--reason", "a study", code=2)
+    assert "budget must be larger" in shell(*raised, "0.5", "--reason", "a study", code=2)
     assert "delta" in shell(*raised, "2", "--reason", "a study", "--delta", "1e-6", code=2)
     assert "of ε = 2.00 at δ = 0" in shell(*raised, "2", "--reason", "a study")
     assert "'a study'" in shell("certificate", "budget.db", "--dataset", "visits")

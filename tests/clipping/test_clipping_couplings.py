@@ -43,18 +43,18 @@ ENTRIES = {named(entry): entry for entry in ALL}
 
 WORDS = {
     "backward: saved tensors with one unit for all": "hooks on saved tensors",
-    "backward: hook on a node of the graph": "Python reads the graph",
+    "backward: hook on a node of the graph": "Python reads the autograd graph",
     "backward: backward hook of a module": "a torch.autograd.Function",
     "control flow: numpy()": "Python reads a value of a record by numpy()",
     "control flow: torch.cond": "Python reads a value of a record by index()",
     "control flow: a matrix without a root": "fails for some records",
     "place: same noise each time": "sets a seed",
-    "state: weights set from the first batch": "writes to the parameters ['first.bias'], and no later one",
+    "state: weights set from the first batch": "only the first forward pass writes to the parameters",
     "state: tensor kept in an attribute": "stores values of records in the model: kept",
     "state: queue kept in an attribute": "stores values of records in the model: queue",
     "state: running mean in a buffer": "changes the buffers ['waves']",
     "state: losses over the previous losses": "stored tensor of an earlier batch",
-    "state: tensor computed before the batch": "tensor from before this batch",
+    "state: tensor computed before the batch": "tensor that was computed from parameters before this batch",
     "state: loss that counts its calls": "counts its calls",
     "state: requires_grad switched in the loss": "attempting to call Tensor.re",
 }

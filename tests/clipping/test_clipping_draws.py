@@ -308,7 +308,7 @@ def test_physical_batches_change_nothing_but_what_is_drawn(rate: float) -> None:
 def test_no_tensor_from_outside_the_pass_gets_a_copy_for_each_record() -> None:
     outside = torch.ones(5, 4)
     engine = engine_of(lambda m, x: head(m, x + outside.bernoulli_(1.0)))
-    is_refused("bernoulli_ writes in place into a tensor that was not made", engine, records())
+    is_refused("bernoulli_ writes in place into a tensor from outside", engine, records())
     assert outside.tolist() == [[1.0] * 4] * 5
 
 
@@ -327,12 +327,12 @@ def test_a_seed_in_the_backward_pass_gives_no_record_its_place(
         return 100 * m.last(h).logsumexp(-1).mean(1)
 
     engine = engine_of(loss)
-    is_refused("sets a seed or uses a separate generator", engine, records())
+    is_refused("sets a seed or uses its own generator", engine, records())
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python", "NumPy"])
 def test_random_numbers_from_elsewhere_are_refused(draw: Callable[[], float]) -> None:
-    is_refused("Draw with torch, for each record", engine_of(lambda m, x: head(m, x, draw())), records())
+    is_refused("Draw with torch for each record", engine_of(lambda m, x: head(m, x, draw())), records())
 
 
 LSTM, ATTENTION = nn.LSTM(4, 3, 2, dropout=0.5), nn.MultiheadAttention(4, 2, dropout=0.5)

@@ -173,26 +173,26 @@ def same(x: Tensor) -> Tensor:
 same.register_autograd(lambda ctx, g: g)
 same.register_vmap(lambda info, dims, x: (mixed_behind(x), dims[0]))
 CODE, CHANGED = (
-    "user code in the backward pass of a weight",
+    "user code in its backward pass",
     "computed from parameters is changed in place after",
 )
 REFUSED: dict[str, tuple[Function, str]] = {
     "a caught error": (caught, "RuntimeError: shape"),
-    "vmap in the model": (lambda m, x: torch.func.vmap(m.layer)(x), "records go through"),
+    "vmap in the model": (lambda m, x: torch.func.vmap(m.layer)(x), "records pass through"),
     "vmap of a weight": (
         lambda m, x: torch.func.vmap(lambda row: F.linear(row, m.layer.weight))(x),
         "a transform of torch.func",
     ),
-    "a script": (lambda m, x: torch.jit.script(nn.Tanh())(m.layer(x)), "records go through"),
+    "a script": (lambda m, x: torch.jit.script(nn.Tanh())(m.layer(x)), "records pass through"),
     "Hessians": (
         lambda m, x: torch.vmap(torch.func.hessian(lambda r: r.sin().sum()))(x) @ m.layer.bias,
-        "records go through",
+        "records pass through",
     ),
     "nested": (
         lambda m, x: m.layer(torch.nested.to_padded_tensor(torch.nested.nested_tensor(list(x)), 0.0)),
         "cannot run this model",
     ),
-    "a parameter that is read unseen": (unseen, "records go through"),
+    "a parameter that is read unseen": (unseen, "records pass through"),
     "rows written after a product": (
         written_late,
         "__setitem__ writes in place into a view, or into a tensor of",
@@ -412,7 +412,7 @@ def test_a_tensor_with_code_below_vmap_is_refused() -> None:
     wrapper: Any = Wrapper
     seen.clear()
     is_refused(
-        "of the class Wrapper, which has a __torch_dispatch__",
+        "has the class Wrapper with its own __torch_dispatch__",
         engine_of(lambda m, x: m.layer(x * wrapper(scale))),
         torch.full((5, 4), DATA),
     )
@@ -488,7 +488,7 @@ def hook_on(name: str, register: str) -> nn.Module:
 
 
 MODELS: dict[str, tuple[nn.Module, str]] = {
-    "nothing to train": (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
+    "no trainable parameters": (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
     "batch norm": (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "'1' .BatchNorm1d.*make_private_ready"),
     "lone batch norm": (nn.BatchNorm2d(2), "the model .BatchNorm2d"),
     "no statistics": (nn.BatchNorm2d(2, track_running_stats=False).eval(), "BatchNorm2d"),
@@ -517,7 +517,7 @@ def test_compiled_models_are_right_and_traced_ones_refused() -> None:
     twin = cast(nn.Module, torch.compile(model, backend="eager"))
     equals_a_loop(FastEngine(twin, squares, RULE), x, rtol=1e-4, atol=1e-5)
     traced: nn.Module = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
-    is_refused("records go through operations", FastEngine(traced, squares, RULE), x)
+    is_refused("records pass through operations", FastEngine(traced, squares, RULE), x)
 
 
 @both

@@ -57,7 +57,7 @@ def test_written_cells_are_read_back(
 @pytest.mark.parametrize(
     ("text", "dialect", "message"),
     [
-        ("x;y\n1;2\n", {}, "holds no ',' but ';'. Declare separator = \";\" in [table]"),
+        ("x;y\n1;2\n", {}, "contains ';' but no ','. Declare separator = \";\" in [table]"),
         ("x\ty\n1\t2\n", {}, 'Declare separator = "\\t" in [table]'),
         ("x,y\n", {"separator": ";"}, 'Declare separator = "," in [table]'),
         ("a;b\n", {"separator": ","}, "Declare separator"),

@@ -448,10 +448,10 @@ def test_several_targets_are_labels_or_numbers() -> None:
         (["toxic", "ward"], r"only booleans.*got 'toxic' of kind boolean, 'ward' of kind category"),
         (["toxic", "age"], r"only booleans.*got 'toxic' of kind boolean, 'age' of kind integer"),
         (["ward"], r"only booleans.*got 'ward' of kind category"),
-        (["toxic", "toxic"], r"target names 'toxic' twice"),
+        (["toxic", "toxic"], r"target contains 'toxic' twice"),
         (["toxic", "spam"], r"must be one of the declared columns .*got 'spam'"),
         ([], "target is an empty list"),
-        (["toxic", "note"], "'note' is text and cannot be predicted"),
+        (["toxic", "note"], "'note' is of kind text, which cannot be predicted"),
     ],
 )
 def test_lists_of_targets_that_are_refused(target: list[str], message: str) -> None:
@@ -473,7 +473,7 @@ def test_a_row_that_lacks_a_label_is_refused() -> None:
         encoder.targets({"toxic": ["1", "0"], "spam": ["1", ""]})
     with pytest.raises(InvalidInput, match=r"1 values in column 'spam' .*neither true nor false \(row 1\)"):
         encoder.targets({"toxic": ["1", "0"], "spam": ["2", "1"]})
-    with pytest.raises(InvalidInput, match=r"one length; got \{'toxic': 2, 'spam': 1\}"):
+    with pytest.raises(InvalidInput, match=r"equal lengths; got \{'toxic': 2, 'spam': 1\}"):
         encoder.targets({"toxic": ["1", "0"], "spam": ["1"]})
 
 
@@ -491,7 +491,7 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
             SHARE,
             ["1", SECRET, SECRET],
             "2 values in column 'x' of t.csv are not numbers (rows 12, 13). Correct the table, or "
-            "declare what the column is: its kind, the form of its numbers",
+            "the declaration: its kind, the form of its numbers",
         ),
         (
             Column(kind="integer", lower=0, upper=9),
@@ -514,7 +514,7 @@ DAY = Column(kind="date", lower="2020-01-01", upper="2021-01-01")
             SHARE,
             ["1", "", "NA"],
             "2 of the first 13 rows lack a value, column 'x' of t.csv (rows 12, 13). Remove these rows, or "
-            "declare missing for the column",
+            "set missing for the column",
         ),
         (
             Column(kind="category", values=("a",)),
@@ -582,7 +582,7 @@ def test_targets_that_teach_nothing_are_refused(cells: list[str], message: str) 
             {"x": Column(kind="boolean"), "y": Column(kind="text")},
             "y",
             InvalidInput,
-            "text and cannot be predicted",
+            "text, which cannot be predicted",
         ),
         (
             {"x": Column(kind="number")},
@@ -605,7 +605,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     encoder = Encoder({"x": Column(kind="boolean"), "z": Column(kind="boolean")})
     with pytest.raises(InvalidInput, match="has no column 'z'; it has x, y"):
         encoder.inputs({"x": ["1"], "y": ["1"]})
-    with pytest.raises(InvalidInput, match=r"must have one length; got \{'x': 1, 'z': 2\}"):
+    with pytest.raises(InvalidInput, match=r"must have equal lengths; got \{'x': 1, 'z': 2\}"):
         encoder.inputs({"x": ["1"], "z": ["1", "0"]})
     with pytest.raises(InvalidInput, match=r"must be a table in memory; got builtins\.list"):
         encoder.frame([["1", "0"]])
@@ -614,21 +614,21 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     twins = {"x": ["1"], "X": ["0"], "z": ["1"]}
     frames = {"mapping": twins, "pandas": pd.DataFrame(twins), "arrow": pa.table(twins)}
     for frame in frames.values():
-        with pytest.raises(InvalidInput, match="'x', 'X', which differ only in the case of letters"):
+        with pytest.raises(InvalidInput, match="'x', 'X', which differ only in case"):
             encoder.frame(frame)
     pd.DataFrame(twins).to_csv(tmp_path / "twins.csv", index=False)
     pq.write_table(pa.table(twins), tmp_path / "twins.parquet")
     (tmp_path / "twins.jsonl").write_text('{"x": "1", "X": "0", "z": "1"}\n')
     for ending in ("csv", "parquet", "jsonl"):
-        with pytest.raises(InvalidInput, match="which differ only in the case of letters"):
+        with pytest.raises(InvalidInput, match="which differ only in case"):
             list(encoder.chunks(tmp_path / f"twins.{ending}"))
     with pytest.raises(InvalidInput, match="there is no table at"):
         list(encoder.chunks(tmp_path / "absent.csv"))
-    with pytest.raises(InvalidInput, match="have no target"):
+    with pytest.raises(InvalidInput, match="has no target"):
         encoder.targets({"x": ["1"]})
-    with pytest.raises(InvalidInput, match="not the data of an encoder"):
+    with pytest.raises(InvalidInput, match="data of an encoder must have"):
         Encoder.from_data({"columns": []})
-    with pytest.raises(InvalidInput, match="each column of an encoder must have a different name"):
+    with pytest.raises(InvalidInput, match="columns of an encoder must have distinct names"):
         Encoder.from_data({"columns": [{"kind": "boolean"}], "target": None, "dialect": {}})
 
 
@@ -666,11 +666,11 @@ def test_bins_are_named_written_and_of_equal_width_where_they_are_counted() -> N
 @pytest.mark.parametrize(
     ("bins", "problem", "words"),
     [
-        ("quantile", PrivacyRefusal, "declared, not taken from the data"),
-        ([30, 20], InvalidInput, "must increase"),
-        ([20, 200], InvalidInput, "increase between"),
+        ("quantile", PrivacyRefusal, "declared bounds or values, not ones from the data"),
+        ([30, 20], InvalidInput, "must be increasing"),
+        ([20, 200], InvalidInput, "increasing edges between"),
         (1, InvalidInput, "bins of a column"),
-        ([], InvalidInput, "must increase"),
+        ([], InvalidInput, "must be increasing"),
         (True, InvalidInput, "must be a list"),
     ],
 )

@@ -243,14 +243,14 @@ def test_two_tables_of_one_form_have_one_proposal_and_no_cell_is_in_it(tmp_path:
 # --- what is refused ---------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
-    "no header, numbers": ("t.csv", "34,m,yes\n35,f,no\n", "does not hold names: cell 1"),
-    "no header, a date": ("t.csv", "m,2020-01-31\nf,2020-02-01\n", "does not hold names: cell 2"),
-    "no header, words that come again": ("t.csv", "m,red\nf,blue\nm,green\n", "does not hold names: cell 1"),
+    "no header, numbers": ("t.csv", "34,m,yes\n35,f,no\n", "its cell 1 is"),
+    "no header, a date": ("t.csv", "m,2020-01-31\nf,2020-02-01\n", "its cell 2 is"),
+    "no header, words that come again": ("t.csv", "m,red\nf,blue\nm,green\n", "its cell 1 is"),
     "two of one name": ("t.csv", "a,a\n1,2\n", "2 columns named 'a'"),
-    "names equal but for case": ("t.csv", "PID,pid\n1,2\n", "'PID', 'pid', which differ only in the case"),
-    "no name at all": ("t.csv", ",,\n1,2,3\n", "names no column"),
+    "names equal but for case": ("t.csv", "PID,pid\n1,2\n", "'PID', 'pid', which differ only in case"),
+    "no name at all": ("t.csv", ",,\n1,2,3\n", "has no column names"),
     "an empty file": ("t.csv", "", "is empty"),
-    "bytes of no text": ("t.csv", b"a,b\n\x00\x01,2\n", "no text file"),
+    "bytes of no text": ("t.csv", b"a,b\n\x00\x01,2\n", "not a text file"),
     "a spreadsheet": ("t.xlsx", b"PK", "Save a spreadsheet as CSV"),
     "no gzip": ("t.csv.gz", b"a,b\n", "cannot be read"),
     "no Parquet": ("t.parquet", b"a,b\n", "damaged, or not parquet"),
@@ -337,7 +337,7 @@ def test_counted_columns_have_names(tmp_path: Path) -> None:
         assert kinds(sniff(written(tmp_path, f"{first}\n5,x,2.5\n6,y,3.5\n"))) == dict(
             zip(first.split(","), ("integer", "category", "number"), strict=True)
         )
-    with pytest.raises(InvalidInput, match="does not hold names"):
+    with pytest.raises(InvalidInput, match="must be column names"):
         sniff(written(tmp_path, "0,2,1\n5,1,2.5\n"))
 
 

@@ -81,7 +81,7 @@ def test_image_folder_with_faults(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     for label in CLASSES:
         (empty / label).mkdir(parents=True)
-    with pytest.raises(InvalidInput, match="hold no pictures"):
+    with pytest.raises(InvalidInput, match="contain no images"):
         load_image_folder(empty, size=(4, 4), classes=CLASSES, test_fraction=0.5)
     with pytest.raises(InvalidInput, match="there is no folder"):
         load_image_folder(tmp_path / "absent", size=(4, 4), classes=CLASSES, test_fraction=0.5)

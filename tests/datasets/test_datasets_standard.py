@@ -77,7 +77,7 @@ def test_dataset_refuses_parts_that_do_not_fit() -> None:
         make(TensorPair(good.inputs, good.targets[:2]))
     with pytest.raises(InvalidInput, match="at least one"):
         make(TensorPair(good.inputs[:0], good.targets[:0]))
-    with pytest.raises(InvalidInput, match=r"0\.\.1.*; 1 of them do not"):
+    with pytest.raises(InvalidInput, match=r"0\.\.1.*; 1 of them are not"):
         make(TensorPair(good.inputs, torch.tensor([0, 1, 2])))
     with pytest.raises(InvalidInput, match=r"float32 \(n, k\)"):
         make(good, classes=())

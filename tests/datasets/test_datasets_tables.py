@@ -109,7 +109,7 @@ def test_an_encoded_row_depends_on_that_row_alone(tmp_path: Path) -> None:
 def test_missing_values_are_refused_by_row_or_replaced(tmp_path: Path) -> None:
     path = write(tmp_path, ROWS + "?,office,no,d\n20,,yes,e\nNaN,NA,yes,f\n")
     with pytest.raises(
-        InvalidInput, match=r"2 of 6 rows lack a value, column 'age' of .* \(rows 4, 6\).*declare missing"
+        InvalidInput, match=r"2 of 6 rows lack a value, column 'age' of .* \(rows 4, 6\).*set missing"
     ):
         read(path)
     schema = SCHEMA | {
@@ -141,10 +141,10 @@ def test_a_missing_target_is_refused_whatever_the_policy(tmp_path: Path) -> None
     [
         ("age,wrok,rich\n1,a,no\n", "no column 'work'; did you mean 'wrok'"),
         ("a,b,c\n1,2,3\n", "no column 'age'"),
-        ("age,work,rich\n", "holds no rows"),
+        ("age,work,rich\n", "has no rows"),
         ("", "no column 'age', 'work', 'rich'; it has none"),
-        ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have the 3 cells"),
-        ("age,work,rich\n1,office\n", "1 rows of .* do not have the 3 cells"),
+        ("age,work,rich\n1,office,no,\n2,field,yes,\n3,field,yes\n", "2 rows of .* do not have 3 cells"),
+        ("age,work,rich\n1,office\n", "1 rows of .* do not have 3 cells"),
         ("age,work,rich,age\n1,office,no,2\n", "2 columns named 'age'"),
         ("age,work,rich\nNAN,office,no\n", "1 values in column 'age' .* are not numbers"),
         ('age,work,rich\n"1,a,no\n', "cannot be read to its end: after line 2"),
@@ -322,7 +322,7 @@ def test_one_row_more_moves_no_other_between_the_parts_of_labels(tmp_path: Path)
 @pytest.mark.parametrize(
     ("targets", "words"),
     [
-        (torch.full((4, 2), 0.5), r"toy.train.targets must be 0 or 1, as labels are; 8 of them are neither"),
+        (torch.full((4, 2), 0.5), r"toy.train.targets must be labels 0 or 1; 8 of them are neither"),
         (torch.zeros(4, 3), r"a column for each of the 2 labels.*got shape \(4, 3\)"),
         (torch.tensor([0, 1, 1, 0]), r"must be float32 \(n, k\)"),
     ],

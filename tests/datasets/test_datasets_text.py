@@ -81,7 +81,7 @@ def test_test_records_from_a_file_of_their_own(tmp_path: Path) -> None:
         (b"ab\nabcabc\n", r"line 2 .* has more characters than longest = 5"),
         (b"ab\na!c\n", r"character 2 of line 2 .* is not in the alphabet"),
         (b"ab\nc\n\xff\xfe\n", r"not UTF-8 in line 3"),
-        (b"", "holds no line"),
+        (b"", "is empty"),
     ],
 )
 def test_bad_lines_are_refused_by_number(tmp_path: Path, data: bytes, words: str) -> None:
@@ -100,7 +100,7 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("characters", ["", "a", "aba", "a\nb"])
 def test_bad_alphabets_are_refused(characters: str) -> None:
-    with pytest.raises(InvalidInput, match="alphabet must hold at least 2 characters"):
+    with pytest.raises(InvalidInput, match="alphabet must have at least 2 characters"):
         Alphabet(characters)
 
 
@@ -121,5 +121,5 @@ def test_a_data_set_of_text_is_checked() -> None:
         TensorPair(good.inputs[:, 1:], good.targets),
         TensorPair(good.inputs, torch.full_like(good.targets, 3)),
     ):
-        with pytest.raises(InvalidInput, match=r"x\.test must hold int64 tokens"):
+        with pytest.raises(InvalidInput, match=r"x\.test must have at least one record of int64 tokens"):
             Dataset("x", good, bad, (), "made up", "line", alphabet="ab")

@@ -53,7 +53,7 @@ def test_membership_experiment_goes_on_after_an_interruption(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         reproduce("membership", Request(tmp_path, epsilons=(2.0,), seeds=2, listener=interrupt))
     assert [path.name for path in tmp_path.iterdir()] == ["membership-shadows-plain.npz"]
-    with pytest.raises(InvalidInput, match="belongs to other data, models or settings"):
+    with pytest.raises(InvalidInput, match="made with other data, models or settings"):
         reproduce("membership", Request(tmp_path, epsilons=(2.0,), seeds=3))
     seen.clear()
     rows = reproduce(

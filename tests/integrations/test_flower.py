@@ -287,18 +287,18 @@ def test_an_answer_of_a_node_that_was_not_asked_is_refused() -> None:
     messages = [*made.configure_train(1, record(START), ConfigRecord(), grid)]
     replies = [moved(0, message) for message in messages]
     vars(replies[0].metadata)["_src_node_id"] = 17
-    with pytest.raises(PrivacyRefusal, match="client 'of node 17' was not drawn"):
+    with pytest.raises(PrivacyRefusal, match="client 'of node 17' was not sampled"):
         made.aggregate_train(1, replies)
 
 
 def test_more_nodes_than_the_plan_has_clients_are_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match="more nodes are connected than the plan's public number"):
+    with pytest.raises(PrivacyRefusal, match="more nodes are connected than records"):
         last(ByHand(moved, nodes=range(N + 1)))
 
 
 def test_more_rounds_than_the_plan_has_are_refused_before_the_first() -> None:
     grid = ByHand(moved)
-    with pytest.raises(BudgetExceeded, match=f"num_rounds is 11, and the plan has {ROUNDS} rounds left"):
+    with pytest.raises(BudgetExceeded, match=f"num_rounds is 11, but the plan has {ROUNDS} rounds left"):
         last(grid, rounds=ROUNDS + 1)
     assert grid.asked == []
 
@@ -331,5 +331,5 @@ def test_the_ledger_ends_a_run_whose_model_stays_as_it_was() -> None:
 
 
 def test_a_plan_that_needs_lasting_numbers_is_refused() -> None:
-    with pytest.raises(PrivacyRefusal, match="same number in all rounds"):
+    with pytest.raises(PrivacyRefusal, match="one fixed number per client"):
         strategy(plan(sampling="epochs", batch_size=1))

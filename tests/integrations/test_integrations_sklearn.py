@@ -177,7 +177,7 @@ def test_engines_agree_and_hidden_layers_start_from_the_runs_key() -> None:
     ],
 )
 def test_what_must_be_declared_is_asked_for_with_the_reason(model: Any, name: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"^{name} must be declared: .*(leak|reveals that)"):
+    with pytest.raises(InvalidInput, match=rf"^{name} must be declared: .*(leak|reveals)"):
         model.fit(*rows())
 
 
@@ -225,7 +225,7 @@ def test_classes_are_declared_sorted_and_kept_when_they_do_not_occur() -> None:
     for labels in (["cat"], ["cat", "cat"], [["cat", "dog"]]):
         with pytest.raises(InvalidInput, match="two or more different labels"):
             classifier(classes=labels).fit(X, names)
-    with pytest.raises(InvalidInput, match="not among the declared classes"):
+    with pytest.raises(InvalidInput, match="outside the declared classes"):
         classifier(classes=["cat", "dog"]).fit(X, names)
 
 
@@ -237,7 +237,7 @@ def test_classes_are_declared_sorted_and_kept_when_they_do_not_occur() -> None:
         ((0, np.inf), "finite"),
         ([(0, 1)] * 3, r"one pair \(low, high\), an array \(4, 2\), or .*; got shape \(3, 2\)"),
         ([(0, 1, 2)], "got shape"),
-        ("wide", "must hold numbers"),
+        ("wide", "must contain numbers"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(bounds: Any, message: str) -> None:

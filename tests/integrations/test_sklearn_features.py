@@ -109,7 +109,7 @@ def test_texts_are_learned_and_the_statement_names_the_features() -> None:
     assert model.predict(TEXTS[:3]).shape == (3,)
     said = " ".join(model.statement_.to_text().split())
     assert "64 features of length 1 by HashingVectorizer.transform" in said
-    assert "the records that it was trained on are not covered" in said
+    assert "its training data are not covered" in said
     assert SECRET not in said
     nothing = classifier(epsilon=0.01).fit(TEXTS, Y)
     assert nothing.score(TEXTS, Y) < model.score(TEXTS, Y)
@@ -302,15 +302,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too few": ({"features": once(lambda n: np.ones((n - 1, 4)))}, r"got \(63, 4\)"),
     "other widths": (
         {"features": once(lambda n: np.ones((n, 4 + n)))},
-        "gave 5 numbers .* and 68 for others",
+        "returned 5 numbers .* and 68 for others",
     ),
     "of unlike lengths": ({"features": once(lambda n: [[1.0] * k for k in range(n)])}, "different lengths"),
     "words": ({"features": once(lambda n: [[SECRET, SECRET]] * n)}, "features must return numbers"),
     "a model's output": ({"features": once(lambda n: {"last_hidden_state": 0})}, "got dict without numbers"),
     "NaN": ({"features": once(lambda n: np.full((n, 4), np.nan))}, "NaN or infinite numbers for 64 of 64"),
     "texts to a module": ({"features": nn.Linear(4, 4)}, "features failed on 64 records"),
-    "normalise": ({"normalise": True}, "normalise=True is only for numbers"),
-    "with bounds": ({"bounds": (0, 1)}, "leave out bounds and columns"),
+    "normalise": ({"normalise": True}, "normalise=True needs bounds or columns"),
+    "with bounds": ({"bounds": (0, 1)}, "remove bounds and columns"),
 }
 
 
@@ -326,7 +326,7 @@ def test_what_is_wrong_is_said_without_a_record(what: str) -> None:
 @pytest.mark.parametrize(
     ("X", "words"),
     [
-        ("a text", "a table is summed where it is"),
+        ("a text", "for a table, head must be"),
         (3, "must be a list"),
         ([], "no records"),
         (TEXTS[:9], "inconsistent"),
@@ -344,7 +344,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"adjacency": "add-remove"}, "records must be declared"),
         ({"learning_rate": -1.0}, "learning_rate"),
-        ({"classes": [0, 7]}, "not among the declared classes"),
+        ({"classes": [0, 7]}, "outside the declared classes"),
         ({"delta": 0.5}, "delta"),
         ({"head": "least-squares", "steps": 3}, "takes no steps"),
     ]
@@ -356,7 +356,7 @@ def test_wrong_settings_are_said_before_features_are_computed() -> None:
 def test_another_width_to_predict_is_refused() -> None:
     model = classifier(features=letters).fit(TEXTS, Y)
     model.features = hashed
-    with pytest.raises(InvalidInput, match="gave 64 numbers for a record, and 4 for others"):
+    with pytest.raises(InvalidInput, match="returned 64 numbers for a record, and 4 for others"):
         model.predict(TEXTS)
 
 

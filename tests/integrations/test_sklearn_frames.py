@@ -349,7 +349,7 @@ def test_fits_in_other_processes_are_not_counted_as_none() -> None:
         pytest.warns(PrivacyWarning, match="GridSearchCV calls fit many times"),
     ):
         search.fit(table(), LABELS)
-    assert "GridSearchCV makes several fits" in note_of(search.best_estimator_)
+    assert "GridSearchCV fits the same records several times" in note_of(search.best_estimator_)
 
 
 def searched(epsilon: float, **settings: Any) -> GridSearchCV:
@@ -366,7 +366,7 @@ def test_a_grid_search_is_charged_for_each_fit(ledger: Ledger) -> None:
 def test_a_grid_search_whose_budget_ends_overspends_nothing(ledger: Ledger) -> None:
     with (
         pytest.warns(Warning, match="fits failed out of a total of 4|scores are non-finite"),
-        pytest.raises(PrivacyRefusal, match="do not fit into what is left"),
+        pytest.raises(PrivacyRefusal, match="exceed the remaining budget"),
     ):
         searched(1.2)
     status = ledger.status("rows")
@@ -383,6 +383,6 @@ def test_arguments_that_do_not_exist_are_refused_with_the_reason() -> None:
             make(**BASE | {"random_state": 0})
         with pytest.raises(TypeError, match="Did you mean 'learning_rate'"):
             make(**BASE | {"learningrate": 0.1})
-        with pytest.raises(InvalidInput, match=r"no argument 'C'\. There are epsilon, delta, unit"):
+        with pytest.raises(InvalidInput, match=r"no argument 'C'\. Its arguments are epsilon, delta, unit"):
             make(**BASE | {"C": 0.1})
         assert "random_state" not in make(**BASE).get_params()

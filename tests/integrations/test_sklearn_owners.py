@@ -59,8 +59,8 @@ def test_a_regressor_counts_people_where_their_number_is_public() -> None:
 @pytest.mark.parametrize(
     ("settings", "given", "words"),
     [
-        ({}, {}, "rows_per_user is given and owners is not"),
-        ({"rows_per_user": None}, {"owners": OWNERS}, "owners is given and rows_per_user is not"),
+        ({}, {}, "rows_per_user is given without owners"),
+        ({"rows_per_user": None}, {"owners": OWNERS}, "owners is given without rows_per_user"),
         ({}, {"owners": OWNERS[:-1]}, "one owner for each row"),
         ({}, {"owners": [None, *OWNERS[1:]]}, "1 rows have no owner"),
         ({"rows_per_user": 9}, {"owners": OWNERS}, "no user has more than 6 rows"),
@@ -76,7 +76,7 @@ def test_rows_of_several_people_are_refused_with_a_way_on() -> None:
     with pytest.raises(InvalidInput, match="several types"):
         classifier().fit(X, Y, owners=pairs)
     pairs = [[name, f"nurse {number % 7}"] for number, name in enumerate(OWNERS)]
-    with pytest.raises(PrivacyRefusal, match=r"draw people with separate rows.*tacit\.PrivateSession"):
+    with pytest.raises(PrivacyRefusal, match=r"got lists of owners.*tacit\.PrivateSession"):
         classifier().fit(X, Y, owners=pairs)
 
 

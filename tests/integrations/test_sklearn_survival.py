@@ -104,15 +104,15 @@ def test_a_feature_that_is_the_time_or_the_event_is_refused() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "no bounds": ({"time_bounds": None}, Y, "time_bounds must be declared"),
-    "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must hold numbers"),
+    "bounds of words": ({"time_bounds": "long"}, Y, "time_bounds must contain numbers"),
     "one bin": ({"time_bins": 1}, Y, "bins"),
-    "edges outside": ({"time_bins": [2000.0]}, Y, "must increase between lower"),
+    "edges outside": ({"time_bins": [2000.0]}, Y, "must be increasing edges between lower"),
     "no structure": ({}, Y.time, "y must be a structured array"),
     "events as words": ({}, ends(Y.time, np.where(Y.event, "yes", "no")), r"table\['died'\] == 'yes'"),
     "swapped fields": ({}, np.rec.fromarrays([Y.time, Y.event]), "y must be a structured array"),
     "three fields": ({}, np.rec.fromarrays([Y.event, Y.time, Y.time]), "y must be a structured array"),
     "no array": ({}, [(True, 1.0)], "y must be a structured array"),
-    "negative times": ({}, ends(Y.time - 300, Y.event), "times that are missing, infinite, or before"),
+    "negative times": ({}, ends(Y.time - 300, Y.event), "times that are missing, infinite, or below"),
     "missing times": ({}, ends(np.where(Y.time < 5, np.nan, Y.time), Y.event), "times that are missing"),
     "events of 2": ({}, ends(Y.time, Y.event * 2), "events that are neither 0 nor 1"),
     "fewer ends": ({}, Y[:-1], "inconsistent numbers of samples"),

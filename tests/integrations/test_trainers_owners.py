@@ -115,7 +115,7 @@ def test_a_trainer_does_not_evaluate_on_the_rows_of_its_people(tmp_path: Path) -
         (plan(unit="row"), OWNERS, "unit 'row' does not fit UserRecords"),
         (plan(), OWNERS[:-1], "30 rows and 29 owners"),
         (plan(rows_per_user=3), OWNERS, "Give both the same number"),
-        (plan(), PAIRS, "cannot be drawn by person"),
+        (plan(), PAIRS, "cannot be sampled by person"),
     ],
 )
 def test_a_trainer_refuses_what_does_not_fit(the_plan: Plan, owners: Any, words: str, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_packed_rows_are_refused_by_what_they_leave(tmp_path: Path, tokenizer: A
     given: dict[str, Any] = {"loss": causal(), "data_collator": collate.pad(length=LONGEST)}
     with pytest.raises(PrivacyRefusal, match=r"packed, as seq_lengths shows: .*packing=False in TRL"):
         PrivateTrainer(llama(), config(tmp_path), PLAN, train_dataset=packed, **given)
-    with pytest.raises(PrivacyRefusal, match="- packing=True: it puts several examples into a row"):
+    with pytest.raises(PrivacyRefusal, match="- packing=True: it packs several examples into a row"):
         PrivateTrainer(llama(), config(tmp_path, packing=True), PLAN, train_dataset=COMPLETIONS, **given)
 
 
@@ -317,10 +317,10 @@ def test_every_setting_of_trl_is_taken_or_refused(kind: Any) -> None:
     ("kind", "changes", "words"),
     [
         (SFTConfig, {"padding_free": True}, "- padding_free=True: it joins the examples"),
-        (SFTConfig, {"loss_type": "dft"}, "- loss_type='dft': TRL's own trainer reads it"),
+        (SFTConfig, {"loss_type": "dft"}, "- loss_type='dft': PrivateTrainer ignores this setting"),
         (DPOConfig, {"beta": 0.3}, r"- beta=0.3: .* as in tacit\.losses\.preference\(beta=0\.3\)"),
-        (DPOConfig, {"loss_type": ["ipo"]}, r"- loss_type=\['ipo'\]: TRL's own trainer"),
-        (DPOConfig, {"sync_ref_model": True}, "- sync_ref_model=True: TRL's own trainer"),
+        (DPOConfig, {"loss_type": ["ipo"]}, r"- loss_type=\['ipo'\]: PrivateTrainer ignores"),
+        (DPOConfig, {"sync_ref_model": True}, "- sync_ref_model=True: PrivateTrainer ignores"),
         (SFTConfig, {"bf16": True}, "- bf16=True: .*Set it to False"),
     ],
 )

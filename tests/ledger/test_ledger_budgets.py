@@ -215,7 +215,7 @@ def test_costs_are_whole_numbers_one_per_slot(name: str) -> None:
     zero = (0,) * len(budget.slots)
     assert budget.check_cost(list(zero)) == zero
     for bad in (zero[1:], (*zero, 0), (-1, *zero[1:]), (0.0, *zero[1:]), (True, *zero[1:]), ("0", *zero[1:])):
-        with pytest.raises(InvalidInput, match="one non-negative integer"):
+        with pytest.raises(InvalidInput, match="must be non-negative integers"):
             budget.check_cost(bad)
 
 

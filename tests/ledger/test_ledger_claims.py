@@ -177,8 +177,13 @@ def test_a_derived_data_set_charges_its_parent(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("event", "changed", "problem", "words"),
     [
-        (ApproximateDP(0.1), {"unit": "row"}, Conflict, "holds for the unit 'row'.*has 'patient'"),
-        (ApproximateDP(0.1), {"adjacency": "replace-one"}, Conflict, "adjacency 'replace-one'"),
+        (ApproximateDP(0.1), {"unit": "row"}, Conflict, "unit of the claim is 'row'.*has 'patient'"),
+        (
+            ApproximateDP(0.1),
+            {"adjacency": "replace-one"},
+            Conflict,
+            "adjacency of the claim is 'replace-one'",
+        ),
         (ApproximateDP(0.1), {"adjacency": "bounded"}, InvalidInput, "adjacency"),
         (ApproximateDP(0.1), {"tool": " "}, InvalidInput, "tool must not be empty"),
         (ApproximateDP(0.1), {"release": ""}, InvalidInput, "release must not be empty"),

@@ -53,10 +53,10 @@ def test_content_is_recognised_and_versions_share_the_budget(ledger: Ledger, tmp
 
 @pytest.mark.parametrize("wrong", ["a,b", "", 7, "0" * 63, "G" * 64])
 def test_what_is_no_fingerprint_is_refused(ledger: Ledger, wrong: str) -> None:
-    with pytest.raises(InvalidInput, match="fingerprint must be"):
+    with pytest.raises(InvalidInput, match="fingerprint must come"):
         ledger.open_dataset("visits", PEOPLE, fingerprint=wrong)
     ledger.open_dataset("visits", PEOPLE)
-    with pytest.raises(InvalidInput, match="fingerprint must be"):
+    with pytest.raises(InvalidInput, match="fingerprint must come"):
         ledger.register_content("visits", wrong)
     with pytest.raises(InvalidInput, match="no data set 'more' is open"):
         ledger.register_content("more", "0" * 64)
@@ -82,12 +82,12 @@ def test_a_content_is_not_charged_to_two_blocks(ledger: Ledger) -> None:
     one, two = ledger.fingerprint([b"one"]), ledger.fingerprint([b"two"])
     ledger.open_dataset("visits", replace(PEOPLE, blocks=("a", "b")))
     ledger.register_content("visits", one, block="a")
-    with pytest.raises(Conflict, match="block 'b' of 'visits' is known as 'a'"):
+    with pytest.raises(Conflict, match="block 'b' of 'visits' has content that is registered as 'a'"):
         ledger.register_content("visits", one, block="b")
     ledger.register_content("visits", one)  # to charge more people than are in it is allowed
     ledger.register_content("visits", one, block="a")
     ledger.register_content("visits", two)
-    with pytest.raises(Conflict, match="known as the whole data set"):
+    with pytest.raises(Conflict, match="registered as the whole data set"):
         ledger.register_content("visits", two, block="b")
     with pytest.raises(InvalidInput, match="'c' is not one of the blocks"):
         ledger.register_content("visits", two, block="c")
@@ -100,7 +100,7 @@ def test_derived_data_sets_in_two_blocks_have_no_content_in_common(ledger: Ledge
     for block in ("train", "test"):
         ledger.open_dataset(block, replace(PEOPLE, parent="all", parent_block=block))
     ledger.register_content("train", same)
-    with pytest.raises(Conflict, match="block 'test' of 'all' is known as 'train'"):
+    with pytest.raises(Conflict, match="block 'test' of 'all' has content that is registered as 'train'"):
         ledger.register_content("test", same)
 
 

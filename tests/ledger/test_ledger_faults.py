@@ -90,7 +90,7 @@ def test_a_file_that_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE t (x)")
-    with pytest.raises(InvalidInput, match="holds t"):
+    with pytest.raises(InvalidInput, match="contains t"):
         Ledger.create(other)
     with pytest.raises(InvalidInput, match="no ledger"):
         Ledger.open(other)

@@ -74,7 +74,7 @@ def test_what_does_not_fit_above_is_charged_nowhere(ledger: Ledger) -> None:
 def test_the_price_above_is_in_the_mode_there_and_may_be_none(ledger: Ledger) -> None:
     ledger.open_dataset("registry", PEOPLE)
     ledger.open_dataset("images", replace(PEOPLE, parent="registry", budget=RenyiBudget(3.0, 1e-6)))
-    with pytest.raises(UnsupportedEvent, match="pure epsilon"):
+    with pytest.raises(UnsupportedEvent, match="pure budget"):
         ledger.reserve("images", Gaussian(2.0), key="q", request={})
     assert sum(ledger.status("images").spent) == 0
 

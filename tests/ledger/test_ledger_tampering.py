@@ -268,7 +268,7 @@ def test_what_cannot_be_read_is_no_balance(copy: Path, field: str, value: str) -
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute(f"UPDATE {table} SET {column}=?", (value,))
     ledger = Ledger.open(copy)
-    with pytest.raises(LedgerUnavailable, match="edited, or is damaged"):
+    with pytest.raises(LedgerUnavailable, match="edited or is damaged"):
         ledger.verify("part")
     with pytest.raises((LedgerUnavailable, Refused)):
         ledger.reserve("part", ApproximateDP(0.9), key="q0", request={"n": 0})
@@ -369,11 +369,11 @@ def test_a_copied_ledger_does_not_pass_for_another(original: Path, tmp_path: Pat
 def test_a_raised_cap_is_loud(copy: Path) -> None:
     ledger = Ledger.open(copy)
     for smaller in (PureBudget(1.0), PureBudget(0.5)):
-        with pytest.raises(InvalidInput, match="only be raised"):
+        with pytest.raises(InvalidInput, match="budget must be larger"):
             ledger.raise_cap("part", smaller, reason="why", by="who")
     with pytest.raises(InvalidInput, match="reason must not be empty"):
         ledger.raise_cap("part", PureBudget(2.0), reason=" ", by="who")
-    with pytest.raises(Conflict, match="mode 'pure'"):
+    with pytest.raises(Conflict, match="must have the mode of 'part', 'pure'"):
         ledger.raise_cap("part", RenyiBudget(9.0, 1e-6), reason="why", by="who")
     ledger.raise_cap("part", PureBudget(2.0), reason="the board agreed", by="curator")
     found = ledger.verify("part")
@@ -408,7 +408,7 @@ def test_every_edit_of_a_content_is_found(copy: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:b:1", "a:b:x:" + "0" * 64, "a:b:1:" + "0" * 63, "a::1:" + "0" * 64])
 def test_what_is_no_anchor_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="an anchor is"):
+    with pytest.raises(InvalidInput, match="anchor must be"):
         Anchor.parse(text)
 
 

@@ -61,11 +61,11 @@ def test_many_steps_never_mix(device: str) -> None:
 
 def test_it_is_handed_out_once() -> None:
     ahead = NoiseAhead(Generator.from_os(), parameters("cpu"))
-    with pytest.raises(InvalidInput, match="never drew it"):
+    with pytest.raises(InvalidInput, match="never drawn"):
         ahead.take("weight")
     ahead.start(step=0, std=1.0)
     ahead.take("weight")
-    with pytest.raises(InvalidInput, match="no noise is left for 'weight'"):
+    with pytest.raises(InvalidInput, match="the noise of 'weight' was used already"):
         ahead.take("weight")
     with pytest.raises(InvalidInput, match="bias"):
         ahead.take("bias")

@@ -23,9 +23,9 @@ def _norm() -> nn.Module:
     [
         (lambda x: x - x.mean(0), "different features alone and in a batch"),
         (lambda x: x + torch.arange(len(x)).unsqueeze(1), "different features alone"),
-        (_norm(), "fails on made-up records of shape"),
-        (nn.Dropout(0.5), "different features each time"),
-        (lambda x: x + torch.rand(1), "different features each time"),
+        (_norm(), "fails on synthetic records of shape"),
+        (nn.Dropout(0.5), "the encoder is not deterministic"),
+        (lambda x: x + torch.rand(1), "the encoder is not deterministic"),
     ],
 )
 def test_features_of_a_record_are_its_own(encoder: Callable[[Tensor], Tensor], said: str) -> None:

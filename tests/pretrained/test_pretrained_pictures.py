@@ -76,7 +76,7 @@ def test_features_of_a_vit_are_those_of_transformers(tmp_path: Path) -> None:
     with torch.no_grad():
         want = plain((made - mean[:, None, None]) / std[:, None, None]).pooler_output
     torch.testing.assert_close(model(made), want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(InvalidInput, match="fails on pictures of 12 by 12 pixels"):
+    with pytest.raises(InvalidInput, match="fails on images of 12 by 12 pixels"):
         load_pretrained(tmp_path / "vit", image_size=12)
 
 
@@ -140,7 +140,7 @@ def test_a_program_with_python_in_it_is_refused(tmp_path: Path, size: str) -> No
                 begin = found.index('"expr_str": "') + len('"expr_str": "')
                 data = (found[:begin] + size + found[found.index('"', begin) :]).encode()
             new.writestr(name, data)
-    with pytest.raises(InvalidInput, match="holds pickles or Python"):
+    with pytest.raises(InvalidInput, match="contains pickles or Python"):
         load_pretrained(changed)
 
 
@@ -157,7 +157,7 @@ def test_weights_must_be_those_of_the_architecture(tmp_path: Path) -> None:
     state = MobileNetV2().state_dict()
     save_file(state, path)
     load_pretrained(path, architecture="mobilenet_v2", image_size=32)
-    with pytest.raises(InvalidInput, match="holds weights alone, without their network"):
+    with pytest.raises(InvalidInput, match="contains only weights, without their network"):
         load_pretrained(path)
     state.pop("features.0.0.weight")
     save_file({**state, "other": torch.zeros(1)}, path)
@@ -172,10 +172,10 @@ def test_weights_must_be_those_of_the_architecture(tmp_path: Path) -> None:
 def test_pickles_of_more_than_tensors_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     torch.save(nn.Linear(2, 2), path)
-    with pytest.raises(InvalidInput, match="other pickles can run any code"):
+    with pytest.raises(InvalidInput, match="Other pickles can run any code"):
         load_pretrained(path, architecture="mobilenet_v2")
     torch.save([1], path)
-    with pytest.raises(InvalidInput, match="holds no weights"):
+    with pytest.raises(InvalidInput, match="contains no dict"):
         load_pretrained(path, architecture="mobilenet_v2")
 
 

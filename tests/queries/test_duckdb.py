@@ -170,7 +170,7 @@ def test_the_unit_of_a_row_has_one_text(name: str) -> None:
     if fits:
         DuckDBEngine(table, person).check(person)
         return
-    with pytest.raises(InvalidInput, match="written in several forms"):
+    with pytest.raises(InvalidInput, match="several spellings"):
         DuckDBEngine(table, person).check(person)
 
 
@@ -189,10 +189,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as problem:
         engine.load()
     assert "John" not in str(problem.value)
-    assert str(*check_table(ragged, policy()).findings).endswith("than the header (row 2)")
+    assert str(*check_table(ragged, policy()).findings).endswith("from the header (row 2)")
     starred = tmp_path / "all[1].parquet"
     FRAME.to_parquet(starred)
-    with pytest.raises(InvalidInput, match="pattern"):
+    with pytest.raises(InvalidInput, match="wildcards"):
         DuckDBEngine(starred, policy())
 
 
@@ -206,17 +206,17 @@ def test_no_column_is_read_in_place_of_another(unit: str, names: tuple[str, ...]
     table = pa.table(dict(zip(names, (["1", "2"], ["p", "p"], ["3", "4"]), strict=True)))
     path = tmp_path / "visits.parquet"
     pq.write_table(table, path)
-    with pytest.raises(InvalidInput, match="'PID', 'pid', which differ only in the case of letters"):
+    with pytest.raises(InvalidInput, match="'PID', 'pid', which differ only in case"):
         DuckDBEngine(path, person)
     if unit in names and unit != "pid_1":
         for data in (table, table.to_pandas(), pl.from_arrow(table)):
-            with pytest.raises(InvalidInput, match="which differ only in the case of letters"):
+            with pytest.raises(InvalidInput, match="which differ only in case"):
                 DuckDBEngine(data, person)
 
 
 def test_a_database_has_no_two_columns_equal_but_for_case() -> None:
     types = {"age": "DOUBLE", "ward": "TEXT", "well": "BOOLEAN", "AGE": "DOUBLE"}
-    with pytest.raises(InvalidInput, match="'age', 'AGE', which differ only in the case of letters"):
+    with pytest.raises(InvalidInput, match="'age', 'AGE', which differ only in case"):
         check_types(types, policy())
 
 

@@ -448,9 +448,9 @@ def test_blocks_are_charged_in_parallel() -> None:
         table = private(frame, ledger, block=block)
         assert table.ask(COUNT, epsilon=0.75).remaining == 0.25
     assert ledger.status("visits").spent_epsilon == 0.75
-    with pytest.raises(Conflict, match="is known as 'east'"):
+    with pytest.raises(Conflict, match="registered as 'east'"):
         PrivateTable(FRAME[:150], ledger=ledger, dataset="visits", block="west")
-    with pytest.raises(Conflict, match="is known as 'east'"):
+    with pytest.raises(Conflict, match="registered as 'east'"):
         register_table(FRAME[:150], ledger=ledger, dataset="visits", block="west")
 
 

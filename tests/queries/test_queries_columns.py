@@ -161,16 +161,16 @@ def test_a_range_of_dates_in_sql(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("SELECT avg(admitted) FROM visits", "'admitted' is a date, which can be counted"),
+        ("SELECT avg(admitted) FROM visits", "'admitted' is a date, which you can only count"),
         ("SELECT count(*) FROM visits GROUP BY admitted", "every day would be a group"),
         ("SELECT count(*) FROM visits GROUP BY note", "every person could be a group"),
         (
             "SELECT count(*) FROM visits WHERE note = 'a'",
             "its values identify persons",
         ),
-        ("SELECT count(*) FROM visits WHERE admitted > 5", "a date as a text, such as '2020-01-31'"),
+        ("SELECT count(*) FROM visits WHERE admitted > 5", "a date as a string, such as '2020-01-31'"),
         ("SELECT count(*) FROM visits WHERE admitted > '31.01.2020'", "must be a date"),
-        ("SELECT count(*) FROM visits WHERE admitted > DATE '2020-01-31'", "Write a date as a text"),
+        ("SELECT count(*) FROM visits WHERE admitted > DATE '2020-01-31'", "Write a date as a string"),
         ("SELECT count(*) FROM visits WHERE seen > 'noon'", "must be a datetime"),
         (
             "SELECT count(*) FROM visits WHERE admitted BETWEEN '2021-01-01' AND '2020-01-01'",
@@ -193,16 +193,16 @@ def check(query: Query) -> None:
     [
         (
             Query((Mean("admitted"),)),
-            "Mean needs a column of numbers; 'admitted' is a date, which can be counted",
+            "Mean needs a numeric column; 'admitted' is a date, which you can only count",
         ),
-        (Query((Histogram("seen", (0, 1)),)), "'seen' is a datetime, which can be counted and compared"),
+        (Query((Histogram("seen", (0, 1)),)), "'seen' is a datetime, which you can only count and compare"),
         (Query((Sum("note"),)), "'note' is of kind 'text'"),
         (Query((Count(),), by=("seen",)), "every moment would be a group"),
         (
             Query((Count(),), where=Compare("note", "=", "a")),
-            "compared with nothing, as its values identify persons",
+            "compare it with nothing, because its values identify persons",
         ),
-        (Query((Count(),), where=Compare("admitted", ">", 5)), "compared with a date as a text"),
+        (Query((Count(),), where=Compare("admitted", ">", 5)), "compare it with a date as a string"),
         (Query((Count(),), where=Compare("admitted", ">", "5.6.2020")), "must be a date, such as"),
     ],
 )
@@ -241,9 +241,7 @@ def test_the_check_finds_cells_that_are_not_as_declared(
 def test_a_type_that_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pandas(TYPED.assign(admitted=[1, 2, 3, 4])), tmp_path / "rows.parquet")
     for data in (tmp_path / "rows.parquet", TYPED.assign(admitted=[1, 2, 3, 4])):
-        with pytest.raises(
-            InvalidInput, match="'admitted' is declared a date, but the table has it as BIGINT"
-        ):
+        with pytest.raises(InvalidInput, match="'admitted' is declared a date, but its type is BIGINT"):
             check_table(data, POLICY)
 
 

@@ -311,9 +311,9 @@ def test_sql_shows_each_time_in_one_line(table: PrivateTable) -> None:
         ("survival(months, died, arm)", "rows have no weights"),
         ("survival(months, died, [0, 6], [0, 6])", "rows have no weights"),
         ("survival(early, died)", "Declare lower = 0"),
-        ("survival(months, stage)", "an event is true or false"),
-        ("survival(months, arm)", "an event is true or false"),
-        ("survival(died, died)", "needs a column of numbers"),
+        ("survival(months, stage)", "an event must be true or false"),
+        ("survival(months, arm)", "an event must be true or false"),
+        ("survival(died, died)", "needs a numeric column"),
         ("survival(months, died, [6, 12])", "must begin with 0"),
         ("survival(months, died, [0, 12, 6])", "strictly increasing"),
         ("cumulative_hazard(months, died, [0])", "2 or more numbers"),
@@ -327,7 +327,7 @@ def test_bad_questions_are_refused_before_any_charge(question: str, told: str) -
 
 
 def test_python_refuses_the_same(table: PrivateTable) -> None:
-    with pytest.raises(InvalidInput, match="an event is true or false"):
+    with pytest.raises(InvalidInput, match="an event must be true or false"):
         compile_query(Query((CumulativeHazard("months", "stage"),)), policy_of(COLUMNS), epsilon=1.0)
     with pytest.raises(InvalidInput, match="at most 201"):
         table.survival("months", "died", edges=range(300), epsilon=1.0)
@@ -337,7 +337,7 @@ def test_several_rows_of_a_unit_are_refused_for_curves() -> None:
     """Their times are not independent, and the intervals would be too narrow."""
     rules = policy_of(COLUMNS, unit_column="pid", rows_per_unit=3)
     for item in (Survival("months", "died"), CumulativeHazard("months", "died")):
-        with pytest.raises(InvalidInput, match=r"one row of each patient.*up to 3.*rows_per_unit = 1"):
+        with pytest.raises(InvalidInput, match=r"rows_per_unit = 1.*has 3.*one row per patient"):
             compile_query(Query((item,)), rules, epsilon=1.0)
     one = policy_of(COLUMNS, unit_column="pid")
     assert compile_query(Query((Survival("months", "died"),)), one, epsilon=1.0).releases

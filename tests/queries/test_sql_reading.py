@@ -137,21 +137,21 @@ MANY = "age = 1 OR " * 50
 LONG = " OR ".join(["age = 1"] * 2_000)
 REFUSED = """
 SELECT age FROM visits | would show rows
-SELECT * FROM visits | no supported aggregate
+SELECT * FROM visits | not a supported aggregate
 SELECT count('x') FROM visits | Write count(*) to count rows
 SELECT count(-1) FROM visits | Write count(*) to count rows
-SELECT sum(age * 2) FROM visits | there is no arithmetic
-SELECT sum(age * 3) FROM visits | age * 3 stands where a column should
-SELECT sum(age = 2) FROM visits | age = 2 stands where a column should
-SELECT sum(age) * 2 FROM visits | Computing with the answer
-SELECT count(*) FROM visits WHERE smoker = 2 | compared with True or False
-SELECT count(*) FROM visits WHERE smoker = -1 | compared with True or False
-SELECT patient, count(*) FROM visits GROUP BY patient | names the patient
+SELECT sum(age * 2) FROM visits | arithmetic on columns is not supported
+SELECT sum(age * 3) FROM visits | age * 3 is not a column
+SELECT sum(age = 2) FROM visits | age = 2 is not a column
+SELECT sum(age) * 2 FROM visits | Arithmetic on the answer
+SELECT count(*) FROM visits WHERE smoker = 2 | compare it with True or False
+SELECT count(*) FROM visits WHERE smoker = -1 | compare it with True or False
+SELECT patient, count(*) FROM visits GROUP BY patient | identifies the patient
 SELECT ward FROM visits GROUP BY ward | no aggregate
-SELECT ward, count(*) FROM visits | put it after GROUP BY
+SELECT ward, count(*) FROM visits | add it to GROUP BY
 SELECT count(*), age FROM visits GROUP BY ward | would show rows
-SELECT count(*) FROM visits; SELECT count(*) FROM visits | one question at a time
-SELECT count(*) FROM visits; DROP TABLE visits | one question at a time
+SELECT count(*) FROM visits; SELECT count(*) FROM visits | one query at a time
+SELECT count(*) FROM visits; DROP TABLE visits | one query at a time
 DROP TABLE visits | begins with SELECT
 INSERT INTO visits VALUES (1) | begins with SELECT
 UPDATE visits SET age = 1 | begins with SELECT
@@ -169,25 +169,25 @@ WITH t AS (SELECT * FROM visits) SELECT count(*) FROM t | begins with SELECT
 SELECT count(*) FROM visits JOIN beds USING (id) | one table
 SELECT count(*) FROM visits, beds | one table
 SELECT count(*) FROM visits a, visits b WHERE a.age = b.age | there is one table
-SELECT quantile(age, .5) FROM visits | begins with a digit
+SELECT quantile(age, .5) FROM visits | Begin a number with a digit
 SELECT count(*) FROM visits CROSS JOIN beds | one table
 SELECT count(*) FROM visits NATURAL JOIN beds | one table
 SELECT count(*) FROM visits, LATERAL (SELECT 1) | one table
 SELECT count(*) FROM visits POSITIONAL JOIN beds | one table
-SELECT count(*) FROM (SELECT * FROM visits) | no subqueries
-SELECT count(*) FROM visits WHERE age = (SELECT max(age) FROM visits) | no subqueries
-SELECT count(*) FROM visits WHERE age IN (SELECT age FROM visits) | no subqueries
+SELECT count(*) FROM (SELECT * FROM visits) | subqueries are not supported
+SELECT count(*) FROM visits WHERE age = (SELECT max(age) FROM visits) | subqueries are not supported
+SELECT count(*) FROM visits WHERE age IN (SELECT age FROM visits) | subqueries are not supported
 SELECT count(*) FROM visits WHERE EXISTS (SELECT 1) | one table
 SELECT count(*) FROM visits UNION SELECT count(*) FROM visits | one table
 SELECT count(*) FROM visits EXCEPT SELECT 1 | one table
 SELECT count(*) FROM visits INTERSECT SELECT 1 | one table
-SELECT count(*) FROM visits GROUP BY ALL | one by one
+SELECT count(*) FROM visits GROUP BY ALL | list the columns
 SELECT count(*) FROM visits GROUP BY ROLLUP (ward) | ROLLUP is not supported
 SELECT count(*) FROM visits GROUP BY CUBE (ward) | CUBE is not supported
 SELECT count(*) FROM visits GROUP BY GROUPING SETS ((ward), ()) | not supported
-SELECT count(*) FROM visits GROUP BY 1 | where a column should
-SELECT count(*) FROM visits GROUP BY (ward) | where a column should
-SELECT count(*) FROM visits GROUP BY age + 1 | no arithmetic
+SELECT count(*) FROM visits GROUP BY 1 | is not a column
+SELECT count(*) FROM visits GROUP BY (ward) | is not a column
+SELECT count(*) FROM visits GROUP BY age + 1 | arithmetic on columns
 SELECT count(*) FROM visits GROUP BY ward, ward | occurs twice
 SELECT count(*) FROM visits GROUP BY nowhere | no column 'nowhere'
 SELECT ward, count(*) FROM visits GROUP BY ward HAVING count(*) > 3 | filter the answer
@@ -201,116 +201,116 @@ SELECT DISTINCT count(*) FROM visits | units can be counted
 SELECT count(DISTINCT ward) FROM visits | takes only the unit column
 SELECT count(DISTINCT patient, ward) FROM visits | takes only the unit column
 SELECT sum(DISTINCT age) FROM visits | units can be counted
-SELECT count(ALL age) FROM visits | leave ALL out
-SELECT ALL count(*) FROM visits | leave ALL out
+SELECT count(ALL age) FROM visits | remove ALL
+SELECT ALL count(*) FROM visits | remove ALL
 SELECT count(*) INTO t FROM visits | only reads
 SELECT count(*) FROM visits TABLESAMPLE 10% | one table
 SELECT count(*) FROM visits USING SAMPLE 5 | one table
 SELECT count(*) FROM ONLY visits | one table
 SELECT count(*) FROM main.visits | bare name
 SELECT count(*) FROM visits WHERE visits.age > 3 | bare name
-SELECT count(*) FROM read_csv('/etc/passwd') | no files
+SELECT count(*) FROM read_csv('/etc/passwd') | functions, files
 SELECT count(*) FROM 'passwd.csv' | the table is called
-SELECT count(*) FROM read_parquet(['a']) | no files
+SELECT count(*) FROM read_parquet(['a']) | functions, files
 SELECT count(*) FROM glob('*') | GLOB is not supported|glob
-SELECT count(*) FROM range(10) | not supported|no functions
+SELECT count(*) FROM range(10) | not supported|functions, files
 SELECT count(*) FROM beds | the table is called 'visits'
-SELECT count(*) FROM visits v | no alias
-SELECT count(*) FROM visits AS v (a, b) | no alias
+SELECT count(*) FROM visits v | alias not allowed here
+SELECT count(*) FROM visits AS v (a, b) | alias not allowed here
 SELECT count(*) | FROM is missing
 SELECT | FROM is missing
 SELECT FROM visits | no aggregate
-SELECT count(*), FROM visits | next to this comma
-SELECT , count(*) FROM visits | next to this comma
-SELECT count(*) FROM visits GROUP BY ward, | next to this comma
-SELECT count(*),, sum(age) FROM visits | next to this comma
-SELECT quantile(age, 0.5,) FROM visits | next to this comma
-SELECT sum(age + 1) FROM visits | no arithmetic
-SELECT sum(-age) FROM visits | no arithmetic
-SELECT sum(age) / count(*) FROM visits | no arithmetic
-SELECT sum(age) - 1 FROM visits | no arithmetic
-SELECT sum(1) FROM visits | where a column should
-SELECT sum(*) FROM visits | where a column should
-SELECT sum(abs(age)) FROM visits | where a column should
-SELECT avg(age::int) FROM visits | no casts
-SELECT sum(CAST(age AS int)) FROM visits | where a column should|keyword|not supported
-SELECT sum(TRY_CAST(age AS int)) FROM visits | where a column should|not supported
+SELECT count(*), FROM visits | Remove this comma
+SELECT , count(*) FROM visits | Remove this comma
+SELECT count(*) FROM visits GROUP BY ward, | Remove this comma
+SELECT count(*),, sum(age) FROM visits | Remove this comma
+SELECT quantile(age, 0.5,) FROM visits | Remove this comma
+SELECT sum(age + 1) FROM visits | arithmetic on columns
+SELECT sum(-age) FROM visits | arithmetic on columns
+SELECT sum(age) / count(*) FROM visits | arithmetic on columns
+SELECT sum(age) - 1 FROM visits | arithmetic on columns
+SELECT sum(1) FROM visits | is not a column
+SELECT sum(*) FROM visits | is not a column
+SELECT sum(abs(age)) FROM visits | is not a column
+SELECT avg(age::int) FROM visits | casts are not supported
+SELECT sum(CAST(age AS int)) FROM visits | is not a column|keyword|not supported
+SELECT sum(TRY_CAST(age AS int)) FROM visits | is not a column|not supported
 SELECT sum(CASE WHEN age > 3 THEN 1 END) FROM visits | prepare the column
 SELECT count() FROM visits | needs another argument
-SELECT count(age, ward) FROM visits | no expressions may stand
+SELECT count(age, ward) FROM visits | expressions not allowed here
 SELECT count(age ORDER BY age) FROM visits | sort or shorten
-SELECT max(age, 3) FROM visits | no count may stand|no expressions may
-SELECT max(patient) FROM visits | names the patient
-SELECT count(patient) FROM visits | names the patient
-SELECT sum(PATIENT) FROM visits | names the patient
-SELECT sum(ward) FROM visits | needs a column of numbers
-SELECT avg(smoker) FROM visits | needs a column of numbers
-SELECT sum(weight) FROM visits | no bounds of 'weight'
-SELECT median(weight) FROM visits | no bounds of 'weight'
+SELECT max(age, 3) FROM visits | not allowed here
+SELECT max(patient) FROM visits | identifies the patient
+SELECT count(patient) FROM visits | identifies the patient
+SELECT sum(PATIENT) FROM visits | identifies the patient
+SELECT sum(ward) FROM visits | needs a numeric column
+SELECT avg(smoker) FROM visits | needs a numeric column
+SELECT sum(weight) FROM visits | no bounds for 'weight'
+SELECT median(weight) FROM visits | no bounds for 'weight'
 SELECT sum(agee) FROM visits | did you mean 'age'
 SELECT foo(age) FROM visits | no aggregate 'foo'
 SELECT medain(age) FROM visits | did you mean 'median'
-SELECT mode(age) FROM visits | no supported aggregate|no aggregate
-SELECT any_value(age) FROM visits | no supported aggregate
-SELECT string_agg(note, ',') FROM visits | no supported aggregate
+SELECT mode(age) FROM visits | not a supported aggregate|no aggregate
+SELECT any_value(age) FROM visits | not a supported aggregate
+SELECT string_agg(note, ',') FROM visits | not a supported aggregate
 SELECT list(age) FROM visits | not supported
-SELECT arg_max(age, stays) FROM visits | no supported aggregate
-SELECT corr(age, stays) FROM visits | no supported aggregate
-SELECT approx_count_distinct(ward) FROM visits | no supported aggregate
+SELECT arg_max(age, stays) FROM visits | not a supported aggregate
+SELECT corr(age, stays) FROM visits | not a supported aggregate
+SELECT approx_count_distinct(ward) FROM visits | not a supported aggregate
 SELECT first(age) FROM visits | not supported
-SELECT sum(age IGNORE NULLS) FROM visits | no supported aggregate
+SELECT sum(age IGNORE NULLS) FROM visits | not a supported aggregate
 SELECT quantile(age) FROM visits | share is missing|cannot be parsed
 SELECT quantile(age, 1.5) FROM visits | leaves a tenth above
-SELECT quantile(age, [0.1, 0.2]) FROM visits | brackets stand only
-SELECT quantile(age, stays) FROM visits | where a number should
+SELECT quantile(age, [0.1, 0.2]) FROM visits | brackets are only allowed
+SELECT quantile(age, stays) FROM visits | is not a number
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY age DESC) FROM visits | DESC is not supported
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY age, stays) FROM visits | one column
-SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY , age) FROM visits | next to this comma
+SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY , age) FROM visits | Remove this comma
 SELECT sum(age) WITHIN GROUP (ORDER BY age) FROM visits | belongs to a quantile
 SELECT histogram(age) FROM visits | needs its edges
 SELECT histogram(age, [3, 2]) FROM visits | strictly increasing
 SELECT histogram(age, [1]) FROM visits | strictly increasing
-SELECT histogram(age, [1, stays]) FROM visits | where a number should
+SELECT histogram(age, [1, stays]) FROM visits | is not a number
 SELECT histogram(age, [1, 2], 3) FROM visits | needs its edges
-SELECT count(*), count(*) FROM visits | asked for twice
+SELECT count(*), count(*) FROM visits | occurs twice
 SELECT count(*) AS n, sum(age) AS N FROM visits | occurs twice
 SELECT count(*) AS ward FROM visits GROUP BY ward | occurs twice
-SELECT ward AS w, count(*) FROM visits GROUP BY ward | takes no other name
-SELECT version(), count(*) FROM visits | no supported aggregate|no aggregate
+SELECT ward AS w, count(*) FROM visits GROUP BY ward | cannot have an alias
+SELECT version(), count(*) FROM visits | not a supported aggregate|no aggregate
 SELECT getenv('HOME') FROM visits | no aggregate
-SELECT count(*) FROM visits WHERE patient = 'p1' | names the patient
-SELECT count(*) FROM visits WHERE "PATIENT" IS NULL | names the patient
-SELECT count(*) FROM visits WHERE patient IN ('p1') | names the patient
+SELECT count(*) FROM visits WHERE patient = 'p1' | identifies the patient
+SELECT count(*) FROM visits WHERE "PATIENT" IS NULL | identifies the patient
+SELECT count(*) FROM visits WHERE patient IN ('p1') | identifies the patient
 SELECT count(*) FROM visits WHERE agee > 3 | did you mean 'age'
 SELECT count(*) FROM visits WHERE rowid = 3 | no column 'rowid'
-SELECT count(*) FROM visits WHERE age = 'old' | compared with a number
-SELECT count(*) FROM visits WHERE age = TRUE | compared with a number
-SELECT count(*) FROM visits WHERE ward = 3 | compared with a text
+SELECT count(*) FROM visits WHERE age = 'old' | compare it with a number
+SELECT count(*) FROM visits WHERE age = TRUE | compare it with a number
+SELECT count(*) FROM visits WHERE ward = 3 | compare it with a string
 SELECT count(*) FROM visits WHERE ward = "A" | 'single quotes'
 SELECT count(*) FROM visits WHERE ward = 'north wing' | did you mean 'North wing'
 SELECT count(*) FROM visits WHERE ward < 'B' | has no order
 SELECT count(*) FROM visits WHERE ward BETWEEN 'A' AND 'B' | has no order
-SELECT count(*) FROM visits WHERE stays = 2.5 | whole numbers
-SELECT count(*) FROM visits WHERE stays > 99999999999999999999 | whole numbers
+SELECT count(*) FROM visits WHERE stays = 2.5 | contains integers
+SELECT count(*) FROM visits WHERE stays > 99999999999999999999 | contains integers
 SELECT count(*) FROM visits WHERE smoker > FALSE | has no order
 SELECT count(*) FROM visits WHERE age = NULL | age IS NULL
 SELECT count(*) FROM visits WHERE age IN (1, NULL) | age IS NULL
 SELECT count(*) FROM visits WHERE age IN () | list after IN is empty
 SELECT count(*) FROM visits WHERE age > 1e999 | too large
-SELECT count(*) FROM visits WHERE age > 1e | no number
-SELECT quantile(age, 1e) FROM visits | no number
+SELECT count(*) FROM visits WHERE age > 1e | not a number
+SELECT quantile(age, 1e) FROM visits | not a number
 SELECT count(*) FROM visits WHERE age BETWEEN 3 AND 1 | lower end first
-SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | no symmetric
-SELECT count(*) FROM visits WHERE age = stays | where a literal should
-SELECT count(*) FROM visits WHERE age | no condition
-SELECT count(*) FROM visits WHERE 1 = 1 | where a column should
+SELECT count(*) FROM visits WHERE age BETWEEN SYMMETRIC 3 AND 1 | symmetric not allowed here
+SELECT count(*) FROM visits WHERE age = stays | is not a literal
+SELECT count(*) FROM visits WHERE age | not a condition
+SELECT count(*) FROM visits WHERE 1 = 1 | is not a column
 SELECT count(*) FROM visits WHERE age IS 3 | write IS NULL or IS TRUE
 SELECT count(*) FROM visits WHERE TRUE | for all rows or for none
-SELECT count(*) FROM visits WHERE age = 1 = 2 | where a column should
-SELECT count(*) FROM visits WHERE (age, stays) = (1, 2) | where a column should
-SELECT count(*) FROM visits WHERE abs(age) = 1 | where a column should
-SELECT count(*) FROM visits WHERE 1 / 0 = 1 | no arithmetic
-SELECT count(*) FROM visits WHERE error('x') | no supported condition
+SELECT count(*) FROM visits WHERE age = 1 = 2 | is not a column
+SELECT count(*) FROM visits WHERE (age, stays) = (1, 2) | is not a column
+SELECT count(*) FROM visits WHERE abs(age) = 1 | is not a column
+SELECT count(*) FROM visits WHERE 1 / 0 = 1 | arithmetic on columns
+SELECT count(*) FROM visits WHERE error('x') | not a supported condition
 SELECT count(*) FROM visits WHERE age > random() | where a|is not
 SELECT count(*) FROM visits WHERE note LIKE 'a%' | list the values
 SELECT count(*) FROM visits WHERE note ~ 'a' | list the values|~ is not supported
@@ -323,16 +323,16 @@ SELECT count(*) FROM visits WHERE note = E'\\n' | plain single quotes
 SELECT count(*) FROM visits WHERE note = $$a$$ | plain single quotes
 SELECT count(*) FROM visits WHERE age = date '2020-01-01' | keyword of SQL
 SELECT count(*) FROM visits WHERE age = INTERVAL 1 DAY | not supported
-SELECT count(*) FROM visits WHERE age - 3 > 4 | no arithmetic
-SELECT count(*) FROM visits WHERE age > - -3 | only before a number
-SELECT count(*) FROM visits WHERE age > 0x1F | SQL cannot be parsed|no meaning
-SELECT count(*) FROM visits WHERE note = 'a' 'b' | where a literal should
-SELECT count(*) FROM visits WHERE note IN 'a' | no field
+SELECT count(*) FROM visits WHERE age - 3 > 4 | arithmetic on columns
+SELECT count(*) FROM visits WHERE age > - -3 | only allowed before a number
+SELECT count(*) FROM visits WHERE age > 0x1F | SQL cannot be parsed|is ignored here
+SELECT count(*) FROM visits WHERE note = 'a' 'b' | is not a literal
+SELECT count(*) FROM visits WHERE note IN 'a' | field not allowed here
 SELECT count(*) FROM visits WHERE note = 'a' COLLATE NOCASE | not supported
 SELECT count(*) FROM visits WHERE age > 3 OR | SQL cannot be parsed
 SELECT count(*) FROM visits WHERE age > 1 2 | SQL cannot be parsed
 SELECT count(*) FROM visits WHERE | SQL cannot be parsed
-SELECT count(*) FROM visits WHERE note = 'a | has no end
+SELECT count(*) FROM visits WHERE note = 'a | is not closed
 SELECT count(*) FROM visits WHERE {'a': 1} = 1 | not supported
 SELECT count(*) FROM visits WHERE list_filter([1], x -> x) | not supported
 """.strip().splitlines()
@@ -346,7 +346,7 @@ def test_hostile_and_unsupported_statements_are_refused_with_a_reason(line: str)
     message = str(caught.value)
     assert any(reason.lower() in message.lower() for reason in reasons.split("|")), message
     assert message.endswith((".", "?"))
-    assert isinstance(caught.value, PrivacyRefusal) == ("names the patient" in message)
+    assert isinstance(caught.value, PrivacyRefusal) == ("identifies the patient" in message)
     assert_points_at_the_text(message, text)
 
 
@@ -420,7 +420,7 @@ def test_long_statements_are_read_and_too_long_or_deep_ones_refused() -> None:
     for condition in (LONG, "age = " + "1" * 20_000, "(" * 50 + "smoker" + ")" * 50, "NOT " * 50 + "smoker"):
         with pytest.raises(InvalidInput):
             where(condition)
-    with pytest.raises(InvalidInput, match="must be a text"):
+    with pytest.raises(InvalidInput, match="must be a string"):
         parse(3, POLICY)  # type: ignore[arg-type]
 
 
@@ -451,7 +451,7 @@ def test_columns_are_described_for_people() -> None:
         "stays": "integer from 0 to 10",
         "code": "integer from 0 to 9 1, 2, 3",
         "smoker": "boolean",
-        "note": "category of undeclared keys",
+        "note": "category without declared keys",
         "weight": "number without bounds",
         "Date": "number from 0 to 1",
     }
@@ -484,7 +484,7 @@ def test_the_words_alone_refuse_it(text: str) -> None:
 )
 def test_the_tree_alone_refuses_it(text: str) -> None:
     reader = Reader(text, POLICY)
-    with pytest.raises(InvalidInput, match="may stand here"):
+    with pytest.raises(InvalidInput, match="not allowed here"):
         read_select(reader, reader.tree(), "visits")
 
 
@@ -500,7 +500,7 @@ def test_the_tree_alone_refuses_it(text: str) -> None:
 )
 def test_the_printed_words_alone_refuse_it(text: str) -> None:
     reader = Reader(text, POLICY)
-    with pytest.raises(InvalidInput, match="no meaning"):
+    with pytest.raises(InvalidInput, match="ignored"):
         reader.check_all_printed(reader.tree())
 
 

@@ -456,7 +456,7 @@ def test_another_number_of_records_than_the_public_one_is_not_registered() -> No
 def test_the_certificate_names_accepted_findings(tmp_path: Path) -> None:
     ledger = opened()
     path = table(tmp_path, ",true,a,5", "300,true,a,5")
-    with pytest.raises(InvalidInput, match="names 'y', which the policy does not declare"):
+    with pytest.raises(InvalidInput, match="contains 'y', which is not a declared column"):
         register_table(path, ledger=ledger, dataset="visits", accept_missing=["y"])
     with pytest.raises(PrivacyRefusal, match=r"column 'x': 1 lie outside .* \(row 4\)"):
         register_table(path, ledger=ledger, dataset="visits", accept_missing=["x"])

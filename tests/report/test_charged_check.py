@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[str, object, str]] = {
     "another ledger": ("ledger.ledger", "0", "the given one is"),
     "another run": ("ledger.run", "a2", "no charge of the run 'a2'"),
     "another data set": ("ledger.dataset", "other", "no data set 'other' is open"),
-    "another history": ("ledger.head", "f" * 64, "differs from the one of the anchor"),
+    "another history": ("ledger.head", "f" * 64, "differs from the anchor"),
     "an anchor that is none": ("ledger.head", None, "is not of type 'string'"),
     "steps that are none": ("ledger.steps", "20", "is not of type 'integer'"),
     "another unit": ("guarantee.unit", "visit", "its unit is one visit"),

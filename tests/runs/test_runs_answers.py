@@ -667,7 +667,7 @@ def test_a_template_with_a_token_that_the_model_lacks_is_refused(tmp_path: Path)
     path = configured(tmp_path, "chats", template="<|new|>" + PLAIN)
     named = tmp_path / "base" / "tokenizer_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"additional_special_tokens": ["<|new|>"]}))
-    with pytest.raises(InvalidInput, match="must hold int64 tokens below 257"):
+    with pytest.raises(InvalidInput, match="must have at least one record of int64 tokens below 257"):
         load_data(read_config(path))
 
 

@@ -93,7 +93,7 @@ def test_shadow_models_of_other_test_records_are_not_reused(tmp_path: Path, shel
     first = (tmp_path / "table.csv").read_text()
     table(tmp_path, 2).rename(tmp_path / "test.csv")
     (tmp_path / "table.csv").write_text(first)
-    assert "belongs to other data, models or settings" in shell.err("attack", run, "--shadows", "4", code=2)
+    assert "made with other data, models or settings" in shell.err("attack", run, "--shadows", "4", code=2)
 
 
 def test_attack_from_the_shell(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

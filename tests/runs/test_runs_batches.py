@@ -304,7 +304,7 @@ def test_another_key_and_other_records_are_refused(tmp_path: Path) -> None:
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, generator=seeded_generator(5))
     with pytest.raises(InvalidInput, match="audit slots cannot be added to batches"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, audit=AuditSlots(10))
-    with pytest.raises(InvalidInput, match=r"prefetches .* Leave workers out"):
+    with pytest.raises(InvalidInput, match=r"prefetches .* Remove workers"):
         PrivateSession(model, optimizer, batches, plan, loss=_token_loss, workers=1)
     batches.begin(3)
     with pytest.raises(PrivacyRefusal, match="step 3 lacks records of the step"):
@@ -314,7 +314,7 @@ def test_another_key_and_other_records_are_refused(tmp_path: Path) -> None:
     stopped = prepare(path, out=tmp_path / "run", batches=out)
     assert stopped.start(should_stop=lambda: stopped.session.steps_done == 1) is None
     written(path, tmp_path / "other", seed=5)
-    for other, words in ((None, "These differ: the records"), (tmp_path / "other", "drawn with another key")):
+    for other, words in ((None, "Different: the records"), (tmp_path / "other", "drawn with another key")):
         with pytest.raises(PrivacyRefusal, match=words):
             prepare(path, out=tmp_path / "run", resume=True, batches=other)
 
@@ -369,7 +369,7 @@ REFUSED: dict[str, tuple[dict[str, str], type[Exception], str]] = {
         InvalidInput,
         r"the plan has 120 records and the data \d+",
     ),
-    "no file": ({"/corpus": "/base"}, InvalidInput, "no file whose name ends in .parquet"),
+    "no file": ({"/corpus": "/base"}, InvalidInput, "no .parquet file"),
     "no folder": ({"/corpus": "/nothing"}, InvalidInput, "no file or folder at"),
     "no column": ({'"body"': '"text"'}, InvalidInput, 'has no column "text"'),
     "numbers": ({'"body"': '"other"'}, InvalidInput, '"other" is of type int64'),

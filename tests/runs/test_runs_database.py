@@ -317,7 +317,7 @@ def test_an_address_without_a_password_is_not_refused_for_one(
         ([("", "\n[training]\nstepz = 3")], "[training] stepz is not a setting; did you mean 'steps'?"),
         ([("least-squares", "linear")], '[model] name = "least-squares" go together'),
         ([('database = "clinic.duckdb"\ntable', "table")], "[data] database (a table summed"),
-        ([('table = "visits"\n', "")], "a database has many tables. Name one with --table, or in a run file"),
+        ([('table = "visits"\n', "")], "Which table of the database"),
         ([('"visits"', '"nothing"')], "has no table 'nothing'"),
         ([('"clinic.duckdb"', '"visits"')], "[data] table applies to PostgreSQL and DuckDB"),
         ([('"clinic.duckdb"\ntable = "visits"', '"nowhere"')], "Check the path"),

@@ -310,7 +310,7 @@ def test_train_says_before_the_first_step_what_plan_says(
     path.write_text(path.read_text().replace("epsilon = 3\n", "epsilon = 0.5\n"))
     assert run(["plan", str(path)]) == 0
     planned = " ".join(capsys.readouterr().out.split())
-    words = re.search(r"So the model learns little: noise takes away about \d+%", planned)
+    words = re.search(r"The model learns little: about \d+% of the gain", planned)
     assert words is not None
 
     monkeypatch.setattr(train, "run_to_end", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

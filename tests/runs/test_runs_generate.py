@@ -358,7 +358,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "neither": (["--prompts", "{files}/neither.jsonl"], "prompt 2 of .* exactly one of"),
     "a number": (["--prompts", "{files}/number.jsonl"], "is not a string"),
     "a record": (["--prompts", "{files}/record.jsonl"], "Prompts must be public"),
-    "no JSON": (["--prompts", "{files}/broken.jsonl"], "line 1 of .* is no JSON object"),
+    "no JSON": (["--prompts", "{files}/broken.jsonl"], "line 1 of .* is not a JSON object"),
     "half a character": (["--prompts", "{files}/half.jsonl"], "unpaired surrogate"),
     "a role that the template refuses": (
         ["--prompts", "{files}/roles.jsonl"],

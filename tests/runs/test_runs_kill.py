@@ -312,7 +312,7 @@ def test_resume_with_another_model_under_the_same_settings_is_refused(folder: Pa
     run = start_run(folder, resume=True)
     same_shapes = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
     run.session._run.model = same_shapes
-    with pytest.raises(PrivacyRefusal, match="These differ: the model"):
+    with pytest.raises(PrivacyRefusal, match="Different: the model"):
         run.session.load(state)
 
 

@@ -410,7 +410,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read as a"),
     "a broken config": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
     "a pickle": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "A pickle can run",
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "are a pickle, which can run",
     ),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "Merge it into its base model"),
     "own code": (

@@ -299,7 +299,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(
 def test_a_run_goes_on_with_its_ledger_or_not_at_all(folder: Path) -> None:
     prepare("run.toml", out="out").start(should_stop=lambda: True)
     (folder / "run.toml").write_text(CONFIG[: CONFIG.index("[ledger]")])
-    with pytest.raises(PrivacyRefusal, match=r"to no ledger\. Steps would go unpaid"):
+    with pytest.raises(PrivacyRefusal, match=r"to no ledger\. Continue with the charges"):
         prepare("run.toml", out="out", resume=True)
 
 

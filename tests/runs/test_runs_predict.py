@@ -651,7 +651,7 @@ def test_wrong_texts_are_refused() -> None:
         (written("ab\n\nab\n", "wrong.txt"), "line 2 of wrong.txt is empty"),
         (written("ab\nax\n", "more.txt"), "character 2 of line 2"),
         (written("a" * 7 + "\n", "long.txt"), "longest = 6"),
-        (written("", "none.txt"), "holds no line"),
+        (written("", "none.txt"), "is empty"),
         ("nowhere.txt", "cannot read nowhere.txt"),
         ([], "an empty one"),
         ([1, 2], "must be a list of strings"),

@@ -67,8 +67,8 @@ def with_code(folder: Path) -> None:
         (without("tokenizer.json"), r'huggingface = ".*model": tokenizer.json is missing'),
         (without("config.json"), "config.json is missing"),
         (without("model.safetensors"), "has no weights"),
-        (as_pickle, "A pickle can run any code"),
-        (with_code, "does not run such code"),
+        (as_pickle, "are a pickle, which can run any code"),
+        (with_code, "which Tacit does not run"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused_before_a_row_is_read(
@@ -202,9 +202,9 @@ def test_a_list_of_texts_is_enough_where_nothing_else_is_read(tmp_path: Path) ->
     expected = predictor.predict_proba({"text": texts})
     for given in (texts, tuple(texts), np.array(texts), iter(texts)):
         assert np.array_equal(predictor.predict_proba(given), expected)
-    with pytest.raises(InvalidInput, match="is a single text"):
+    with pytest.raises(InvalidInput, match="is a single string"):
         predictor.predict({"text": "abc"})
-    with pytest.raises(InvalidInput, match=r"hold no text \(row 2\)"):
+    with pytest.raises(InvalidInput, match=r"have no text \(row 2\)"):
         predictor.predict(["abc", None])
 
 

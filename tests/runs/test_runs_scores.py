@@ -445,7 +445,7 @@ def test_text_is_scored_record_by_record(folder: Path) -> None:
     )
     outcome = prepare("run.toml", out="out").start()
     assert outcome is not None
-    assert outcome.evaluation.measure == "accuracy per character, all records alike"
+    assert outcome.evaluation.measure == "accuracy per character, all records weighted equally"
     assert outcome.evaluation.interval is not None
 
 

@@ -155,7 +155,7 @@ def test_targets_are_cut_at_the_last_edge() -> None:
 
 
 BAD_ROWS = {
-    "a negative time": ("30,f,-4,1", "times in column 'days' of .* are before 0, its declared lower bound"),
+    "a negative time": ("30,f,-4,1", "times in column 'days' of .* are below the declared lower bound 0"),
     "no time": ("30,f,,1", "rows lack the target, column 'days'"),
     "a time of words": ("30,f,long,1", "are not numbers"),
     "an event of 2": ("30,f,4,2", "are neither true nor false"),
@@ -181,7 +181,7 @@ BAD_FILES = {
     "no bins": ((DAYS, DAYS.replace(", bins = 10", "")), "with lower, upper and bins"),
     "no bounds": ((DAYS, 'kind = "number"'), "with lower, upper and bins"),
     "bins of the data": (("bins = 10", 'bins = "auto"'), "."),
-    "edges outside": (("bins = 10", "bins = [500, 2000]"), "must increase between lower"),
+    "edges outside": (("bins = 10", "bins = [500, 2000]"), "must be increasing edges between lower"),
     "an event of numbers": (('died = { kind = "boolean"', 'died = { kind = "integer", lower = 0, upper = 1'),
                             'it needs kind = "boolean"'),
     "the same column": (('event = "died"', 'event = "days"'), "it needs kind = \"boolean\""),

@@ -264,7 +264,7 @@ def test_the_rounds_of_the_plan_are_all_there_are() -> None:
     aggregation = of(plan(steps=2))
     for _ in range(2):
         one_round(aggregation, {})
-    with pytest.raises(BudgetExceeded, match=r"all 2 rounds .* Make a plan with more steps"):
+    with pytest.raises(BudgetExceeded, match=r"all 2 rounds .* plan more steps"):
         aggregation.begin()
 
 
@@ -393,7 +393,7 @@ def test_only_the_newest_process_finishes_rounds(tmp_path: Path) -> None:
     one_round(old, {})
     new = PrivateAggregation(plan(), ZEROS, state=path)
     old.begin()
-    with pytest.raises(PrivacyRefusal, match="another process goes on with the rounds"):
+    with pytest.raises(PrivacyRefusal, match="another process has resumed the rounds"):
         old.finish({})
     one_round(new, {})
     assert new.steps_done == 2
@@ -439,7 +439,7 @@ def test_rounds_are_begun_and_finished_in_turn() -> None:
     with pytest.raises(PrivacyRefusal, match="no round has begun"):
         aggregation.finish({})
     aggregation.begin()
-    with pytest.raises(PrivacyRefusal, match="round 0 has begun and is not finished"):
+    with pytest.raises(PrivacyRefusal, match="round 0 is not finished"):
         aggregation.begin()
     aggregation.finish({})
     with pytest.raises(PrivacyRefusal, match="no round has begun"):
@@ -450,7 +450,7 @@ def test_rounds_are_begun_and_finished_in_turn() -> None:
 def test_a_client_that_was_not_drawn_is_refused(client: Any) -> None:
     aggregation = of(plan())
     if client not in aggregation.begin():
-        with pytest.raises(PrivacyRefusal, match=rf"client {client!r} was not drawn in round 0.* Ask only"):
+        with pytest.raises(PrivacyRefusal, match=rf"client {client!r} was not sampled in round 0.* Ask only"):
             aggregation.finish({client: update(0)})
     assert aggregation.steps_done == 0
 
@@ -467,7 +467,7 @@ def test_a_client_that_was_not_drawn_is_refused(client: Any) -> None:
         ([np.zeros((3, 2), np.float32)], "has array '1' as nothing"),
         ([*ZEROS, np.zeros(2)], "has array '2' as float64 of shape (2,); it must be nothing"),
         ({"0": ZEROS[0], "w": ZEROS[1]}, "has array '1' as nothing"),
-        ([torch.zeros(3, 2), torch.zeros(2)], "got Tensor. Send parameters only"),
+        ([torch.zeros(3, 2), torch.zeros(2)], "got Tensor. Send only parameters"),
         ([np.zeros((3, 2), np.int64), np.zeros(2)], "got int64"),
         ([np.array([[None, 1.0]]), np.zeros(2)], "got object"),
         ([[1.0, 2.0]], "got list"),
@@ -489,7 +489,7 @@ def test_an_update_of_another_form_is_refused_and_the_round_stays_open(wrong: An
 
 def test_arrays_that_no_update_could_have_are_refused_before_the_first_round() -> None:
     for like, words in (
-        ({"count": np.zeros((), np.int64)}, "got int64. Send parameters only, without counters"),
+        ({"count": np.zeros((), np.int64)}, "got int64. Send only parameters, not counters"),
         ({}, "like must be a list of NumPy arrays"),
         ("weights", "got str"),
         (torch.nn.Linear(1, 1).state_dict(), "like must be"),
@@ -511,7 +511,7 @@ def test_arrays_that_no_update_could_have_are_refused_before_the_first_round() -
     ],
 )
 def test_a_plan_that_needs_records_is_refused(changes: Any, words: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"the plan has {words}.* Make the plan without"):
+    with pytest.raises(InvalidInput, match=rf"the plan has {words}.* Remove it from the plan"):
         of(plan(**changes))
 
 

@@ -397,15 +397,15 @@ def test_people_may_take_part_in_cycles() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps at which a record can take part"),
+    "Poisson samples": ({"sampling": PoissonSampling(0.25)}, "the steps in which a record can participate"),
     "a tree on samples": (
         {"correlation": Tree(), "sampling": CyclicPoissonSampling(0.5, 2)}, "only with banded noise",
     ),
     "adaptive clipping": (
-        {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven price",
+        {"clipping": AdaptiveClipping(C, count_noise=5.0)}, "adaptive clipping has no proven bound",
     ),
-    "a loss report": ({"loss_report": LossReport()}, "a loss report has no proven price"),
-    "rows of people": ({"rows_per_user": 2}, "rows_per_user in the plan has no proven price"),
+    "a loss report": ({"loss_report": LossReport()}, "a loss report has no proven bound"),
+    "rows of people": ({"rows_per_user": 2}, "rows_per_user in the plan has no proven bound"),
     "another kind": ({"correlation": object()}, "must be one of Banded"),
 }  # fmt: skip
 
@@ -430,7 +430,7 @@ def test_slots_test_independent_noise_and_no_cycles(changes: dict[str, Any], wor
 
 
 def test_longer_bands_than_the_cycle_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="5 coefficients in a cycle of 2"):
+    with pytest.raises(InvalidInput, match=r"one per step of the cycle \(2\); got 5"):
         plan(correlation=Banded.square_root(5), sampling=CyclicPoissonSampling(0.5, 2))
 
 
@@ -439,7 +439,7 @@ def test_longer_bands_than_the_cycle_are_refused() -> None:
     [
         ((), (), r"decays must be a list"),
         ((0.5,), "0.5", r"scales must be a list"),
-        ((0.5, 0.2), (0.1,), r"one number for each buffer; got 2 and 1"),
+        ((0.5, 0.2), (0.1,), r"one number per buffer; got 2 and 1"),
         ((1.01,), (0.1,), r"decays\[0\]"),
         ((0.5,), (math.inf,), r"scales\[0\]"),
     ],

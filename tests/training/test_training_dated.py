@@ -231,7 +231,7 @@ def test_a_stream_in_files_is_the_run_of_the_whole_file(form: str, again: bool, 
         made = session(of_days(start, stop, stop), the_plan, generator=seeded_generator(5))
         if stop > 2:
             made.load(tmp_path / "state.pt")
-            with pytest.raises(PrivacyRefusal, match=r"session\.save\(path\) before their first step"):
+            with pytest.raises(PrivacyRefusal, match=r"session\.save\(path\) before the first step"):
                 next(iter(released(made)))
             made.save(tmp_path / "state.pt")
         found += [*released(made)]
@@ -382,12 +382,12 @@ def test_no_further_step_without_further_days() -> None:
     assert [*made.batches()] == []
     from tacit.training import StepTicket
 
-    with pytest.raises(InvalidInput, match="all 2 steps that the data cover are done"):
+    with pytest.raises(InvalidInput, match="all 2 steps with data are done"):
         made.step(StepTicket(2))
 
 
 def test_rows_with_several_owners_have_no_price_by_date() -> None:
     owned = UserRecords(rows(3), [("ann", "bob"), ("bob", "cyd"), ("ann", "cyd")], rows_per_user=2)
     data = DatedRecords(owned, [day(0), day(1), day(2)], first=FIRST, until=day(4))
-    with pytest.raises(PrivacyRefusal, match="rows with several owners cannot be drawn"):
+    with pytest.raises(PrivacyRefusal, match="rows with several owners cannot be sampled"):
         session(data, plan(sampling=ByDate(3, 1)))

@@ -112,11 +112,11 @@ def test_it_needs_less_noise_than_poisson_sampling(
         ),
         ({"steps": None, "epochs": 2.5}, InvalidInput, "steps 8 .* Take 6 or 9 steps, or whole epochs"),
         ({"adjacency": "replace-one"}, PrivacyRefusal, "Use Poisson sampling"),
-        ({"rows_per_user": 2}, PrivacyRefusal, "Draw people"),
+        ({"rows_per_user": 2}, PrivacyRefusal, "Sample people"),
         ({"correlation": Banded((1.0, 0.5))}, PrivacyRefusal, "sampling=CyclicPoissonSampling"),
         ({"largest_batch": 30}, InvalidInput, "largest_batch cannot be combined"),
         ({"sampling": "epoch"}, PrivacyRefusal, "must be one of .*BallsInBinsSampling.* got .epoch."),
-        ({"sampling": BallsInBinsSampling(4)}, InvalidInput, "agree with sampling"),
+        ({"sampling": BallsInBinsSampling(4)}, InvalidInput, "that sampling implies"),
     ],
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -98,7 +98,7 @@ def test_a_run_that_learns_nothing_says_so_after_a_third_and_at_the_end(tmp_path
     with pytest.warns(LossWarning, match=r"hardly fallen in the first third.* stronger than any") as said:
         steps_until(run, lambda: bool(said.list))
     assert run.steps_done == 20
-    assert "40 steps that are left" in str(said.list[0].message)
+    assert "remaining 40 steps" in str(said.list[0].message)
     run.save(tmp_path / "state")
     again = session("none")
     again.load(tmp_path / "state")

@@ -524,8 +524,8 @@ def step_of(run: PrivateSession) -> Tensor:
 
 
 DIFFERING: dict[str, tuple[Callable[[], PrivateSession], str]] = {
-    "loss": (lambda: session(smoother), r"These differ: the loss \(its code, or a value that it reads\)\."),
-    "model": (lambda: session(net=network(2.0)), r"These differ: the code or the settings of the model\."),
+    "loss": (lambda: session(smoother), r"Different: the loss \(its code, or a value that it reads\)\."),
+    "model": (lambda: session(net=network(2.0)), r"Different: the code or the settings of the model\."),
 }
 
 
@@ -580,7 +580,7 @@ def test_an_augmentation_is_known_by_what_it_does(
 ) -> None:
     session(augmentation=same()).save(tmp_path / "state")
     session(augmentation=same()).load(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match=r"These differ: the augmentation\."):
+    with pytest.raises(PrivacyRefusal, match=r"Different: the augmentation\."):
         session(augmentation=other).load(tmp_path / "state")
 
 
@@ -661,7 +661,7 @@ def test_the_next_process_knows_the_loss_again_and_refuses_another(tmp_path: Pat
         env={**os.environ, "PYTHONHASHSEED": other_hashes},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "These differ: the loss" in second.stderr
+    assert "Different: the loss" in second.stderr
     assert "3.0" not in second.stderr
     assert first.stdout == second.stdout  # the same steps, with the same noise
 

@@ -230,7 +230,7 @@ def drawn(dataset: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
 @pytest.mark.parametrize("mixed", MIXED)
 def test_items_that_are_made_of_other_records_are_refused(mixed: str) -> None:
     dataset = MIXED[mixed]()
-    with pytest.raises(UnsupportedModel, match=r"It depends on other records.*from its own record"):
+    with pytest.raises(UnsupportedModel, match=r"So it depends on other records.*from its own record"):
         check_items(DatasetRecords(dataset), drawn(dataset))
 
 

@@ -83,7 +83,7 @@ def test_outputs_that_are_not_finite_have_no_auc() -> None:
     ("outputs", "targets", "words"),
     [
         (torch.zeros(4, 2), torch.zeros(4, 3, dtype=torch.bool), r"\(n, k\) logits for \(n, k\) labels"),
-        (torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool), r"take targets\.long\(\) for classes"),
+        (torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool), r"use targets\.long\(\) for classes"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused(outputs: Tensor, targets: Tensor, words: str) -> None:
@@ -162,5 +162,5 @@ def test_the_loss_is_the_mean_of_torchs_own_over_the_labels_of_a_record() -> Non
 
 
 def test_a_target_of_another_size_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="number of values differs"):
+    with pytest.raises(InvalidInput, match="as many values as the target"):
         multilabel()(nn.Identity(), torch.zeros(4, 2), torch.zeros(4, 3))

@@ -195,7 +195,7 @@ def test_where_epsilon_and_delta_are_counted_the_plan_is_one_charge(tmp_path: Pa
         assert status.spent_epsilon == pytest.approx(plan().epsilon, rel=1e-9)
         assert status.spent_delta == pytest.approx(plan().delta)
         assert states(made) == ["SETTLED"]
-        with pytest.raises(InvalidInput, match="chunk must be the whole plan for this data set; got 5"):
+        with pytest.raises(InvalidInput, match="chunk must be the whole plan for this dataset; got 5"):
             charges(made)
         derived = policy(RENYI, parent="visits")
         made.open_dataset("derived", derived)
@@ -545,7 +545,7 @@ def test_a_run_goes_on_with_the_charges_that_it_was_started_with(
     state = tmp_path / "resume.pt"
     finish(new_session(None if before is None else charges(ledger, **before)), 3).save(state)
     again = new_session(None if now is None else charges(ledger, generator=None, **now))
-    with pytest.raises(PrivacyRefusal, match="go unpaid, or be paid twice"):
+    with pytest.raises(PrivacyRefusal, match="Continue with the charges"):
         again.load(state)
 
 

@@ -356,7 +356,7 @@ def test_the_size_that_fits_is_found_at_each_length(monkeypatch: pytest.MonkeyPa
 
 
 def test_views_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="several lengths do not support an augmentation"):
+    with pytest.raises(InvalidInput, match="augmentation does not support several lengths"):
         session(plan={"views": 2}, augmentation=FlipAndCrop(1))
 
 
@@ -378,7 +378,7 @@ def test_views_are_refused() -> None:
         ({"length": (2, 4), "shares": (0.0, 1.0)}, r"shares must be a real number in \(0"),
         ({"length": (2, 4), "shares": (-1.0, 2.0)}, r"shares must be a real number"),
         ({"length": (2, 4), "shares": (math.nan, 1.0)}, r"shares must be a real number"),
-        ({"length": 4, "shares": (1.0,)}, "shares need several lengths"),
+        ({"length": 4, "shares": (1.0,)}, "shares needs several lengths"),
     ],
 )
 def test_wrong_lengths_and_shares_are_refused(arguments: dict[str, Any], words: str) -> None:

@@ -175,7 +175,7 @@ def test_a_step_that_was_cut_short_is_spent_and_not_done_again(
     assert run.steps_done == 3
     assert run.epsilon == PLAN.epsilon_after([3])[0]
     for go_on in (lambda: walk(run, 1), lambda: run.save(tmp_path / "other")):
-        with pytest.raises(PrivacyRefusal, match="step 2 was cut short"):
+        with pytest.raises(PrivacyRefusal, match="step 2 was interrupted"):
             go_on()
     run.load(tmp_path / "state")
     walk(run, 2)
@@ -227,7 +227,7 @@ def test_a_selection_over_one_model_is_refused(ledger: Ledger, monkeypatch: pyte
     """The best would depend on all runs, and the charge covers one."""
     monkeypatch.setattr("tacit.training.scoring.draw_trials", lambda event: 2)
     net = network(5, 3)
-    with pytest.raises(PrivacyRefusal, match="weights that an earlier run trained"):
+    with pytest.raises(PrivacyRefusal, match="trained weights of an earlier run"):
         select_candidate(
             [0.1, 0.2], lambda rate: session(rate, net=net), lambda net: 0.0,
             plan=PLAN, ledger=ledger, dataset="people", mean=4,
@@ -257,7 +257,7 @@ def test_a_data_set_of_other_records_is_not_gone_on_with(tmp_path: Path) -> None
     walk(first, 1)
     first.save(tmp_path / "state")
     run(Items()).load(tmp_path / "state")
-    with pytest.raises(PrivacyRefusal, match="These differ: the records"):
+    with pytest.raises(PrivacyRefusal, match="Different: the records"):
         run(Items(changed=N // 2 + 1)).load(tmp_path / "state")  # of 32, one at least is another
 
 

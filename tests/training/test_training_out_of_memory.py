@@ -375,7 +375,7 @@ def test_a_resumed_run_that_draws_takes_no_other_size(tmp_path: Path) -> None:
     before = weights(resumed)
     Short(resumed, 4)
     for _ in range(2):
-        with pytest.raises(PrivacyRefusal, match=r"in a resumed run.*model draws random numbers"):
+        with pytest.raises(PrivacyRefusal, match=r"in a resumed run.*random numbers"):
             one_step(resumed)
     assert resumed.steps_done == 3
     assert torch.equal(weights(resumed), before)

@@ -172,7 +172,7 @@ def test_rows_of_people_in_samples_of_parts_have_no_price() -> None:
 
 
 def test_a_preparation_of_rows_has_no_price_for_people() -> None:
-    with pytest.raises(PrivacyRefusal, match="preparation has a price for one row"):
+    with pytest.raises(PrivacyRefusal, match="preparation has a known cost for one row"):
         plan(records=40, rows_per_user=2, preparation=[Gaussian(8.0)])
 
 
@@ -316,16 +316,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "missing among times": (lambda: [pd.NaT, "a", "b"], "1 rows have no owner"),
     "missing among categories": (lambda: pd.Categorical(["a", None, "b"]), "1 rows have no owner"),
     "lists for some": (lambda: np.array([["a", "b"], ["c", "d"], ["a", "b"]]), "a list of lists"),
-    "a column of a frame": (lambda: pd.DataFrame({"owner": ["a", "b", "b"]}), "one for each row"),
+    "a column of a frame": (lambda: pd.DataFrame({"owner": ["a", "b", "b"]}), "one owner for each row"),
     "empty": (lambda: ["a", " ", "b"], "1 rows have no owner"),
     "mixed types": (lambda: np.array([7, "7", 8], dtype=object), r"several types \(int, text\)"),
     "mixed types in a list": (lambda: [1.0, "1", 2], r"several types"),
-    "fractions": (lambda: [1.5, 2.0, 3.0], "texts, or whole numbers"),
+    "fractions": (lambda: [1.5, 2.0, 3.0], "strings, or integers"),
     "one owner": (lambda: ["a"] * 3, "all rows have one owner"),
     "too few": (lambda: ["a", "a"], "all rows have one owner"),
     "none": (list, "must not be empty"),
-    "a table": (lambda: np.zeros((3, 2)), "one for each row"),
-    "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "numbers or texts"),
+    "a table": (lambda: np.zeros((3, 2)), "one owner for each row"),
+    "dates": (lambda: np.array(["2026-01-01"] * 3, dtype="datetime64[D]"), "integers or strings"),
 }
 
 

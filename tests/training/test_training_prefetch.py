@@ -194,7 +194,7 @@ def test_items_are_asked_for_together_where_the_data_set_can() -> None:
 def test_an_item_that_cannot_be_read_is_named(workers: int) -> None:
     before = multiprocessing.active_children()  # of sessions that an earlier test's error still holds
     with pytest.raises(
-        InvalidInput, match="record 11 of the data set could not be read: OSError in test_training_prefetch"
+        InvalidInput, match="record 11 of the dataset could not be read: OSError in test_training_prefetch"
     ):
         run(Decoded(fails_at=11), workers=workers)
     assert not {*multiprocessing.active_children()} - {*before}

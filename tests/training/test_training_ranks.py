@@ -189,7 +189,7 @@ def test_copies_that_come_apart_are_refused_before_the_next_step_and_the_next_st
         assert first[call][:2] == (taken, "ProcessLost")
         assert second[call][:2] == (taken, "PrivacyRefusal")
         assert f"the model of process 1 differs from that of process 0: {words}. " in second[call][2]
-        assert "Give each process the optimizer, the settings, the schedule" in second[call][2]
+        assert "Give each process the same optimizer, settings, learning-rate schedule" in second[call][2]
     assert not [*tmp_path.iterdir()]
 
 
@@ -239,7 +239,7 @@ def test_a_refusal_of_the_ledger_ends_the_run_at_all_ranks(pool: Pool, tmp_path:
     told = []
     pool.send("charged", url=url)
     for rank in (0, 1):
-        with pytest.raises(PrivacyRefusal, match="do not fit into what is left of 'people'") as refusal:
+        with pytest.raises(PrivacyRefusal, match="exceed the remaining budget of 'people'") as refusal:
             pool.receive(rank)
         told.append(str(refusal.value))
     assert told[0] == told[1]

@@ -181,7 +181,7 @@ class Poisoned(nn.Module):
 
 
 REASONS = {
-    "buffer": "writes in place into a tensor that was not made in this forward pass",
+    "buffer": "writes in place into a tensor from outside this forward pass",
     "attribute": "Python reads a value of a record by float",
     "count": "counts its calls",
     "draws": "Python reads a value of a record by bool",
@@ -369,7 +369,7 @@ def test_of_two_processes_one_may_show_its_score(ledger: Ledger, monkeypatch: py
 
 def test_a_score_that_is_not_paid_for_is_refused(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as ledger:
-        with pytest.raises(PrivacyRefusal, match="needs a charge, and there is none"):
+        with pytest.raises(PrivacyRefusal, match="is part of the charge of its first step"):
             score(session(ledger))
         with pytest.raises(InvalidInput, match="score_report"):
             score(session(ledger, which=plan(score_report=None)))

@@ -209,7 +209,7 @@ def test_runs_that_are_not_what_was_charged_are_refused(ledger: Ledger) -> None:
         return run
 
     for wrong in (fixed_key, paid_twice, begun):
-        with pytest.raises(PrivacyRefusal, match="not what was charged"):
+        with pytest.raises(PrivacyRefusal, match="make must return a new session"):
             choose(ledger, make=wrong)
-    with pytest.raises(InvalidInput, match="no candidates"):
+    with pytest.raises(InvalidInput, match="candidates is empty"):
         choose(ledger, candidates=[])

@@ -350,13 +350,13 @@ def test_a_turn_is_taken_once_and_in_order() -> None:
     run = session()
     batch = next(run.batches())
     run.step(batch)
-    with pytest.raises(PrivacyRefusal, match=r"is not the session's next one"):
+    with pytest.raises(PrivacyRefusal, match=r"is out of order; the next one is"):
         run.step(batch)
     turns = run.batches()
     next(turns)
-    with pytest.raises(InvalidInput, match="was not taken"):
+    with pytest.raises(InvalidInput, match="was skipped"):
         next(turns)
-    with pytest.raises(InvalidInput, match="takes what session"):
+    with pytest.raises(InvalidInput, match="must come from session"):
         run.step("batch")  # type: ignore[arg-type]
 
 
@@ -430,12 +430,12 @@ def test_a_lean_run_is_the_same_run_and_stays_lean(tmp_path: Path) -> None:
     whole = weights(finish(session()).model)
     lean = finish(session(memory=LEAN), steps=5)
     lean.save(tmp_path / "s.pt")
-    with pytest.raises(PrivacyRefusal, match="These differ: the engine"):
+    with pytest.raises(PrivacyRefusal, match="Different: the engine"):
         session().load(tmp_path / "s.pt")  # another order of summation under the same noise
     again = session(memory=LEAN)
     again.load(tmp_path / "s.pt")
     assert torch.allclose(weights(finish(again).model), whole, atol=1e-12)
-    with pytest.raises(InvalidInput, match="reference engine stores nothing"):
+    with pytest.raises(InvalidInput, match="not apply to the reference engine"):
         session(engine="reference", memory=LEAN)
 
 
@@ -526,7 +526,7 @@ def test_views_do_not_depend_on_the_microbatch(monkeypatch: pytest.MonkeyPatch) 
 def test_views_need_an_augmentation_and_pictures() -> None:
     with pytest.raises(InvalidInput, match="Pass an augmentation"):
         session(the_plan=plan(views=2))
-    with pytest.raises(InvalidInput, match="need pictures"):
+    with pytest.raises(InvalidInput, match="needs images"):
         finish(session(the_plan=plan(views=2), augmentation=FlipAndCrop()))
 
 
@@ -568,10 +568,10 @@ def test_cuda_run_resumes_where_its_noise_is_drawn(tmp_path: Path, monkeypatch: 
     resumed = session(model().cuda())
     resumed.load(tmp_path / "state")
     assert torch.allclose(weights(finish(resumed).model), weights(whole.model), atol=1e-8)
-    with pytest.raises(PrivacyRefusal, match="These differ: the device that draws the noise"):
+    with pytest.raises(PrivacyRefusal, match="Different: the device that draws the noise"):
         session().load(tmp_path / "state")
     monkeypatch.setattr(on_device, "draws", lambda like: False)
-    with pytest.raises(PrivacyRefusal, match="These differ: the device that draws the noise"):
+    with pytest.raises(PrivacyRefusal, match="Different: the device that draws the noise"):
         session(model().cuda()).load(tmp_path / "state")
 
 
@@ -609,9 +609,9 @@ def test_noise_with_an_end_within_reach_is_refused() -> None:
 
 
 def test_noise_that_cannot_be_computed_with_is_refused_in_words() -> None:
-    with pytest.raises(InvalidInput, match="too large to compute with"):
+    with pytest.raises(InvalidInput, match="too large"):
         _ = plan(noise_multiplier=1e300).gradient_noise_multiplier
-    with pytest.raises(InvalidInput, match="too small to compute with"):
+    with pytest.raises(InvalidInput, match="too small"):
         _ = plan(noise_multiplier=1e-300).gradient_noise_multiplier
 
 

@@ -229,11 +229,11 @@ def test_a_killed_rank_stops_the_others_and_nothing_is_lost(pool: Pool, tmp_path
 # --- what is refused -------------------------------------------------------------------------------------
 
 REFUSED = {
-    "tensor parallel": "UnsupportedModel: parameter '0.weight' is a DTensor .* tensor, sequence or expert",
-    "tensor parallel and sharded": "UnsupportedModel: parameter '0.weight' .* tensor, sequence or expert",
+    "tensor parallel": "UnsupportedModel: parameter '0.weight' is a DTensor .* tensor, sequence and expert",
+    "tensor parallel and sharded": "UnsupportedModel: parameter '0.weight' .* tensor, sequence and expert",
     "hybrid": "UnsupportedModel: parameter '0.weight' is a DTensor .* hybrid sharding",
     "columns": "UnsupportedModel: parameter '2.weight' is a DTensor .* shard_placement_fn",
-    "ignored": "UnsupportedModel: parameter '0.bias' is trained and not sharded",
+    "ignored": "UnsupportedModel: trained parameter '0.bias' is not sharded",
     "alone": "UnsupportedModel: parameter '0.weight' .* the session has 1 ranks",
     "twice": "UnsupportedModel: fully_shard cannot prepare the model: .* share",
     "ema": "InvalidInput: ema_decay does not support a model sharded",
@@ -259,7 +259,7 @@ def test_other_forms_are_refused_by_name(pool: Pool, how: str) -> None:
 def test_an_older_fully_shard_is_refused() -> None:
     """PyTorch 2.9 keeps one group, and lets parts share a parameter that are sharded apart ("twice")."""
     module = SimpleNamespace(_get_fsdp_state=lambda: SimpleNamespace(_fsdp_param_group=None))
-    with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Take a newer PyTorch: 2.13"):
+    with pytest.raises(UnsupportedModel, match=r"too old for fully_shard .* Use a newer PyTorch: 2.13"):
         check_sharding({}, {}, [module], Alone())
 
 

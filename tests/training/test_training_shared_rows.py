@@ -246,9 +246,9 @@ def test_rows_that_one_has_alone_are_said_to_be_public_too() -> None:
 def test_what_is_not_proven_is_refused() -> None:
     with pytest.raises(PrivacyRefusal, match='adjacency="zero-out" or "replace-one"'):
         session(data(), plan(adjacency="add-remove"))
-    with pytest.raises(PrivacyRefusal, match=r"cannot be drawn by person.*rows_per_user=3 in the plan too"):
+    with pytest.raises(PrivacyRefusal, match=r"cannot be sampled by person.*rows_per_user=3 in the plan too"):
         session(data(), plan(rows_per_user=None, records=PEOPLE))
-    with pytest.raises(PrivacyRefusal, match="cannot be drawn by person"):
+    with pytest.raises(PrivacyRefusal, match="cannot be sampled by person"):
         data().chosen(np.array([0]), 0)
     with pytest.raises(InvalidInput, match="records"):
         session(data(), plan(records=M))

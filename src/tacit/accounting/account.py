@@ -1,4 +1,4 @@
-"""The accountants by name, and the cost of an event as a privacy curve."""
+"""The privacy curve of an event, and the accountants by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ METHODS: MappingProxyType[str, Callable[[Steps, Adjacency], Price]] = MappingPro
         "basic": partial(theorem_price, BasicPrice),
     }
 )
-"""The accountants by name.  Each one prices a flattened event under an adjacency."""
+"""The accountants by name.  Each one computes the cost of a flattened event under an adjacency."""
 
 
 BEST = "best"
@@ -55,11 +55,10 @@ _TOLERANCE = 1e-6  # of epsilon: methods closer than this count as equal, and th
 
 
 def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
-    """Compute the price of ``event`` by the accountant ``method``."""
+    """Compute the cost of ``event`` by the accountant ``method``."""
     if method == "gdp":
         raise InvalidInput(
-            "method 'gdp' is removed: the other methods prove as much or more, and the central limit "
-            "theorem is no bound. Use method 'best'."
+            "method 'gdp' was removed: its central limit theorem is not a bound. Use method 'best'."
         )
     check_in("method", method, (*METHODS, BEST))
     steps = flatten(event)
@@ -70,7 +69,7 @@ def price_of(event: Event, adjacency: Adjacency, method: str) -> Price:
 
 
 def _by(method: str, steps: Steps, adjacency: Adjacency) -> Price:
-    """Price ``steps`` by one accountant, and, if it composes pure claims, by their sum, which is exact."""
+    """Compute the cost of ``steps`` by one accountant; for pure claims, also by their exact sum."""
     price = METHODS[method](steps, adjacency)
     claim = pure_claim(steps, adjacency) if method in _OF_CLAIMS else None
     return price if claim is None else BoundedPrice(price, *claim)
@@ -109,10 +108,10 @@ _MOST_RECORDS = 10**6
 class PrivacyCurve:
     """The (epsilon, delta) pairs that an event satisfies, as proven by one accountant.
 
-    ``event`` is the event, and ``method`` and ``adjacency`` are those with which :func:`account` was called.
-    ``records`` is the number of records that the curve protects together: 1, or the size of a :meth:`group`.
+    ``event``, ``method`` and ``adjacency`` are the arguments of :func:`account`. ``records`` is the number of
+    records that the curve protects together: 1, or the size of a :meth:`group`.
 
-    A method that takes a number also takes an array of any shape, and then returns an array of that shape.
+    Methods accept a number or an array, and return the same shape.
 
     **Guarantee**
 
@@ -150,7 +149,7 @@ class PrivacyCurve:
     def epsilon(self, delta: Numbers) -> Numbers:
         """Return an upper bound on epsilon, in nats, for ``delta`` in (0, 1).
 
-        Delta may be 0 if the privacy loss has a known largest value, as with Laplace noise.
+        Delta may be 0 if the privacy loss has a known upper bound, as with Laplace noise.
 
         Raises:
             InvalidInput: if a delta is not in this range.
@@ -215,7 +214,7 @@ class PrivacyCurve:
         return self._price.error_budget(_check_delta(delta))
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Return upper bounds on epsilon by direction (``remove`` or ``add``).  The larger one counts.
+        """Return upper bounds on epsilon by direction, ``remove`` or ``add``; the larger one counts.
 
         The result is empty if both directions cost the same, or if the accountant does not distinguish them.
 
@@ -227,11 +226,11 @@ class PrivacyCurve:
     # --- what an attacker gains ---------------------------------------------------------------------------
 
     def false_negative_rate(self, false_positive_rate: Numbers) -> Numbers:
-        """Return the trade-off function f: the least share of members that any membership test misses.
+        """Return the trade-off function f: the least false-negative rate of any membership test.
 
-        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members.  f
-        is convex and decreasing.  It lies between 0 and 1 - ``false_positive_rate``, its value under perfect
-        privacy.  The result is a lower bound, within about 1e-6 of the f that the curve's delta implies.
+        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members. f
+        is convex and decreasing, and at most 1 - ``false_positive_rate``, its value under perfect privacy.
+        The result is a lower bound, within about 1e-6 of the f that the curve's delta implies.
 
         Raises:
             InvalidInput: if a rate is not in [0, 1].
@@ -258,8 +257,8 @@ class PrivacyCurve:
     def gaussian_dp(self) -> GaussianDP:
         """Return the least mu of Gaussian DP that bounds the curve, with its regret.
 
-        One number that describes the whole curve, which epsilon and delta do not (Gomez et al. 2025,
-        2503.10945). It holds for all membership tests whose error rates are 1e-10 or more.
+        This one number describes the whole curve, unlike an (epsilon, delta) (Gomez et al. 2025, 2503.10945).
+        It holds for all membership tests with error rates of 1e-10 or more.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian, PoissonSampled, Repeat
@@ -271,10 +270,10 @@ class PrivacyCurve:
         return gaussian_bound(self.delta, self.false_negative_rate)
 
     def advantage(self) -> float:
-        """Return the largest excess of true over false positives of any membership test: delta at epsilon 0.
+        """Return the maximum of TPR - FPR of any membership test, which is delta at epsilon 0.
 
-        It bounds the total variation distance between outputs with and without the record.  An attacker who
-        guesses a fair coin gains half of it over 1/2.
+        It bounds the total variation distance between outputs with and without the record. Guessing a fair
+        coin succeeds with at most half of it over 1/2.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -284,13 +283,13 @@ class PrivacyCurve:
         return self.delta(0.0)
 
     def success(self, prior: Numbers) -> Numbers:
-        """Return the largest probability of guessing correctly whether a record took part.
+        """Return the largest probability of a correct guess whether a record took part.
 
         With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
         = 1 - q + q delta(log((1 - q) / q)), as delta(epsilon) describes the best test.
 
         Args:
-            prior: p, the probability of membership before the release is seen, in [0, 1].
+            prior: p in [0, 1], the probability of membership before the release.
 
         Raises:
             InvalidInput: if a prior is not in [0, 1].
@@ -312,14 +311,14 @@ class PrivacyCurve:
         return _shaped(chance, prior, most=1.0)
 
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
-        """Return the largest probability of membership after the release, except with probability delta.
+        """Return an upper bound on the probability of membership after the release.
 
         The log odds of membership grow by the privacy loss L.  By the curve, for every t > 0,
         P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t).  The bound uses the best t.
 
         Args:
-            prior: the probability of membership before the release is seen, in [0, 1].
-            delta: the probability with which the bound may fail, in (0, 1).
+            prior: the probability of membership before the release, in [0, 1].
+            delta: the probability that the bound fails, in (0, 1).
 
         Raises:
             InvalidInput: if a prior is not in [0, 1] or delta is not in (0, 1).
@@ -338,7 +337,7 @@ class PrivacyCurve:
     def best_method(self, delta: float) -> str:
         """Return the name of the accountant that proves ``epsilon(delta)``.
 
-        It is ``method`` itself, or, if that is ``best``, the accountant with the least bound.
+        This is ``method`` or, for ``best``, the accountant with the least bound.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import ExponentialMechanism, Repeat
@@ -382,14 +381,13 @@ class PrivacyCurve:
         return PrivacyCurve(self.method, self.adjacency, self.event, price, records)
 
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Return the curve of two releases about the same records; the second may depend on the first.
+        """Return the curve of two releases on the same records; the second may depend on the first.
 
-        Two curves of one method become one event, which is accounted for anew.  For different methods,
-        epsilons and deltas add up (Dwork & Lei 2009).  Of several splits of delta the best one is used, which
-        is valid but loose.
+        Curves of the same method are accounted for as one event. Otherwise epsilons and deltas add up (Dwork
+        & Lei 2009), at the best of several splits of delta, which is valid but loose.
 
         Raises:
-            UnsupportedEvent: if the two curves are about different neighbours or groups.
+            UnsupportedEvent: if the two curves have different adjacencies or groups.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -398,13 +396,12 @@ class PrivacyCurve:
         (6.573, 9.0725)
         """
         if not isinstance(other, PrivacyCurve):
-            raise InvalidInput(f"other must be a PrivacyCurve; got {other!r}. Make one with account(event).")
+            raise InvalidInput(f"other must be a PrivacyCurve, such as account(event); got {other!r}.")
         mine, theirs = (f"{c.adjacency.value}, {c.records} record(s)" for c in (self, other))
         if mine != theirs:
             raise UnsupportedEvent(
-                f"compose has no proven bound for curves about different neighbours: one is about {mine}, "
-                f"the other about {theirs}. Account for both events under one adjacency, and "
-                "form groups after compose."
+                f"compose needs curves with the same adjacency and group; got {mine} and {theirs}. Account "
+                "for both events under one adjacency, and form groups after compose."
             )
         event = Compose((self.event, other.event))
         if self.method == other.method and self.method in (*METHODS, BEST):
@@ -466,19 +463,19 @@ def _within(row: Array, most: float) -> Array:
 
 
 def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") -> PrivacyCurve:
-    """Account for ``event``, and return its privacy curve.
+    """Compute the privacy curve of ``event``.
 
     Args:
         event: any nesting of the events in :mod:`tacit.events`.
-        adjacency: which data sets are neighbours: ``add-remove``, ``replace-one`` or ``zero-out``.  There is
-            no default.
-        method: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``, ``strong``,
-            ``basic``, or ``best`` for the least bound of all (:meth:`PrivacyCurve.best_method` names it).
+        adjacency: the neighbouring relation: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
+        method: the accountant: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``,
+            ``strong``, ``basic``, or ``best`` for the least bound of all (:meth:`PrivacyCurve.best_method`
+            names it).
 
     Raises:
-        UnsupportedEvent: if the method has no proven bound for an event inside.  The message names the event.
-        NoiseOutOfRange: an ``UnsupportedEvent``, if the noise is too small or too large to be accounted for:
-            on a sample, noise multipliers below 0.1 or above 1e6.
+        UnsupportedEvent: if the method has no proven bound for an event in ``event``; the message names it.
+        NoiseOutOfRange: an ``UnsupportedEvent``, if the noise is too small or too large: on a sample, noise
+            multipliers below 0.1 or above 1e6.
         InvalidInput: if the adjacency or the method is unknown.
 
     **Guarantee**

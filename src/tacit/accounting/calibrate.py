@@ -35,7 +35,7 @@ _TINY = 1e-15
 
 @dataclass(frozen=True)
 class Goal:
-    """A quantity of a plan's curve, such as epsilon, which falls as noise grows, and its ``limit``.
+    """A quantity that falls as noise grows, such as epsilon, and its ``limit``.
 
     ``figure`` computes a certified bound on it; ``near`` and ``rough`` are cheaper estimates.  ``least`` is
     its value for a plan that reveals nothing.  ``tolerance`` is the relative tolerance of the noise.
@@ -54,7 +54,7 @@ class Goal:
         return math.log(max(_TINY, value - self.least) / (self.limit - self.least))
 
     def says(self, excess: float = 0.0, digits: str = "g") -> str:
-        """Format the value that has this excess, in words."""
+        """Format the value with this excess, in words."""
         value = self.least + (self.limit - self.least) * math.exp(excess)
         return self.words.format(format(value, digits))
 
@@ -68,8 +68,8 @@ def check_budget(epsilon: object) -> float:
     why = ""
     if epsilon == math.inf:
         why = (
-            "An infinite epsilon promises nothing. To train the same loop without privacy, take batches from "
-            "a torch DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()."
+            "An infinite epsilon gives no privacy. To train without privacy, take batches from a torch "
+            "DataLoader, and replace session.step(step) by loss.backward() and optimizer.step()."
         )
     return check_real("epsilon", epsilon, low=0.0, open_low=True, why=why)
 
@@ -107,7 +107,7 @@ def goal_of(arguments: Mapping[str, float | None], adjacency: Adjacency, method:
             words = f"a true-positive rate of {{}} at a false-positive rate of {false:g}"
             return risk(words, limit, lambda curve: 1.0 - curve.false_negative_rate(false), false)
     raise InvalidInput(
-        "calibrate takes one goal: epsilon and delta, or advantage, or true_positive_rate and "
+        "calibrate needs exactly one goal: epsilon and delta, or advantage, or true_positive_rate and "
         f"false_positive_rate; got {', '.join(goals) or 'none'}."
     )
 
@@ -170,7 +170,7 @@ _LOW, _HIGH = math.log(LEAST_NOISE), math.log(MOST_NOISE)
 
 
 class LooseBudget(InvalidInput):
-    """Raised if even ``noise``, the least noise that can be accounted for, keeps within the budget."""
+    """Raised if ``noise``, the least noise that can be accounted for, is more than the budget needs."""
 
     def __init__(self, reason: str, noise: float, *, argument: str | None, fix: str) -> None:
         super().__init__(reason, argument=argument, fix=fix)
@@ -189,32 +189,31 @@ def calibrate(
     method: str = "pld",
     digits: int | None = None,
 ) -> float:
-    """Find the smallest noise multiplier with which a plan meets a privacy budget or a limit on attacks.
+    """Find the smallest noise multiplier for a privacy budget, or for a limit on attacks.
 
-    Give one goal: ``epsilon`` and ``delta``; or ``advantage``, the largest excess of true over false
-    positives of any membership test; or ``true_positive_rate``, the largest of any test with the given
-    ``false_positive_rate``.  A limit on attacks needs less noise than an epsilon that implies that limit
-    (Kulynych et al. 2024, 2407.02191).
+    Set one goal: ``epsilon`` and ``delta``; or ``advantage``, the maximum TPR - FPR of any membership test;
+    or ``true_positive_rate``, the maximum at the given ``false_positive_rate``. A limit on attacks needs less
+    noise than an epsilon that implies it (Kulynych et al. 2024, 2407.02191).
 
     Args:
-        family: a function from a noise multiplier to the event of the whole plan.  More noise must give less
-            epsilon.  Parts of the event may use fixed noise.
+        family: a function from a noise multiplier to the event of the whole plan. Epsilon must fall as noise
+            grows. Parts of the event may use fixed noise.
         epsilon: target, > 0, in nats.
         delta: target, in (0, 1).
         advantage: target, in (0, 1).
         true_positive_rate: target, above ``false_positive_rate``, at most 1.
         false_positive_rate: in [0, 1].
-        digits: round the result up to this number of significant digits, 6 or more.  A plan then gets the
-            same noise on every processor, although the last bits of its curve differ.
+        digits: the number of significant digits to round the result up to, 6 or more. It gives a plan the
+            same noise on every processor, even if the last bits of its curve differ.
 
     Returns:
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no amount of noise is enough, because a part with fixed noise alone costs more, or
-            if the goal needs more noise than can be accounted for.
-        LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is
-            enough.  The message states this noise and its cost.
+        BudgetExceeded: if no noise is enough, because a part with fixed noise costs too much, or the goal
+            needs more noise than can be accounted for.
+        LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is more
+            than needed. The message states this noise and its cost.
         InvalidInput: if no goal is given, or more than one.
 
     **Guarantee**
@@ -233,8 +232,8 @@ def calibrate(
     """
     if not callable(family):
         raise InvalidInput(
-            f"family must be a function; got {type(family).__name__}. Give one from a noise multiplier to an "
-            "event, such as tacit.Gaussian."
+            "family must be a function from a noise multiplier to an event, such as tacit.Gaussian; got "
+            f"{type(family).__name__}."
         )
     relation = Adjacency.parse(adjacency)
     if digits is not None:
@@ -311,7 +310,7 @@ def _noise(log_noise: float) -> float:
 
 
 def _least_priced(price: Callable[[float], object]) -> float:
-    """Find, to a few digits, the log of the least noise at which the accountant can price this plan."""
+    """Find, to a few digits, the log of the least noise that the accountant supports for this plan."""
 
     def refused(log_noise: float) -> bool:
         try:
@@ -391,11 +390,11 @@ def largest_steps(
     adjacency: Adjacency | str,
     method: str = "pld",
 ) -> int:
-    """Find the largest number of steps with which a plan stays within (epsilon, delta).
+    """Find the largest number of steps within (epsilon, delta).
 
     Args:
-        family: a function from a number of steps >= 1 to the event of the whole plan.  More steps must give
-            more epsilon.
+        family: a function from a number of steps >= 1 to the event of the whole plan. Epsilon must grow with
+            steps.
         epsilon: target, >= 0, in nats.
         delta: target, in (0, 1).
 
@@ -403,7 +402,7 @@ def largest_steps(
         The number of steps, in [0, 1e9).  It is 0 if not even one step fits.
 
     Raises:
-        InvalidInput: if 1e9 steps still fit, which means that the plan hardly depends on their number.
+        InvalidInput: if 1e9 steps still fit: the cost then hardly depends on the number of steps.
 
     **Guarantee**
 
@@ -444,8 +443,7 @@ def _boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
             low, high, stride = high, high + stride, 4 * stride
             if low >= most:
                 raise InvalidInput(
-                    f"{most} steps still fit into this budget: the cost hardly depends on the number of "
-                    "steps. Check that the family uses its argument."
+                    f"{most} steps still fit into this budget. Check that family uses its argument."
                 )
     return last_whole(fits, low, high)
 
@@ -460,8 +458,8 @@ def epsilon_schedule(
 ) -> list[float]:
     """Compute epsilon after each of ``counts`` steps, for a progress bar or a plot.
 
-    Gaussians, sampled or not, reuse the computation of nearby counts, so a point takes about ten
-    microseconds.  Other mechanisms need one composition per point, which takes about ten milliseconds.
+    Gaussians, sampled or not, take about ten microseconds per point, because nearby counts share
+    computations. Other mechanisms take about ten milliseconds.
 
     Args:
         family: a function from a number of steps to the event of that many steps.

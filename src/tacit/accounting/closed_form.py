@@ -108,7 +108,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 @dataclass(frozen=True)
 class GaussianPrice(ExactPrice):
-    """The price of Gaussians, exact up to rounding.  Epsilon is rounded up."""
+    """The cost of Gaussians, exact up to rounding.  Epsilon is rounded up."""
 
     mu: float
 
@@ -125,15 +125,15 @@ class GaussianPrice(ExactPrice):
 
 
 def gaussian_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price a composition of Gaussians in closed form, and refuse any other mechanism by name."""
+    """Compute the cost of Gaussians in closed form; refuse any other mechanism by name."""
     # * The price is exact: both ends of ``epsilon_bounds`` agree with the closed form to 1e-10.
     # * It is never below the closed form, as rounding goes up.
     units = in_units_of(adjacency, steps)
     for base, _ in units:
         if not isinstance(base, Gaussian):
             raise UnsupportedEvent(
-                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: "
-                "it is for Gaussians without sampling. Use method 'pld'."
+                f"method 'gaussian' has no closed form for {base!r} under adjacency {adjacency.value!r}: it "
+                "only supports Gaussians without sampling. Use method 'pld'."
             )
     return GaussianPrice(total_mu(units))
 
@@ -364,7 +364,7 @@ _FEW_LEAKS = 64  # so few deltas are multiplied exactly
 def pure_cost(event: Event, adjacency: Adjacency | str) -> tuple[Fraction, Fraction] | None:
     """Compute (epsilon, delta) of ``event`` as sums over its mechanisms.
 
-    The sums are exact for mechanisms with a rational epsilon.  The result is None if a mechanism inside has
+    The sums are exact for mechanisms with a rational epsilon.  The result is None if one of them has
     no pure epsilon, like Gaussian noise.
 
     >>> from tacit.events import Repeat

@@ -1,4 +1,4 @@
-"""The price of compositions of Gaussians, sampled or not, by inversion along a contour."""
+"""The cost of compositions of Gaussians, sampled or not, by inversion along a contour."""
 
 from __future__ import annotations
 
@@ -577,10 +577,10 @@ def _wider(bounds: Bounds, share: float) -> bool:
 
 @dataclass(frozen=True)
 class ContourPrice(Price):
-    """The price by inversion, from the terms of each direction.
+    """The cost by inversion, from the terms of each direction.
 
     ``ways`` maps a direction to its terms, and ``counts`` holds their counts (mu^2 for plain Gaussians).
-    ``grid`` prices the same event on a grid, for the few compositions with a transform that decays too
+    ``grid`` is the cost on a grid, for the few compositions with a transform that decays too
     slowly: a handful of steps, or tiny sampling rates.
     """
 

@@ -180,8 +180,8 @@ def _parts(event: Event) -> Steps:
             return ((event, 1),) if flatten(inner) else ()
     if EVENTS.get(type(event).__name__) is not type(event):
         raise UnsupportedEvent(
-            f"accounting knows no price for {event!r}: it is none of the events {', '.join(EVENTS)}. "
-            "Describe the mechanism with these, or leave it out of the private run."
+            f"accounting does not support {event!r}, only the events {', '.join(EVENTS)}. Describe the "
+            "mechanism with these, or leave it out of the private run."
         )
     return ((event, 1),)
 
@@ -199,8 +199,8 @@ def _sampled(event: Sampled) -> Steps:
         case ((base, 1),):
             return ((_simplified(event, base), 1),)
     raise UnsupportedEvent(
-        f"{event!r} makes several releases on one random subset: no price is proven for that. Sample anew "
-        "for each release: write Repeat(PoissonSampled(rate, mechanism), count), or Compose of "
+        f"{event!r} makes several releases on one random sample, for which no bound is proven. Sample anew "
+        "for each release: Repeat(PoissonSampled(rate, mechanism), count), or Compose of "
         "PoissonSampled events."
     )
 
@@ -320,8 +320,8 @@ def _refuse_public_number(base: Base) -> None:
     while event is not None:
         if isinstance(event, _OF_PUBLIC_NUMBER):
             raise UnsupportedEvent(
-                f"{event!r} has no guarantee under adjacency 'add-remove': the number of records is part of "
-                "the mechanism, so one record more changes what happens to all others. Use Poisson sampling, "
+                f"{event!r} has no guarantee under adjacency 'add-remove': the mechanism depends on the "
+                "number of records, so one more record would affect all others. Use Poisson sampling, "
                 "or account under 'replace-one' or 'zero-out' with a public number of records."
             )
         event = None if isinstance(event, PrivateSelection) else getattr(event, "event", None)
@@ -360,7 +360,7 @@ _MOST_BIN_NOISE = 100.0  # beyond it, the accountant has no grid for balls in bi
 
 
 class NoiseOutOfRange(UnsupportedEvent):
-    """Raised for noise that no accountant prices: it is ``too_small``, or else too large."""
+    """Raised for noise that no accountant supports: ``too_small``, or else too large."""
 
     def __init__(self, message: str, *, too_small: bool) -> None:
         super().__init__(message)
@@ -403,13 +403,13 @@ def check_scale(base: Base, method: str) -> None:
 def _check(base: Base, noise: float, least: float, most: float, method: str, name: str) -> None:
     if noise < least:
         raise NoiseOutOfRange(
-            f"method {method!r} prices {name} from {least:g} upwards; got {noise:g} in {base!r}, which "
-            "protects nothing. Use more noise.",
+            f"method {method!r} supports {name} from {least:g}; got {noise:g} in {base!r}, which protects "
+            "nothing. Use more noise.",
             too_small=True,
         )
     if noise > most:
         raise NoiseOutOfRange(
-            f"method {method!r} prices {name} up to {most:g}, beyond which privacy losses are too small for "
-            f"floating-point numbers; got {noise:g} in {base!r}. Use at most {most:g}.",
+            f"method {method!r} supports {name} up to {most:g}, because privacy losses beyond underflow; "
+            f"got {noise:g} in {base!r}. Use at most {most:g}.",
             too_small=False,
         )

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism that bounds a privacy curve, and how much it overstates it."""
+"""The Gaussian mechanism that bounds a privacy curve, and its regret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 Array: TypeAlias = NDArray[np.float64]
 
 LEAST_RATE = 1e-10
-"""Tests with smaller error rates are left out: there a sampled mechanism is as strong as an unsampled one."""
+"""Tests with smaller error rates are left out: there, sampling does not help."""
 
 _FARTHEST = -float(ndtri(LEAST_RATE))  # r
 _SMALLEST, _LARGEST = 1e-3, 12.0  # mu; from 12.7 on, no test is left
@@ -38,7 +38,7 @@ class GaussianDP:
     """A mechanism is at most as revealing as the Gaussian mechanism of sensitivity ``mu`` and noise 1.
 
     Attributes:
-        mu: an upper bound on the strength of every membership test whose error rates are 1e-10 or more;
+        mu: an upper bound on the strength of every membership test with error rates of 1e-10 or more;
             infinite if the curve implies none.
         regret: the largest difference, in either error rate, between the curve and that of ``mu``; 0 for a
             Gaussian mechanism. Below 0.01 ``mu`` describes the mechanism well (Gomez et al. 2025,

@@ -177,7 +177,7 @@ def _on_grid(losses: Array, h: float) -> NDArray[np.bool_]:
 
 
 def lattice(loss: Loss) -> float:
-    """Find the widest spacing of a grid that holds all atoms of a loss without densities; 0 if none does."""
+    """Find the widest spacing of a grid with all atoms of a loss without densities; 0 if there is none."""
     sizes = np.abs(loss.atoms[:, 0])
     if loss.branches or sizes.size == 0:
         return 0.0

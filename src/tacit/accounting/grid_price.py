@@ -1,4 +1,4 @@
-"""The price of a composition on a grid, for all mechanisms with a dominating pair."""
+"""The cost of a composition on a grid, for all mechanisms with a dominating pair."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ def _poisson(base: Base, rate: float, inner: Event, direction: Direction, tail: 
     if pair is None or direction == "replace":
         raise UnsupportedEvent(
             f"method 'pld' has no proven dominating pair for {base!r} in direction {direction!r}. Adjacency "
-            "'replace-one' has the direction 'replace'. Sample only Gaussian or Laplace noise, or account "
+            "'replace-one' has the direction 'replace'. Sample only Gaussian or Laplace noise, account "
             "under 'add-remove' or 'zero-out', or do not sample."
         )
     return poisson_sampled(pair, rate, direction)
@@ -427,7 +427,7 @@ def pair_of(base: Event, tail: float) -> Pair | None:
 def _check_noise(base: Base, inner: Event) -> None:
     if isinstance(inner, Gaussian | Laplace) and inner.noise_multiplier < LEAST_NOISE:
         raise NoiseOutOfRange(
-            f"method 'pld' prices noise multipliers from {LEAST_NOISE:g} upwards in a mixed or sampled "
+            f"method 'pld' supports noise multipliers from {LEAST_NOISE:g} in a mixed or sampled "
             f"composition; got {base!r}, which protects nothing. Use more noise.",
             too_small=True,
         )
@@ -441,9 +441,8 @@ def _check_bins(base: Base, sigma: float, direction: Direction) -> None:
         )
     if sigma < LEAST_BIN_NOISE:
         raise NoiseOutOfRange(
-            f"method 'pld' prices balls in bins from noise multiplier {LEAST_BIN_NOISE:g} upwards (with less "
-            f"noise, the likelihood ratio has too long a tail); got {base!r}. Use method 'best' or 'rdp', or "
-            "more noise.",
+            f"method 'pld' supports balls in bins from noise multiplier {LEAST_BIN_NOISE:g}, because less "
+            f"noise has too long a tail; got {base!r}. Use method 'best' or 'rdp', or more noise.",
             too_small=True,
         )
 
@@ -452,7 +451,7 @@ def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
     reach = scale * math.sqrt(-2.0 * math.log(tail)) if isinstance(base, DiscreteGaussian) else 0.0
     if shift + 2.0 * reach > _LARGEST_SHIFT:
         problem = (
-            f"method 'pld' counts at most {_LARGEST_SHIFT} outcomes of discrete noise; {base!r} has more. "
+            f"method 'pld' supports at most {_LARGEST_SHIFT} outcomes of discrete noise; {base!r} has more. "
             "Use method 'rdp', or round to a coarser unit."
         )
         if shift > _LARGEST_SHIFT:
@@ -460,7 +459,7 @@ def _check_outcomes(base: Event, scale: float, shift: int, tail: float) -> None:
         raise NoiseOutOfRange(problem, too_small=False)
     if shift / scale > 10.0 / LEAST_NOISE:
         raise NoiseOutOfRange(
-            f"method 'pld' prices noise from a hundredth of the sensitivity upwards; got {base!r}, which "
-            "protects nothing. Use more noise.",
+            f"method 'pld' supports noise from a hundredth of the sensitivity; got {base!r}, which protects "
+            "nothing. Use more noise.",
             too_small=True,
         )

@@ -421,8 +421,9 @@ def gaussian_mixture(
     reach, variance = -float(ndtri(tail)) * sigma, sigma * sigma
     if 20.0 * largest * (largest + reach) > _MOST_PANELS * variance:
         raise NoiseOutOfRange(
-            "method 'pld' resolves a mixture of Gaussians with sensitivities up to some hundred times the "
-            f"noise; got {largest:g} at noise multiplier {sigma:g}, which protects nothing. Use more noise.",
+            "method 'pld' supports mixtures of Gaussians with sensitivities up to some hundred times the "
+            f"noise; got {largest:g} at noise multiplier {sigma:g}, which protects nothing. Use more "
+            "noise.",
             too_small=True,
         )
     panels = gaussian_panels(-largest - reach, largest + reach, sigma, largest)

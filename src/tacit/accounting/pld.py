@@ -1,4 +1,4 @@
-"""The accountant by privacy loss distributions, which is tight: the choice of a method."""
+"""The tight accountant, by privacy loss distributions."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def uncut(steps: Steps) -> Steps:
 
 @dataclass(frozen=True)
 class TruncatedPrice(Price):
-    """The price of ``steps`` with truncated samples, by the ``whole`` ones or the ``grid``: both are proven.
+    """The cost of ``steps`` with truncated samples, by ``whole`` samples or the ``grid``; both are proven.
 
-    The price of the whole ones is used if the truncation adds at most 1 % to delta.
+    The cost by whole samples is used if the truncation adds at most 1 % to delta.
     """
 
     steps: Steps
@@ -98,7 +98,7 @@ class TruncatedPrice(Price):
         return self.overflow <= _ENOUGH * delta
 
     def _at(self, delta: float) -> tuple[Price, float]:
-        """Return the price that is used at ``delta``, and the delta that it may spend, rounded down."""
+        """Return the cost to use at ``delta``, and its share of delta, rounded down."""
         return (self.whole, delta_left(delta, self.overflow)) if self.is_enough(delta) else (self.grid, delta)
 
     def epsilon(self, delta: float) -> float:
@@ -248,7 +248,7 @@ def _selected(event: PrivateSelection, adjacency: Adjacency) -> KnownCurve:
 
 
 def price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price any composition of mechanisms that have a dominating pair."""
+    """Compute the cost of any composition of mechanisms with dominating pairs."""
     # * ``epsilon`` and ``delta`` are upper bounds: connect-the-dots on the grid, with allowances for
     #   rounding, aliasing, cut tails and quadrature.
     # * The lower ends of ``epsilon_bounds`` and ``delta_bounds`` are lower bounds for the dominating pair.
@@ -269,7 +269,7 @@ def price(steps: Steps, adjacency: Adjacency) -> Price:
 
 
 def _priced(units: Steps, adjacency: Adjacency) -> Price:
-    """Price ``units`` (steps in units of the adjacency), without the bound for known bins."""
+    """Compute the cost of ``units`` (steps in units of the adjacency), without the bound for known bins."""
     mu = total_mu(units)
     rest: Steps = tuple((base, count) for base, count in units if not isinstance(base, Gaussian))
     if not rest:

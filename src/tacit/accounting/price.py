@@ -1,4 +1,4 @@
-"""The interface of all accountants, prices that combine others, and zeros of functions."""
+"""The interface of all accountants, combined costs, and zeros of functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHARES = 1.0 / (1.0 + np.exp(-np.linspace(-10.0, 10.0, 21)))
 
 
 def directions(adjacency: Adjacency) -> tuple[Direction, ...]:
-    """Return the directions of ``adjacency``, one per dominating pair: the largest of their prices counts."""
+    """Return the directions of ``adjacency``, one per dominating pair; the one that costs most counts."""
     # Replacing is symmetric.  Zeroing out a record has the same dominating pairs as removing and adding one
     # (Kairouz et al. 2021, 2103.00039, section 2).
     return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
@@ -170,10 +170,10 @@ def log_growth(size: int, epsilon: float) -> float:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """The bracket at one delta and the sources of its width, in nats.
+    """The bracket of epsilon at one delta, and its sources of error, in nats.
 
-    ``parts`` maps each source of error (``discretisation``, ``truncation``, ``rounding``) to how far it may
-    widen the bracket.  It is empty if the accountant does not know its errors.
+    ``parts`` maps each source (``discretisation``, ``truncation``, ``rounding``) to the width that it may add
+    to the bracket. It is empty if the accountant does not know its errors.
 
     >>> ErrorBudget(delta=1e-5, lower=0.5, upper=0.75, parts={"rounding": 0.01}).width
     0.25
@@ -186,12 +186,12 @@ class ErrorBudget:
 
     @property
     def width(self) -> float:
-        """The upper end less the lower one; infinite if the upper end is infinite."""
+        """The upper end minus the lower end; infinite if the upper end is."""
         return self.upper - self.lower
 
 
 class Price(ABC):
-    """The price of one event by one accountant, for ``delta`` in (0, 1) and finite ``epsilon`` >= 0.
+    """The cost of one event by one accountant, for ``delta`` in (0, 1) and finite ``epsilon`` >= 0.
 
     All methods by default use ``epsilon`` and ``delta``, the upper bounds.  Lower bounds are 0.0 if none is
     known.  ``epsilons`` and ``deltas`` are for arrays (n,), and may have fewer digits.
@@ -255,7 +255,7 @@ class Price(ABC):
 
 
 class ExactPrice(Price):
-    """A price with a closed form, which no accountant can improve by more than rounding."""
+    """A cost with a closed form, which no accountant can improve by more than rounding."""
 
     def is_tight(self, delta: float) -> bool:
         return True
@@ -280,7 +280,7 @@ def _rounded_up(number: Fraction) -> float:
 
 @dataclass(frozen=True)
 class BoundedPrice(Price):
-    """The price of mechanisms with a largest privacy loss: ``inner``, and (``most``, ``leak``)-DP.
+    """The cost of mechanisms with a largest privacy loss: ``inner``, and (``most``, ``leak``)-DP.
 
     ``most`` and ``leak`` are exact.  Where an accountant rounds, they are less than what it proves.
     """
@@ -340,9 +340,9 @@ class BoundedPrice(Price):
 class LeastPrice(Price):
     """The least upper bound of several ``prices`` of one event, by name.
 
-    Lower ends are those of the first price.  They are 0 if another price's upper bound is below them, which
-    shows that the first price's dominating pair costs more than the mechanism.  If the first price is tight,
-    the others are not computed.  Another price is used only if it is less by more than ``alike``, relative.
+    Lower ends are the first price's. They are 0 if another price's upper bound is below them: then the first
+    dominating pair costs more than the mechanism. If the first price is tight, the others are not computed.
+    Another price is used only if it is less by more than ``alike``, relative.
     """
 
     prices: Mapping[str, Price]
@@ -416,7 +416,7 @@ class LeastPrice(Price):
 
 @dataclass(frozen=True)
 class GroupPrice(Price):
-    """The price of k records from that of one: (k e, d(e) (e^{k e} - 1) / (e^e - 1)) for every e >= 0."""
+    """The cost of k records from that of one: (k e, d(e) (e^{k e} - 1) / (e^e - 1)) for every e >= 0."""
 
     one: Price
     size: int
@@ -471,7 +471,7 @@ class GroupPrice(Price):
 
 @dataclass(frozen=True)
 class SumPrice(Price):
-    """The price of two releases by basic composition: epsilons add up, and both share delta."""
+    """The cost of two releases by basic composition: epsilons add up, and both share delta."""
 
     first: Price
     second: Price

@@ -755,7 +755,7 @@ class RenyiPrice(Price):
 
 
 def rdp_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by Renyi divergences, and refuse, by name, mechanisms without a proven one."""
+    """Compute the cost by Renyi divergences; refuse, by name, mechanisms without a proven one."""
     # * ``epsilon`` and ``delta`` are upper bounds.  Every order gives one, and the least is used.
     # * Both directions of add-remove are covered at every order.
     units = in_units_of(adjacency, steps)
@@ -789,8 +789,8 @@ def paper_moments(base: Base) -> Array:
         case Gaussian() | PoissonSampled(_, Gaussian()):
             return ORDERS * summed(((base, 1),), ORDERS + 1.0, Adjacency.ADD_REMOVE)
     raise UnsupportedEvent(
-        f"method 'moments' is published for the Gaussian and the Poisson-sampled Gaussian; it has no moments "
-        f"for {base!r}. Use method 'pld'."
+        "method 'moments' is published for the Gaussian and the Poisson-sampled Gaussian, not for "
+        f"{base!r}. Use method 'pld'."
     )
 
 
@@ -808,7 +808,7 @@ class MomentsPrice(Price):
 
 
 def moments_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price as the paper does, with integer orders up to 32 and Markov's inequality for the tail."""
+    """Compute the cost as in the paper: integer orders up to 32, and Markov's inequality for the tail."""
     # * ``epsilon`` and ``delta`` are upper bounds.  Under add-remove and zero-out they hold for Gaussians
     #   with or without Poisson sampling, under replace-one only for Gaussians without sampling.
     # * Everything else is refused by name.
@@ -845,13 +845,13 @@ def rho(base: Base, adjacency: Adjacency) -> float:
     if pure is not None:  # Bun & Steinke 2016, Proposition 1.4
         return pure * pure / 2.0 * _UP
     raise UnsupportedEvent(
-        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for a "
-        "mechanism with a delta, or for a sampled one without a pure epsilon. Use method 'pld' or 'rdp'."
+        f"method 'zcdp' has no rho for {base!r} under adjacency {adjacency.value!r}: none is known for "
+        "mechanisms with a delta, or sampled ones without a pure epsilon. Use method 'pld' or 'rdp'."
     )
 
 
 def zcdp_price(steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by zero-concentrated differential privacy.  Of sampled ones only pure ones are supported."""
+    """Compute the cost by zCDP.  Sampled mechanisms must be pure."""
     # * ``epsilon`` and ``delta`` are upper bounds.
     # * ``epsilon`` is never above rho + 2 sqrt(rho log(1/delta)), the conversion of the paper.
     units = in_units_of(adjacency, steps)

@@ -81,9 +81,9 @@ def mechanism_epsilon(base: Base, delta: float, adjacency: Adjacency) -> float:
     if pure is not None:
         return _relaxed(pure, 0.0, delta)
     raise UnsupportedEvent(
-        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}: composition "
-        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method 'pld' "
-        "or 'rdp'."
+        f"no (epsilon, delta) is known for {base!r} under adjacency {adjacency.value!r}, but composition "
+        "theorems need one for every mechanism. State its guarantee as ApproximateDP, or use method "
+        "'pld' or 'rdp'."
     )
 
 
@@ -98,7 +98,7 @@ def _by_grid_at(base: Base, halves: int, adjacency: Adjacency) -> float:
 
 
 def _of_selection(base: Base, delta: float, adjacency: Adjacency) -> float:
-    """Return the lesser of two bounds: by the curve of one run, and by its Renyi divergences."""
+    """Return the lesser of two bounds, by one run's curve and by its Renyi divergences."""
     by_renyi = math.inf
     with suppress(UnsupportedEvent):
         by_renyi = rdp_price(((base, 1),), adjacency).epsilon(delta)
@@ -340,7 +340,7 @@ def _compose(parts: list[tuple[float, int]]) -> Coins:
 
 
 def optimal_composition(parts: list[tuple[float, float, int]], delta: float) -> float:
-    """Compute the least epsilon of a composition of mechanisms of which only (eps_t, delta_t) is known."""
+    """Compute the least epsilon of a composition, from each mechanism's (eps_t, delta_t) alone."""
     # parts: triples (eps_t, delta_t, count), eps_t >= 0 in nats.
     # delta: of the composition, in (0, 1).  If the delta_t alone exceed it, the result is infinite.
     if any(own >= 1.0 for _, own, _ in parts):
@@ -389,7 +389,7 @@ class BasicPrice(TheoremPrice):
 
 
 class SplitPrice(TheoremPrice):
-    """A price by a theorem that spends a part of delta itself.  The mechanisms share the rest evenly."""
+    """A cost by a theorem that spends part of delta; the mechanisms share the rest evenly."""
 
     @abstractmethod
     def _composed(self, parts: _Parts, delta: float, rest: float) -> float:
@@ -453,7 +453,7 @@ class OptimalPrice(SplitPrice):
 
 
 def theorem_price(theorem: type[TheoremPrice], steps: Steps, adjacency: Adjacency) -> Price:
-    """Price by a theorem.  Refuse, by name, a mechanism without a known (epsilon, delta)."""
+    """Compute the cost by a theorem.  Refuse, by name, a mechanism without a known (epsilon, delta)."""
     units = in_units_of(adjacency, steps)
     for base, _ in units:
         mechanism_epsilon(base, 0.5, adjacency)  # raises for mechanisms without (epsilon, delta)

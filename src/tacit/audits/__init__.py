@@ -1,11 +1,10 @@
-"""Audits and attacks: lower bounds on what a run reveals, from experiments and not from the accounting.
+"""Audits and attacks: empirical lower bounds on the privacy loss of a run.
 
-``Scores`` holds the scores of a membership attack or of canaries, and ``measure`` computes their metrics.
-The attack itself is in :mod:`tacit.audits.attacks`, as are planted secrets of language models.
-``claim_test`` checks whether canaries contradict the accounted trade-off curve.  ``audit_one_run`` allows
-canaries that depend on one another.  Each returns an ``AuditResult``.
+``Scores`` contains the scores of a membership attack or of canaries, and ``measure`` computes their metrics.
+:mod:`tacit.audits.attacks` contains the attack itself, and planted secrets for language models.
+``claim_test`` tests the accounted trade-off curve with canaries. ``audit_one_run`` allows dependent canaries.
 ``audit_slots`` audits a run with slots (unused entries of a parameter), and ``plan_with_room`` makes the plan
-of such a run.
+of such a run. Each audit returns an ``AuditResult``.
 """
 
 from tacit.audits.claim import AuditResult, Claim, claim_test

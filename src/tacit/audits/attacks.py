@@ -1,4 +1,4 @@
-"""One membership attack, by likelihood ratios from shadow models, and the memory of planted secrets.
+"""A membership attack with likelihood ratios from shadow models, and the memorisation of planted secrets.
 
 Letters: K shadow models in G groups, n records, c classes; of secrets: R in a space, t characters, c copies,
 n contexts or strings, V tokens.
@@ -29,7 +29,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 ATTACK = "BaVarIA-t"
 """The name of the attack with shadow models."""
 LOSS_ATTACK = "loss threshold"
-"""The name of the attack without: a small loss is a sign of membership (Yeom et al. 2018, 1709.01604).
+"""The name of the attack without them: members have small losses (Yeom et al. 2018, 1709.01604).
 
 It fails at low false-positive rates, because easy non-members have a small loss too."""
 
@@ -38,7 +38,7 @@ It fails at low false-positive rates, because easy non-members have a small loss
 
 
 def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """Compute log p of the true class, which is the negative loss, in float64 and of shape (..., n).
+    """Compute log p of the true class (the negative loss) in float64, of shape (..., n).
 
     Args:
         logits: of shape (..., n, c).
@@ -52,8 +52,8 @@ def log_probability(logits: ArrayLike, labels: ArrayLike) -> Array:
 def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
     """Compute phi = log p_y - log(1 - p_y), of shape (..., n), directly from the logits.
 
-    No probability is rounded to 1, so no constant is needed to keep phi finite (Carlini et al. 2022,
-    2112.03570, section IV.C).  The arguments are those of :func:`log_probability`, with c >= 2.
+    No probability is rounded to 1, so phi stays finite without a constant (Carlini et al. 2022, 2112.03570,
+    section IV.C). The arguments are those of :func:`log_probability`, with c >= 2.
     """
     z, y = _classified(logits, labels)
     true: Array = np.take_along_axis(z, y, axis=-1)[..., 0]
@@ -67,8 +67,8 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
     z, y = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     if z.ndim < 2 or z.shape[-1] < 2 or not np.issubdtype(y.dtype, np.integer) or y.shape != z.shape[-2:-1]:
         raise InvalidInput(
-            f"logits must be (..., n, c), labels n integers; got {z.shape} and {y.dtype} of shape {y.shape}. "
-            "c must be at least 2."
+            f"logits must have shape (..., n, c) with c >= 2, and labels n integers; got {z.shape} and "
+            f"{y.dtype} of shape {y.shape}."
         )
     if y.size and not (y.min() >= 0 and y.max() < z.shape[-1]):
         raise InvalidInput(f"labels must lie in [0, {z.shape[-1] - 1}]; got {y.min()} to {y.max()}.")
@@ -81,7 +81,7 @@ def _classified(logits: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Each record's scores by the shadow models that were trained on it (in), or by the others (out).
+    """Each record's scores from the shadow models trained on it (in), or from the others (out).
 
     ``count``, ``mean`` and ``squares`` (the sum of squares about the mean) are of shape (n,).
     """
@@ -95,12 +95,12 @@ class World:
         return float((self.count * self.mean).sum() / self.count.sum())
 
     def pooled_variance(self) -> float:
-        """Return the variance *within* records, not that between them, which is mostly their difficulty."""
+        """Return the variance *within* records; variance between them is mostly their difficulty."""
         freedom = int(self.count.sum()) - int((self.count > 0).sum())
         if freedom < 1:
             raise InvalidInput(
-                "the spread of scores cannot be estimated: no record was trained on twice, or none was left "
-                "out twice. Train more shadow models: 16 are enough, 4 are few."
+                "the variance of scores cannot be estimated: no record was trained on twice, or none was "
+                "left out twice. Train more shadow models: 16 are enough, 4 are few."
             )
         return float(self.squares.sum() / freedom)
 
@@ -124,12 +124,12 @@ class ShadowScores:
         object.__setattr__(self, "trained_on", mask)
         if self.target.ndim != 1 or self.shadows.ndim != 2 or self.shadows.shape[1:] != self.target.shape:
             raise InvalidInput(
-                f"shadows must be a table of models by records; got shape {self.shadows.shape} for target of "
-                f"shape {self.target.shape}."
+                f"shadows must have shape (models, records); got {self.shadows.shape} for target of shape "
+                f"{self.target.shape}."
             )
         if mask.dtype != np.bool_ or mask.shape != self.shadows.shape:
             raise InvalidInput(
-                f"trained_on must hold one boolean per shadow score; got {mask.dtype} of shape {mask.shape} "
+                f"trained_on must be one boolean per shadow score; got {mask.dtype} of shape {mask.shape} "
                 f"for shadows of shape {self.shadows.shape}."
             )
         for name, scores in (("target's", self.target), ("shadow models'", self.shadows)):
@@ -140,14 +140,14 @@ class ShadowScores:
                 )
 
     def world(self, *, member: bool) -> World:
-        """Return each record's scores by the shadow models that were trained on it, or by the others."""
+        """Return each record's scores from the shadow models trained on it, or from the others."""
         here = self.trained_on if member else ~self.trained_on
         count = here.sum(axis=0)
         if (count == 0).any():
             kind = "trained on it" if member else "not trained on it"
             raise InvalidInput(
-                f"{int((count == 0).sum())} of the records lack a shadow model {kind}: there is nothing to "
-                "compare with. Put every record into exactly half of the shadows' training sets."
+                f"{int((count == 0).sum())} of the records have no shadow model {kind}. Put every record "
+                "into exactly half of the shadows' training sets."
             )
         mean = np.where(here, self.shadows, 0.0).sum(axis=0) / count
         squares = np.where(here, (self.shadows - mean) ** 2, 0.0).sum(axis=0)
@@ -184,8 +184,8 @@ def bavaria(
         mu0, v0 = world.pooled_mean(), world.pooled_variance()
         if v0 <= 0.0:
             raise InvalidInput(
-                "the scores of the shadow models never vary. Were they trained with the same random numbers, "
-                "or is it one model given many times?"
+                "all shadow models give the same scores. Were they trained with the same seed, or is it "
+                "one model given many times?"
             )
         n = world.count
         k, nu = k0 + n.astype(np.float64), nu0 + n.astype(np.float64)
@@ -207,7 +207,7 @@ the models' outputs, of shape (g, ...)."""
 class Shadows:
     """The training records of each shadow model, ``trained_on`` (K, n), and its ``outputs`` (K, ...).
 
-    Any even number of the first models is balanced too, for example ``trained_on[:8]``.
+    The first 2, 4, 6, ... models are balanced too, such as ``trained_on[:8]``.
     """
 
     trained_on: Bools
@@ -217,8 +217,8 @@ class Shadows:
 def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
     """Draw a (K, n) table of random halves of the records, complementary for models 0 and 1, 2 and 3, ...
 
-    Every record is in the training data of exactly one model of each pair.  Therefore a set of some pairs,
-    after an interruption for instance, is as balanced as the whole set.
+    Every record is in the training data of exactly one model of each pair. So any set of pairs is balanced,
+    for example after an interruption.
     """
     if check_integer("models", models, low=2) % 2:
         raise InvalidInput(f"models must be an even number; got {models}. Every record is in half of them.")
@@ -230,7 +230,7 @@ def paired_halves(models: int, records: int, rng: np.random.Generator) -> Bools:
 
 
 def shadow_groups(shadows: int) -> list[NDArray[np.int64]]:
-    """Divide K >= 4 shadow models into at most 8 groups of whole pairs.  The jackknife leaves out each once.
+    """Divide K >= 4 shadow models into at most 8 groups of whole pairs, which the jackknife leaves out.
 
     Without one group, every record is still in the training data of half of the other models.  If there are
     fewer than three pairs, the groups are single models.
@@ -261,10 +261,10 @@ def train_shadows(
 ) -> Shadows:
     """Train K models in groups of ``at_once``, and return their outputs on every record.
 
-    An interruption loses at most one group's work.  If the file ``store`` exists, *its* table and its models
-    are used, and only the missing models are trained.  It contains outputs and memberships of the records, so
-    it is as confidential as the records.  ``identity`` names everything that the outputs depend on: data,
-    model and settings; a store with another identity is refused.
+    An interruption loses at most one group's work. If the file ``store`` exists, its table and models are
+    used, and only the missing models are trained. It contains outputs and memberships of the records, so it
+    is as confidential as the records. ``identity`` identifies all inputs: data, model and settings; a store
+    with another identity is refused.
     """
     check_integer("at_once", at_once, low=1)
     done: list[NDArray[Any]] = []
@@ -280,9 +280,7 @@ def train_shadows(
         group = trained_on[len(done) : len(done) + at_once]
         outputs = train(group)
         if len(outputs) != len(group):
-            raise InvalidInput(
-                f"train must return outputs of {len(group)} models; it returned {len(outputs)}."
-            )
+            raise InvalidInput(f"train must return outputs of {len(group)} models; got {len(outputs)}.")
         for number, values in enumerate(outputs, len(done)):
             if not np.isfinite(values).all():
                 raise InvalidInput(
@@ -309,8 +307,8 @@ def _load(store: Path, identity: str, shape: tuple[int, ...]) -> tuple[Bools, li
         ) from None
     if json.loads(str(saved_identity)) != identity or trained_on.shape != shape:
         raise InvalidInput(
-            f"{store} belongs to other data, models or settings. Continue with those, or remove the file to "
-            "train again."
+            f"{store} was made with other data, models or settings. Use those, or remove the file to train "
+            "again."
         )
     return trained_on, list(outputs)
 
@@ -337,10 +335,7 @@ class SecretSpace:
     def __post_init__(self) -> None:
         check_integer("length", self.length, low=1)
         if len(self.alphabet) < 2 or len(set(self.alphabet)) < len(self.alphabet):
-            raise InvalidInput(
-                f"alphabet must hold at least 2 characters, each once; got {self.alphabet!r}. A repeated "
-                "character lists secrets twice."
-            )
+            raise InvalidInput(f"alphabet must be at least 2 distinct characters; got {self.alphabet!r}.")
 
     @property
     def size(self) -> int:
@@ -392,18 +387,18 @@ def plant_canaries(
 ) -> list[Canary]:
     """Make a canary for each prefix, with an independent uniform secret from ``space`` and a fair coin.
 
-    The coin, which stays hidden until after the attack, decides whether the canary is in the data.  The other
-    canaries are the control group.  The secrets are random, so that the model can know them only from the
-    training data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
+    The coin decides whether the canary is in the data, and stays hidden until after the attack. The other
+    canaries are the control group. The secrets are random, so the model can only know them from the training
+    data (Carlini et al. 2019, "The Secret Sharer", 1802.08232, section 4).
 
     Args:
-        generator: a generator of fresh random numbers, which an attacker must not know.
+        generator: a random number generator with a seed that the attacker does not know.
     """
     check_integer("copies", copies, low=1)
     if len(set(prefixes)) < len(prefixes) or not prefixes:
         raise InvalidInput(
-            "prefixes must name at least one canary, each once: two secrets after one prefix compete, and "
-            "neither is measured alone."
+            "prefixes must be one or more, all distinct: two secrets after one prefix compete, and neither "
+            "is measured alone."
         )
     places = generator.integers(space.size, size=len(prefixes))
     coins = generator.integers(2, size=len(prefixes)) == 1
@@ -426,8 +421,8 @@ def planted_records(canaries: Sequence[Canary]) -> list[str]:
 def exact_exposure(scores: ArrayLike, secret: int) -> float:
     """Compute the exposure log2 R - log2 rank, in bits in [0, log2 R], from the scores of all R candidates.
 
-    The rank counts the candidates with a score of *at least* the secret's.  A model that gives all candidates
-    the same score therefore exposes no secret (Carlini et al. 2019, 1802.08232).
+    The rank is the number of candidates with a score of *at least* the secret's. So a model that gives all
+    candidates the same score exposes no secret (Carlini et al. 2019, 1802.08232).
 
     Args:
         scores: (R,) log-likelihoods of the candidates.  One of the candidates is the secret.
@@ -440,10 +435,10 @@ def exact_exposure(scores: ArrayLike, secret: int) -> float:
 
 
 def sampled_exposure(secret: float, others: ArrayLike) -> float:
-    """Compute the exposure among N other candidates, drawn uniformly, in bits.  It is at most log2(N + 1).
+    """Compute the exposure among N uniformly drawn candidates, in bits, at most log2(N + 1).
 
-    The rank also counts the secret.  Under a model that never saw the secret, all N + 1 are exchangeable.
-    Therefore Pr[exposure >= e] <= 2^-e holds for the sample too.
+    The rank also counts the secret. For a model that never saw the secret, all N + 1 are exchangeable, so
+    Pr[exposure >= e] <= 2^-e holds for the sample too.
 
     Args:
         secret: the log-likelihood of the true secret.
@@ -457,10 +452,10 @@ def sampled_exposure(secret: float, others: ArrayLike) -> float:
 def exposure_bound(
     false_negative_rate: Callable[[Array], Array], exposures: ArrayLike, *, copies: int = 1
 ) -> Array:
-    """Bound, for each of ``exposures``, the probability that a planted secret has at least that exposure.
+    """Bound the probability that a planted secret has at least each of ``exposures``.
 
     A model that never saw the secret gives it any rank with equal probability, so Pr[exposure >= e] <= 2^-e.
-    The event exposure >= e is thus a test for membership with false-positive rate at most 2^-e.  So training
+    The event exposure >= e is therefore a membership test with false-positive rate at most 2^-e, and training
     with the trade-off curve f has
 
         Pr[exposure >= e] <= 1 - f(2^-e)
@@ -479,7 +474,7 @@ def exposure_bound(
     """
     bits = np.asarray(exposures, dtype=np.float64)
     if not ((bits >= 0.0).all() and np.isfinite(bits).all()):
-        raise InvalidInput(f"exposures are numbers of bits >= 0; got {exposures!r}.")
+        raise InvalidInput(f"exposures must be bits >= 0; got {exposures!r}.")
     rate: Array = np.exp2(-bits).ravel()
     for _ in range(check_integer("copies", copies, low=1)):
         rate = np.maximum(rate, 1.0 - false_negative_rate(rate))
@@ -490,7 +485,7 @@ def log_likelihood_row(name: str, values: ArrayLike) -> Array:
     row = np.asarray(values, dtype=np.float64)
     if row.ndim != 1 or row.size == 0 or not np.isfinite(row).all():
         raise InvalidInput(
-            f"{name} must be a row of finite log-likelihoods; got shape {row.shape} with "
+            f"{name} must be a vector of finite log-likelihoods; got shape {row.shape} with "
             f"{int((~np.isfinite(row)).sum())} that are not finite."
         )
     return row
@@ -500,7 +495,7 @@ def log_likelihood_row(name: str, values: ArrayLike) -> Array:
 
 
 def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
-    """Compute log p of each next token, of shape (n, V), normalised in float64 whatever the model returns.
+    """Compute log p of each next token, of shape (n, V), normalised in float64.
 
     Args:
         contexts: (n, t) token numbers.
@@ -510,8 +505,8 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
     top = logits.max(axis=1, keepdims=True)
     if not np.isfinite(top).all():
         raise InvalidInput(
-            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts are not finite. The memory of "
-            "a model that diverged in training cannot be measured."
+            f"the model's logits of {int((~np.isfinite(top)).sum())} contexts are not finite. Did its "
+            "training diverge? Train it again with a lower learning rate."
         )
     shifted = logits - top
     normalised: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -521,16 +516,15 @@ def next_log_probabilities(model: NextToken, contexts: Integers) -> Array:
 def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> Array:
     """Compute the log-likelihoods log p(string | prefix) of n strings, of shape (n,).
 
-    A *higher* value is more likely, as these are the negative log-perplexities.  A context that several
-    strings share is computed once.  All numbers of five digits thus take 11,111 contexts instead of half a
-    million.
+    A *higher* value is more likely; these are negative log-perplexities. Shared contexts are computed once:
+    all numbers of five digits take 11,111 contexts instead of half a million.
 
     Args:
         strings: (n, t) token numbers, t >= 1.
     """
     before, rows = token_numbers("prefix", prefix, 1), token_numbers("strings", strings, 2)
     if rows.shape[1] == 0 or len(rows) == 0:
-        raise InvalidInput(f"strings must hold at least one token each; got shape {rows.shape}.")
+        raise InvalidInput(f"strings must have at least one token each; got shape {rows.shape}.")
     total = np.zeros(len(rows))
     group = np.zeros(len(rows), dtype=np.int64)  # strings of one group agree in all tokens so far
     first = np.zeros(1, dtype=np.int64)  # the index of one string of each group
@@ -546,7 +540,7 @@ def log_likelihoods(model: NextToken, prefix: ArrayLike, strings: ArrayLike) -> 
 
 
 def greedy(model: NextToken, prefix: ArrayLike, length: int) -> Integers:
-    """Return the greedy continuation, of shape (t,).  If tokens are equally likely, it has the first."""
+    """Return the greedy continuation, of shape (t,); the first of equally likely tokens wins."""
     start = token_numbers("prefix", prefix, 1)
     context = start[None]
     for _ in range(check_integer("length", length, low=1)):
@@ -571,7 +565,7 @@ def _answer(model: NextToken, contexts: Integers) -> Array:
     logits = np.asarray(model(contexts), dtype=np.float64)
     if logits.ndim != 2 or len(logits) != len(contexts) or logits.shape[1] < 2 or np.isnan(logits).any():
         raise InvalidInput(
-            f"the model must return a row of logits per context, without NaN; got shape {logits.shape} for "
-            f"{len(contexts)} of them."
+            f"the model must return one row of logits per context, without NaN; got shape {logits.shape} "
+            f"for {len(contexts)} contexts."
         )
     return logits

@@ -1,4 +1,4 @@
-"""The claim test, which checks on canaries whether a run is as private as its accounted trade-off curve.
+"""The claim test, which uses canaries to test the accounted trade-off curve of a run.
 
 Letters: f a trade-off function, a and b the rates of false positives and false negatives, n members, m
 non-members; in shapes, c intervals of a and x numbers of false positives.
@@ -26,18 +26,18 @@ Tradeoff: TypeAlias = Callable[[Array], Array]
 Objective: TypeAlias = Callable[[Array, Array], Array]
 
 AUDIT_LEVEL = 1e-3
-"""The largest probability that any test of one audit contradicts a promise that is kept."""
+"""The largest probability that any test of one audit rejects a true claim."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
     """A lower bound on what a run reveals.
 
-    ``eps_lower`` is a lower bound on epsilon at ``delta`` with probability ``confidence``.  If ``family`` is
+    ``eps_lower`` is a lower bound on epsilon at ``delta`` with probability ``confidence``. If ``family`` is
     not None, this bound assumes a mechanism *of that family*, and ``eps_lower_any`` is the bound for any
-    mechanism.  The run is not mu-GDP for any mu below ``mu_lower``.  It behaves as if its noise multiplier
-    were at most ``noise_at_most``.  ``canaries`` is the number of planted records, or of runs or released
-    numbers that were compared.  ``claimed_eps`` and ``claim_rejected`` are None if no claim was tested.
+    mechanism. The run is not mu-GDP for any mu below ``mu_lower``. It behaves as if its noise multiplier were
+    at most ``noise_at_most``. ``canaries`` is the number of planted records, or of compared runs or numbers.
+    ``claimed_eps`` and ``claim_rejected`` are None if no claim was tested.
 
     **Guarantee**
 
@@ -63,7 +63,7 @@ class AuditResult:
     errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """Write the result in sentences: the verdict on the claim, if one was tested, and then the bound.
+        """Write the result in sentences: the verdict on any claim, then the bound.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
@@ -149,12 +149,12 @@ class Claim:
         """Tabulate ``curve`` at about 2 ``nodes`` rates.  ``delta`` must be in (0, 1).
 
         Raises:
-            InvalidInput: if the curve is that of a group of records, because canaries are single records.
+            InvalidInput: if the curve is of a group of records: canaries are single records.
         """
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
         if curve.records != 1:
             raise InvalidInput(
-                f"the curve is for {curve.records} records together; an audit plants single records. Give "
+                f"curve is for {curve.records} records together, but an audit plants single records. Pass "
                 "the curve of one record."
             )
         self.curve, self.delta = curve, delta
@@ -362,8 +362,8 @@ _FARTHEST = 64.0  # the end of all searches: a multiple of the claimed noise, an
 class NoiseFamily:
     """The event of a run for any noise multiplier, ``event(sigma)``, and the claimed noise multiplier.
 
-    More noise must give more privacy.  This is true of Gaussian noise, even if it is sampled and composed.
-    ``name`` completes the sentence "epsilon is at least ..., given ...".
+    More noise must give more privacy, as with Gaussian noise, even if sampled and composed. ``name``
+    completes the sentence "epsilon is at least ..., given ...".
     """
 
     event: Callable[[float], Event]
@@ -380,30 +380,29 @@ def claim_test(
     rehearsals: tuple[Scores, ...] = (),
     family: NoiseFamily | None = None,
 ) -> AuditResult:
-    """Test ``claim`` on the scores of canaries that were in the training set and of canaries that were not.
+    """Test ``claim`` on the scores of canaries inside and outside the training set.
 
-    Every test for membership with false-positive rate a has a false-negative rate of at least f(a), with f
-    the trade-off curve.  A test refutes the claim if it makes so few errors that they are unlikely at all
-    pairs of rates on or above f.  The same counts also contradict
+    Every membership test with false-positive rate a has a false-negative rate of at least f(a), with f the
+    trade-off curve. The claim is refuted if so few errors are unlikely at all pairs of rates on or above f.
+    The same counts also contradict
 
         every eps below eps_lower       of any (eps, delta)-DP mechanism
         every mu below mu_lower         of any mu-GDP mechanism
         every noise above sigma'        of the run's family of mechanisms
 
-    and one error probability covers all of these statements.  Given their coins, the scores of the canaries
-    must be independent of one another.  This is true of the slots of a run with independent noise and Poisson
-    samples or balls in bins.  For canaries that interfere use :func:`tacit.audits.audit_one_run`.
+    and one error probability covers all of these statements. Given their coins, the scores of the canaries
+    must be independent. This is true of the slots of a run with independent noise and Poisson samples or
+    balls in bins. For canaries that interfere, use :func:`tacit.audits.audit_one_run`.
 
     Args:
         scores: the scores of the canaries.
         claim: the claimed trade-off curve.
         confidence: one minus the error probability of all statements together.
-        rng: the generator that splits the canaries into halves.  It must be independent of the scores.
-        rehearsals: scores from simulations of the experiment with the claimed noise, which gives the largest
-            bounds for a correct run, or with the smallest bug that you want to find.  They must be
-            independent of ``scores``.
-        family: the run's event for other noise multipliers.  If it is given, the result has an upper bound on
-            the run's true noise multiplier.
+        rng: the random number generator that splits the canaries into halves, independent of the scores.
+        rehearsals: scores from simulations of the experiment, independent of ``scores``: with the claimed
+            noise, for the largest bounds on a correct run, or with the smallest bug that you want to find.
+        family: the run's event for other noise multipliers; gives an upper bound on the true noise
+            multiplier.
 
     **Guarantee**
 

@@ -1,4 +1,4 @@
-"""Lower bounds from one run with many canaries, from guesses of the coins that decided which of them are in.
+"""Lower bounds from one run with many canaries, by guessing which of them are in the training set.
 
 A slot is an entry of a parameter vector at which only one canary has a gradient. Letters: m canaries or
 slots, r guesses, v of them right; T steps, q the sampling rate, C the clipping norm, s_j the sign of slot j.
@@ -60,19 +60,18 @@ def audit_one_run(
 ) -> AuditResult:
     """Compute a lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
 
-    The auditor guesses "in" for the highest scores and "out" for the lowest.  The bound needs only fair and
-    independent coins.  The canaries may interfere, and the mechanism may be unknown.
+    The auditor guesses "in" for the highest scores and "out" for the lowest. The bound only needs fair,
+    independent coins. Canaries may interfere, and the mechanism may be unknown.
 
     Args:
         scores: (m,) scores, higher for canaries that seem to be in.
-        included: (m,) booleans, the results of the coins.  The coins must be fair, independent and flipped
-            before training.
-        delta: the delta in [0, 1).  Keep m delta below 0.01, because the bound is weak otherwise.
+        included: (m,) booleans, from fair and independent coins, flipped before training.
+        delta: the delta in [0, 1). Keep m delta below 0.01; the bound is weak otherwise.
         confidence: one minus the error probability.
-        rng: the generator that puts equal scores in random order.  It must be independent of the coins.
-        shares: the shares of the canaries to guess, chosen before the scores are seen.  The error probability
-            is split evenly between them.
-        claim: if it is given, its epsilon is tested too.
+        rng: the random number generator that orders equal scores, independent of the coins.
+        shares: the shares of the canaries to guess, chosen before seeing the scores. They split the error
+            probability evenly.
+        claim: a claim to test by its epsilon, if any.
 
     **Guarantee**
 
@@ -172,18 +171,19 @@ def _guesses(
     score, coin = np.asarray(scores, dtype=np.float64), np.asarray(included)
     if coin.dtype != np.bool_ or score.ndim != 1 or coin.shape != score.shape:
         raise InvalidInput(
-            f"included must hold one boolean per score; got {coin.dtype} of shape {coin.shape} for scores of "
+            f"included must be one boolean per score; got {coin.dtype} of shape {coin.shape} for scores of "
             f"shape {score.shape}."
         )
     if score.size == 0:
-        raise InvalidInput("there are no canaries: plant some before training. 1,000 are enough.")
+        raise InvalidInput("there are no canaries. Plant some before training; 1,000 are enough.")
     if not np.isfinite(score).all():
         raise InvalidInput(f"{int((~np.isfinite(score)).sum())} of {score.size} scores are not finite.")
     fewer = min(int(coin.sum()), int((~coin).sum()))
     if 2.0 * float(bdtr(fewer, score.size, 0.5)) < _UNFAIR:
         raise InvalidInput(
-            f"included has {int(coin.sum())} of {score.size} canaries: fair coins do not give that number. "
-            "Let a fair coin decide for each canary whether it is included; otherwise they prove nothing."
+            f"included is True for {int(coin.sum())} of {score.size} canaries, too far from half for fair "
+            "coins. Decide by a fair coin for each canary whether it is included; otherwise they prove "
+            "nothing."
         )
     if not shares:
         raise InvalidInput("shares must not be empty; give a share of the canaries to guess.")
@@ -263,7 +263,7 @@ def mu_from_guesses(canaries: int, guessed: int, right: int, *, level: float) ->
 def slot_scores(
     observed: ArrayLike, *, sampling_rate: float, noise_multiplier: float, once_an_epoch: bool = False
 ) -> Array:
-    """Compute the (m,) log-likelihood ratios.  The canary of a slot with a high ratio was likely in training.
+    """Compute the (m,) log-likelihood ratios of slots; high values suggest a canary in training.
 
     The model never uses the parameter vector of the slots.  If canary j takes part in a step, entry j of the
     clipped sum is s_j C, and otherwise it is 0.  The released entry, divided by s_j C, is
@@ -278,19 +278,19 @@ def slot_scores(
 
         LLR_j = sum over epochs of log(mean over the epoch's steps t of exp((x_tj - 1/2) / sigma^2)).
 
-    A plain sum over the steps is far weaker.  A threshold of 0 is poor if the true noise is not sigma, so
+    A plain sum over the steps is far weaker. If the true noise is not sigma, a threshold of 0 is poor, so
     audits choose it from data.
 
     Args:
         observed: x, of shape (T, m): the slots' entries of the released noisy *sum*, divided by s_j C.
         sampling_rate: the claimed sampling rate q in (0, 1].
-        once_an_epoch: whether the claimed sampling is balls in bins.  Then x has whole epochs.
+        once_an_epoch: whether the claimed sampling is balls in bins; x then has whole epochs.
     """
     q = check_real("sampling_rate", sampling_rate, low=0.0, high=1.0, open_low=True)
     sigma = check_real("noise_multiplier", noise_multiplier, low=0.0, open_low=True)
     x = np.asarray(observed, dtype=np.float64)
     if x.ndim != 2 or x.size == 0:
-        raise InvalidInput(f"observed must have a row per step and a column per slot; got shape {x.shape}.")
+        raise InvalidInput(f"observed must have shape (steps, slots); got {x.shape}.")
     if not np.isfinite(x).all():
         raise InvalidInput(
             f"observed must be finite; {int((~np.isfinite(x)).sum())} of {x.size} entries are not."
@@ -315,7 +315,7 @@ def rehearsed_slot_scores(
     slots: int = 10_000,
     once_an_epoch: bool = False,
 ) -> Scores:
-    """Simulate the scores of slots in a run with these settings, with half of the canaries in training.
+    """Simulate the slot scores of a run with these settings, with half of the canaries in training.
 
     :func:`tacit.audits.claim_test` chooses a threshold from them, independently of the run.
 
@@ -362,14 +362,14 @@ class SlotAudit:
 def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
     """Compute the scores of the slots, and label them as members or non-members by their coins.
 
-    With adaptive clipping or a loss report, the gradients have more noise than the plan's noise multiplier
-    says, because the count or the loss is also released.  The slots have this larger noise, and the audit
-    compares them with the accounted curve of all releases.
+    With adaptive clipping or a loss report, the gradients have more noise than the plan's noise multiplier,
+    because the count or the loss is also released. The audit uses this larger noise, and compares the slots
+    with the accounted curve of all releases.
     """
     if len(evidence.observed) != plan.steps:
         raise InvalidInput(
             f"evidence must have the plan's {plan.steps} steps; got {len(evidence.observed)}. Pass the plan "
-            "of the run that it is from."
+            "of the same run."
         )
     values = slot_scores(
         evidence.observed,
@@ -389,7 +389,7 @@ def audit_slots(
         evidence: the released slots and the coins.
         plan: the plan of the run.
         confidence: one minus the error probability of each result.
-        rng: the generator for splits, ties and rehearsals.  It must be independent of the coins.
+        rng: the random number generator for splits, ties and rehearsals, independent of the coins.
 
     **Guarantee**
 
@@ -444,10 +444,10 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """Return a plan with the same mechanism and curve, and just enough records for ``slots`` slots.
+    """Return a plan with the same mechanism and curve, and with ``records`` just large enough for ``slots``.
 
-    Use it for a separate run on made-up records, which costs no privacy.  This is enough, because slots test
-    the sampler, the clipping, the sum, the noise and the divisor, which do not depend on the records' values.
+    Use it for a separate run on synthetic records, which costs no privacy. This is enough, because slots test
+    the sampler, clipping, sum, noise and divisor, which do not depend on the records' values.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")
@@ -478,6 +478,6 @@ def _rate(plan: Plan) -> float:
         case FullBatch():
             return 1.0
     raise PrivacyRefusal(
-        "an audit by slots needs Poisson samples, balls in bins or full batches; got "
-        f"{plan.sampling!r}. Under other samplers, canaries are not independent."
+        f"an audit by slots needs Poisson samples, balls in bins or full batches; got {plan.sampling!r}, "
+        "under which canaries are not independent."
     )

@@ -33,8 +33,7 @@ _RARE = 1e-9  # the probability mass that a sum leaves out at either end
 class Roc:
     """The rates of every threshold, of shape (u + 1,); a record is called a member from the threshold on.
 
-    The first threshold calls no record a member.  Records with equal scores get the same answer, so no
-    threshold splits a tie.
+    The first threshold calls no record a member. Thresholds split no ties.
     """
 
     thresholds: Array
@@ -47,8 +46,8 @@ class Roc:
 class Scores:
     """Scores of n records that were in the training set and of m records that were not.
 
-    A higher score always means that a record is more likely a member.  A wrong sign shows as an AUC below one
-    half, and is refused.
+    A higher score means that a record is more likely a member. With the wrong sign, the AUC is below one
+    half, and the scores are refused.
 
     Raises:
         InvalidInput: if a class is empty, or a score is NaN or infinite.
@@ -67,7 +66,7 @@ class Scores:
 
     @staticmethod
     def of(values: ArrayLike, is_member: ArrayLike) -> Scores:
-        """Make scores from the values of n + m records, with one boolean for each record.
+        """Make scores from n + m values, with one boolean for each.
 
         Raises:
             InvalidInput: if the lengths differ, or ``is_member`` is not boolean.
@@ -79,14 +78,14 @@ class Scores:
         member = np.asarray(is_member)
         if member.dtype != np.bool_ or score.shape != member.shape:
             raise InvalidInput(
-                "is_member must hold one boolean per score; got "
-                f"{member.dtype} of shape {member.shape} for scores of shape {score.shape}."
+                f"is_member must be one boolean per score; got {member.dtype} of shape {member.shape} for "
+                f"scores of shape {score.shape}."
             )
         return Scores(score[member], score[~member])
 
     @property
     def constant(self) -> bool:
-        """Whether all records have the same score, so that the attack cannot distinguish any."""
+        """Whether all records have the same score, so the attack cannot distinguish them."""
         first = self.members[0]
         return bool((self.members == first).all() and (self.non_members == first).all())
 
@@ -136,9 +135,8 @@ class Scores:
         """Refuse scores that are all equal."""
         if self.constant:
             raise InvalidInput(
-                f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}: the "
-                "attack distinguishes no records, so no threshold means anything. Is a constant column "
-                "read as the score?"
+                f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}, so the "
+                "attack distinguishes no records. Is a constant column read as the score?"
             )
 
     def check_direction(self) -> None:
@@ -163,34 +161,33 @@ class Scores:
         if float(ndtr(z)) < _SWAPPED:
             raise InvalidInput(
                 f"members score lower than non-members: AUC {self.auc():.3f}, {-z:.1f} standard deviations "
-                "below one half. Are the member and non-member files swapped, or does a lower score mean "
-                "member? A higher score must mean: more likely a member."
+                "below one half. Higher scores must mean members: swap the files, or change the sign."
             )
 
 
 def check_enough(false_positive_rate: float, non_members: int) -> None:
-    """Refuse a false-positive rate that needs more than this number of non-members."""
+    """Refuse a false-positive rate that needs more non-members."""
     check_real("false_positive_rate", false_positive_rate, low=0.0, high=1.0, open_low=True)
     fewest = _FEWEST_FALSE_POSITIVES
     if non_members < fewest / false_positive_rate * (1.0 - 1e-12):
         raise InvalidInput(
             f"a false-positive rate of {false_positive_rate:g} needs {fewest}/{false_positive_rate:g} = "
-            f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are {non_members}. Give more "
-            "non-members, or choose a larger rate."
+            f"{int(np.ceil(fewest / false_positive_rate))} non-members; there are {non_members}. Pass "
+            "more non-members, or choose a larger rate."
         )
 
 
 def _checked(name: str, values: ArrayLike) -> Array:
     scores = np.array(values, dtype=np.float64)
     if scores.ndim != 1:
-        raise InvalidInput(f"the scores of {name} must be one row of numbers; got shape {scores.shape}.")
+        raise InvalidInput(f"{name} must be a vector of scores; got shape {scores.shape}.")
     if scores.size == 0:
-        raise InvalidInput(f"there are no scores of {name}: an attack needs records of both kinds.")
+        raise InvalidInput(f"{name} is empty. Pass scores of both members and non-members.")
     wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise InvalidInput(
-            f"{wrong.size} of {scores.size} scores of {name} are not finite; the first is "
-            f"{scores[wrong[0]]}, at position {wrong[0]}. Does the model's loss overflow on these records?"
+            f"{wrong.size} of {scores.size} scores of {name} are not finite, first at position {wrong[0]}: "
+            f"{scores[wrong[0]]}. Does the model's loss overflow on these records?"
         )
     scores.setflags(write=False)
     return scores
@@ -272,8 +269,8 @@ def _level(confidence: float) -> float:
 class OperatingPoint:
     """One threshold and its two rates, for the requested false-positive rate ``target``.
 
-    The pair of rates can be compared with a trade-off curve.  For the share of members found at exactly
-    ``target`` see :func:`found_at`.
+    Compare the pair of rates with a trade-off curve. For the share of members found at exactly ``target``,
+    use :func:`found_at`.
     """
 
     target: float
@@ -284,7 +281,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class FoundAt:
-    """The share of members found at the false-positive rate ``target``."""
+    """The share of members found at false-positive rate ``target`` (the TPR)."""
 
     target: float
     true_positive_rate: Interval
@@ -321,10 +318,10 @@ def measure(
         scores: the attack's scores.
         false_positive_rates: rates in (0, 1], each at least 5 / (number of non-members).
         confidence: the confidence of each single interval.
-        rng: the generator that splits the records into halves.  It must be independent of the scores.
-        without: the scores of the same records, once without each group of the attack's shadow models
-            (:func:`tacit.audits.attacks.shadow_groups`).  If this is empty, the intervals leave out that
-            error of the shadow models which all records share.
+        rng: the random number generator that splits the records into halves, independent of the scores.
+        without: the scores of the same records, once without each group of shadow models
+            (:func:`tacit.audits.attacks.shadow_groups`). If empty, the intervals ignore the error of the
+            shadow models that all records share.
 
     Raises:
         InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
@@ -400,9 +397,9 @@ def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -
 def auc_interval(scores: Scores, *, confidence: float) -> Interval:
     """Measure the AUC, with an interval by DeLong's method.
 
-    The interval comes from the variance of each record's rank among the records of the other class (DeLong,
-    DeLong & Clarke-Pearson 1988, Biometrics 44(3)).  It is computed for the log odds, so that it stays in
-    [0, 1], and uses Student's t for the size of the smaller class.
+    The interval uses the variance of each record's rank among the other class (DeLong, DeLong &
+    Clarke-Pearson 1988, Biometrics 44(3)). It is computed for the log odds, so it stays in [0, 1], with
+    Student's t for the size of the smaller class.
     """
     level = _level(confidence)
     scores.check_not_constant()
@@ -516,7 +513,7 @@ def shadow_reach(
     confidence: float,
     rng: np.random.Generator,
 ) -> float:
-    """Return half the width of an interval for the error that comes from the choice of shadow models.
+    """Return half the width of an interval for the error from the choice of shadow models.
 
     With other shadow models, the scores of all records would change.  Most of this change is independent from
     record to record, and intervals over records include it already.  The rest is shared by all records, and a
@@ -526,14 +523,14 @@ def shadow_reach(
 
         V = (G - 1) / G  sum over g of (a_g - mean a) (b_g - mean b)
 
-    ``without`` holds the scores of the same records without each group.  The result is 0 if V <= 0.
+    ``without`` contains the scores of the same records without each group. The result is 0 if V <= 0.
     """
     sizes = {(scores.members.size, scores.non_members.size) for scores in without}
     if len(without) < 2 or len(sizes) != 1:
         raise InvalidInput(
-            f"the argument 'without' needs scores of equal size from several groups; got {len(without)} "
-            f"tables of {len(sizes)} different sizes. Score the same records without each of at least two "
-            "groups of shadow models."
+            "without must be scores of equal size from at least two groups of shadow models; got "
+            f"{len(without)} tables of {len(sizes)} different sizes. Score the same records without "
+            "each group."
         )
     n, m = sizes.pop()
     groups = len(without)

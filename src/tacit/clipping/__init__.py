@@ -1,8 +1,7 @@
 """Clipping: the rules that bound one record's influence, and the engines that apply them.
 
-The rules are plain data, and do not import torch. :class:`tacit.clipping.reference.ReferenceEngine` follows
-the definition literally.
-:class:`tacit.clipping.fast.FastEngine` is the engine that a run uses.
+The rules are plain data, and do not import torch. :class:`tacit.clipping.reference.ReferenceEngine` is the
+definition, a loop over records. :class:`tacit.clipping.fast.FastEngine` is the default engine.
 """
 
 from tacit.clipping.memory import FAST, LEAN, MemoryBudget

@@ -1,4 +1,4 @@
-"""The interface of the gradient engines, and the checks that they share before and around a step.
+"""The interface of the gradient engines, and their common checks before and around a step.
 
 Letters: n records; K views; B = n K rows; G groups of parameters, each with a threshold.
 """
@@ -48,7 +48,7 @@ _CUDA: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 products in float32: with TF32 or bfloat16, norms would not match the sum."""
+    """Compute float32 products in float32; with TF32 or bfloat16, norms would not match the sum."""
     matmul, cudnn = torch.get_float32_matmul_precision(), _CUDA and torch.backends.cudnn.allow_tf32
     if matmul != "highest":
         torch.set_float32_matmul_precision("highest")
@@ -88,9 +88,9 @@ def unchanged(batch: Sequence[Tensor]) -> Iterator[None]:
 
 
 def refuse_modes() -> None:
-    """Refuse a step under a mode of torch: it would see the operations on the tensors of all records.
+    """Refuse a step under a mode of torch, which would see the tensors of all records.
 
-    A default device is such a mode too, but it looks at no tensor.
+    A default device is allowed: it is such a mode, but reads no tensor.
     """
     functions: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [*functions, *_get_current_dispatch_mode_stack()]
@@ -100,12 +100,12 @@ def refuse_modes() -> None:
 
 
 _BUFFERS = (
-    "the forward pass changes the buffers {}: they would carry raw data of the records into the released "
-    "model. Use layers without running statistics (tacit.models.networks.make_private_ready)."
+    "the forward pass changes the buffers {}, which would be released with raw data of records. Use layers "
+    "without running statistics (tacit.models.networks.make_private_ready)."
 )
 _VECTORS = (
-    "the forward pass changes the buffers {}, the vectors of spectral_norm. They contain no data of "
-    "records, but the weights would depend on the number of passes in a step. After each "
+    "the forward pass changes the buffers {}, the vectors of spectral_norm, so the weights would depend on "
+    "the number of passes in a step. After each "
     "model.train(), call module.parametrizations.weight.eval(), or module.eval() for the old "
     "torch.nn.utils.spectral_norm. To renew the vectors between steps, at no privacy cost: p.train(); "
     "module.weight; p.eval() under torch.no_grad(), with p = module.parametrizations.weight."
@@ -153,8 +153,8 @@ def untouched(model: nn.Module, survey: Survey, *, by_value: bool) -> Iterator[N
 
 
 _REENTRANT = (
-    "the model has checkpoints with use_reentrant=True: their backward pass is separate from the "
-    "model's. Pass use_reentrant=False to torch.utils.checkpoint.checkpoint."
+    "the model has checkpoints with use_reentrant=True, which are not supported. Pass use_reentrant=False "
+    "to torch.utils.checkpoint.checkpoint."
 )
 
 
@@ -400,9 +400,8 @@ class GradientEngine(ABC):
         kinds = {"cpu", *(parameter.device.type for parameter in self.parameters.values())}
         if any(map(torch.is_autocast_enabled, kinds)):
             raise PrivacyRefusal(
-                "torch.autocast is on around the private step: it would also round norms and sums, and a "
-                "gradient that is clipped by a rounded norm may exceed the bound. Put it into the loss "
-                "function, around model(...), where it affects only forward and backward pass."
+                "torch.autocast is on around the private step, where it would round norms, so clipped "
+                "gradients may exceed the bound. Put it into the loss function, around model(...)."
             )
         lengths = {t.shape[0] if t.dim() else -1 for t in batch}
         n = max(lengths, default=0) // self.views if mask is None else mask.shape[0]
@@ -440,11 +439,10 @@ class GradientEngine(ABC):
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise PrivacyRefusal(
-                    f"parameter {name!r} already has a gradient: a backward pass without noise left it. "
-                    "Call optimizer.zero_grad(set_to_none=True) first. If another model is trained "
-                    "through this one, like the generator of a GAN, freeze this one meanwhile: "
-                    "model.requires_grad_(False) before that backward pass, model.requires_grad_(True) "
-                    "after it."
+                    f"parameter {name!r} already has a gradient, from a backward pass without noise. Call "
+                    "optimizer.zero_grad(set_to_none=True) first. If you train another model through this "
+                    "one, as in a GAN, freeze this one meanwhile: model.requires_grad_(False) before that "
+                    "backward pass, and model.requires_grad_(True) after it."
                 )
 
     def _check_parameters(self) -> None:
@@ -470,8 +468,8 @@ class GradientEngine(ABC):
             )
         if buffer.dtype not in _WIDE:
             raise InvalidInput(
-                f"accumulator[{name!r}] must be float32 or wider, not {buffer.dtype}: "
-                "a sum of small contributions is lost in narrow types."
+                f"accumulator[{name!r}] must be float32 or wider, because narrow types lose small "
+                f"contributions; got {buffer.dtype}."
             )
         return buffer
 

@@ -122,9 +122,9 @@ class FastEngine(GradientEngine):
             if "out of bounds" in str(reason) or "out of range" in str(reason):
                 raise  # the session names it without the number
             raise UnsupportedModel(
-                "the model or the loss fails for some records: one record could cause that, and so change "
-                'how all others are clipped. Make the session with engine="reference", or avoid the error: '
-                f"{type(reason).__name__}."
+                f"the model or the loss fails for some records ({type(reason).__name__}), so one record "
+                "could change how others are clipped. Avoid the error, or make the session with "
+                'engine="reference".'
             ) from None
         refuse_wrapped(self.model)
         return results
@@ -419,10 +419,9 @@ def outputs_alone(
 ) -> Iterator[Tensor]:
     """Yield ``output_of(row)`` (1, ...) for rows (1, ...), each with the same random numbers.
 
-    Each record has a pass of its own under vmap, in which no value of a record reaches Python. So a model
-    can keep nothing of one record that another would meet. Refused is a model that vmap cannot run, that
-    reads a value or a tensor of another record, or that gives another output for the same record in its next
-    call.
+    Each record has its own pass under vmap, in which no value of a record reaches Python, so the model can
+    store nothing of a record for another. A model is refused if vmap cannot run it, if it reads a value or a
+    tensor of another record, or if it returns another output for the same record in its next call.
     """
     devices = devices_of(model.parameters())
 

@@ -1,4 +1,4 @@
-"""Limits on the memory that the fast engine uses to save time. This module does not import torch.
+"""Limits on the memory that the fast engine uses to save time, without importing torch.
 
 Letters: T positions per record; d inputs and p outputs of a linear map.
 """
@@ -18,25 +18,22 @@ from tacit.errors import check_integer, check_real
 @final
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limits on the memory that each layer holds from the backward pass to the sum.
-
-    This memory comes in addition to that of a plain step.
+    """Limits on the memory of each layer from the backward pass to the sum, beyond a non-private step.
 
     Attributes:
-        linear_slack: a linear map keeps its per-record gradients, in float32, if they take at most this many
-            times the bytes of its inputs and output gradients: if p d <= slack T (p + d), or half
-            of that in 16 bits. At 1 they take no more memory than the tensors freed in exchange. At 0 none
-            are kept, which takes more time and memory.
-        convolution_slack: a convolution keeps its per-record gradients if they take at most this many times
-            the bytes of its inputs and output gradients, which are freed in exchange. If they take more than
-            those, they must also fit into ``small_bytes`` on a CPU.
-        small_bytes: a convolution keeps per-record gradients of at most this size, whatever the slack, if
+        linear_slack: the largest size of stored per-record gradients of a linear map (float32), relative to
+            its inputs and output gradients, which are then freed: p d <= slack T (p + d), or half of that in
+            16 bits. At 1 they take no additional memory. At 0 none are stored, which takes more time and
+            memory.
+        convolution_slack: the same for a convolution. If the gradients take more than its inputs and output
+            gradients, they must also fit into ``small_bytes`` on a CPU.
+        small_bytes: the size up to which a convolution stores per-record gradients for any slack, if
             computing them twice is slow and ghost norms are not faster.
         pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.
-            A larger batch takes several passes, which also saves time. The C library is asked to keep this
-            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the most bytes
-            of a convolution's patches at any one time.
-        chunk_bytes: the most bytes of per-record gradients computed together if they are not kept.
+            A larger batch takes several passes, which also saves time. The C library is asked to retain this
+            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the most bytes of
+            a convolution's patches at any one time.
+        chunk_bytes: the most bytes of per-record gradients computed together if they are not stored.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True
@@ -57,8 +54,8 @@ class MemoryBudget:
 
 
 FAST = MemoryBudget()
-"""The default: the fastest settings, which need at most a few times the memory of a plain step."""
+"""The default: the fastest settings, with at most a few times the memory of a non-private step."""
 LEAN = MemoryBudget(
     linear_slack=1.0, convolution_slack=1.0, small_bytes=2**20, pass_bytes=128 * 2**20, chunk_bytes=8 * 2**20
 )
-"""Settings that need about the memory of a plain step, or much less if a batch takes several passes."""
+"""Settings with about the memory of a non-private step, or much less if a batch takes several passes."""

@@ -1,4 +1,4 @@
-"""Clipping rules, which bound one record's influence on a step. This module does not import torch.
+"""Clipping rules, which bound one record's influence on a step, without importing torch.
 
 Letters: n records; G groups of parameters, each with a threshold C_g; C, the threshold if there is only one.
 """
@@ -96,8 +96,8 @@ class FlatClipping(ClippingRule):
 class PerLayerClipping(ClippingRule):
     """Clips each module's parameters (weight and bias together) separately (1607.00133, section 3.1).
 
-    ``norms`` gives a bound for every module that directly holds trainable parameters, as pairs (module, C_g)
-    with sqrt(sum_g C_g^2) <= ``norm``. If it is empty, every group gets C_g = norm / sqrt(G).
+    ``norms``: pairs (module, C_g) for every module that owns trainable parameters, with sqrt(sum_g C_g^2) <=
+    ``norm``. By default, every group gets C_g = norm / sqrt(G).
 
     >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])
     [1.0, 1.0, 1.0, 1.0]
@@ -119,8 +119,8 @@ class PerLayerClipping(ClippingRule):
             raise InvalidInput(f"norms names a module twice: {[m for m, _ in pairs]}. Give each module once.")
         if pairs and (total := math.hypot(*(c for _, c in pairs))) > self.norm * (1 + 1e-12):
             raise InvalidInput(
-                f"norms add up to {total:g}, above norm = {self.norm:g}: the noise is scaled to norm, which "
-                f"must cover sqrt(sum C_g^2). Raise norm to {total!r} or lower the norms."
+                f"sqrt(sum C_g^2) of norms is {total:g}, above norm = {self.norm:g}, to which the noise is "
+                f"scaled. Raise norm to {total!r} or lower the norms."
             )
         object.__setattr__(self, "norms", pairs)
 
@@ -176,11 +176,11 @@ class AutomaticClipping(ClippingRule):
 class AdaptiveClipping(ClippingRule):
     """Flat clipping whose threshold follows a quantile of the norms (Andrew et al., 1905.03871).
 
-    Step t clips with the threshold C_t. In addition to the noisy sum, it releases a noisy count of the
-    records whose unclipped norm was at most C_t. From it :func:`next_threshold` computes the next threshold,
-    within ``[low, high]``. The noise of the count has standard deviation ``count_noise``; None means expected
-    batch size / 20. As the count costs privacy too, :func:`split_noise` increases the noise of the sum, so
-    that both together cost as much as a sum with the stated noise multiplier.
+    Step t clips at the threshold C_t. Besides the noisy sum, it releases a noisy count of the records with
+    norm at most C_t, from which :func:`next_threshold` computes the next threshold within ``[low, high]``.
+    The noise of the count has standard deviation ``count_noise`` (default: expected batch size / 20).
+    :func:`split_noise` increases the noise of the sum, so that sum and count together cost as much as a sum
+    with the stated noise multiplier.
 
     >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
     [1.0]

@@ -41,7 +41,7 @@ def number_of_moment(moment: dt.date) -> float:
 
 
 def as_moment(name: str, kind: str, value: object) -> dt.date:
-    """Return a public date or datetime, which TOML or a text in ISO format gives."""
+    """Return a public date or datetime from TOML or from a string in ISO format."""
     if isinstance(value, str):
         value = _from_iso(kind, value) or value
     if kind == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
@@ -138,10 +138,10 @@ class Dialect:
     Args:
         separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
         decimal: the decimal point of numbers.
-        thousands: the character between groups of three digits in numbers; none by default.
+        thousands: the thousands separator of numbers; none by default.
         encoding: the encoding of the text. A byte order mark is skipped.
         quote: the character around cells that contain a separator. It is doubled inside such a cell.
-        missing_values: words that stand for a missing value in any column, such as ``n/a`` and ``-999``.
+        missing_values: words that mark a missing value in any column, such as ``n/a`` and ``-999``.
 
     >>> Dialect(separator=";", decimal=",").to_data()
     {'separator': ';', 'decimal': ','}
@@ -177,7 +177,7 @@ class Dialect:
         return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data without the settings that have their default."""
+        """Return the settings as plain data, without defaults."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         data["missing_values"] = list(self.missing_values)
         return {
@@ -194,7 +194,7 @@ class Dialect:
         settings = check_settings(where, data, [item.name for item in fields(cls)])
         for name, value in settings.items():
             if name != "missing_values" and not isinstance(value, str):
-                raise InvalidInput(f"{where} {name} must be a text; got {value!r}.")
+                raise InvalidInput(f"{where} {name} must be a string; got {value!r}.")
         try:
             return cls(**settings)
         except InvalidInput as problem:
@@ -218,7 +218,7 @@ def check_settings(
             raise InvalidInput(f"{where}: unknown setting {name!r}; {hint}")
     for name in required:
         if name not in data:
-            raise InvalidInput(f"{where} lacks {name!r}; there is no default for it. State it.")
+            raise InvalidInput(f"{where} lacks {name!r}, which has no default. Set it.")
     return dict(data)
 
 
@@ -228,7 +228,7 @@ def _check_sign(name: str, value: object) -> None:
 
 
 def missing_words(value: object) -> tuple[str, ...]:
-    """Return words and numbers that stand for a missing value as texts, in the spelling of a table."""
+    """Return words and numbers that mark a missing value as strings, as a table spells them."""
     is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     words = list(value) if is_list else [None]  # type: ignore[call-overload]
     if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
@@ -282,30 +282,30 @@ class Column:
     Args:
         kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
             names and identifiers, which are never a feature.
-        lower, upper: both bounds, or none; training needs them. A value outside counts as the nearer bound.
-        bins: for a number, the number of bins of equal width, or a list of inner edges in increasing order,
-            known without the data. Each bin is an additional feature, so that a linear model can fit a curve.
-            A bin includes its lower edge.
-        step: in queries, the grid on which sums are exact; by default 1 for integers, else about a 2^20th of
+        lower, upper: the bounds, both or none; values outside are clipped to them. Training needs them.
+        bins: for a number, how many bins of equal width, or a list of inner edges in increasing order, known
+            without the data. Each bin is an additional feature, with which a linear model can fit a curve. A
+            bin includes its lower edge.
+        step: the grid on which queries compute exact sums; by default 1 for integers, else about a 2^20th of
             the range.
-        values: the declared values of a category. Queries may group rows by them, whether or not they occur.
-        buckets: for a category with too many values to list, such as towns, the number of groups. A hash of
-            the value alone gives its group, and values in one group count as one.
-        missing: the treatment of a missing cell in training and prediction: ``refuse``, or ``indicator`` for
-            an additional feature, or a public value that replaces it.
-        missing_values: further words or numbers that stand for a missing cell in this column, such as
-            ``n/a``, ``-`` and ``-999``.
-        decimal, thousands: the decimal point and the thousands separator, if they differ from the file's.
-        unit: a text that is stripped from the start or the end of a number, such as ``kg``.
-        below: a mark before a number, such as ``<``. Then "<5" counts as 5, the limit of detection.
+        values: the values of a category. Queries can group by them; values without rows are groups too.
+        buckets: for a category with too many values to list, such as towns, the number of hash buckets.
+            Values in the same bucket count as one.
+        missing: how training and prediction treat a missing cell: ``refuse``, ``indicator`` for an additional
+            feature, or a public value to fill in.
+        missing_values: further words or numbers that mark a missing cell in this column, such as ``n/a``,
+            ``-`` and ``-999``.
+        decimal, thousands: the decimal point and thousands separator, if they differ from the file's.
+        unit: a string to strip from the start or the end of a number, such as ``kg``.
+        below: a mark before a number at the limit of detection, such as ``<``; "<5" then counts as 5.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
         format: the format of a date, as for ``strptime``; ISO by default.
-        parts: the parts of a date that are features, one for each value: ``weekday`` and ``month``; for a
-            datetime, also ``hour``.
+        parts: the parts of a date that become features, one per value: ``weekday``, ``month`` or, for a
+            datetime, ``hour``.
 
     Raises:
-        InvalidInput: if the facts do not fit the kind or each other.
-        PrivacyRefusal: if bounds or values are to be taken from the data.
+        InvalidInput: if the facts do not fit the kind or contradict each other.
+        PrivacyRefusal: if bounds or values would come from the data.
 
     >>> Column(kind="number", lower=0, upper=100).grid_step
     0.0001220703125
@@ -360,7 +360,7 @@ class Column:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The values that have a separate feature or class: the declared ones, or the buckets."""
+        """The values with their own feature or class: the declared values, or the buckets."""
         if self.buckets is not None:
             return tuple(f"bucket {number}" for number in range(self.buckets))
         return tuple(map(str, self.values or ()))
@@ -391,11 +391,11 @@ class Column:
         if self.kind == "integer":
             return 1.0
         if self.low is None or self.high is None:
-            raise InvalidInput("a column without bounds has no grid; declare lower and upper in the policy.")
+            raise InvalidInput("a column without bounds has no grid. Declare lower and upper.")
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """Return the column with bins if it is a number that has none; few integer values get one bin each.
+        """Return the column with bins, if it is a number without bins; few integer values get one bin each.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
@@ -411,7 +411,7 @@ class Column:
         return replace(self, bins=between) if len(between) > 1 else self  # two values need no bins
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data without the facts that have their default; :meth:`from_data` reads it back.
+        """Return the facts as plain data, without defaults; :meth:`from_data` reads it back.
 
         >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
         {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}
@@ -437,7 +437,7 @@ class Column:
 
 def parse_columns(data: object, where: str = "columns", *, source: str = "") -> dict[str, Column]:
     if not isinstance(data, Mapping):
-        raise InvalidInput(f"{source}[{where}] must hold a section for each column; got {data!r}.")
+        raise InvalidInput(f"{source}[{where}] must contain a section for each column; got {data!r}.")
     columns = {}
     for name, section in data.items():
         place = f"{source}[{where}.{name}]"
@@ -461,10 +461,10 @@ def _plain(value: object) -> object:
 
 def no_data_bounds(subject: str) -> str:
     return (
-        f"{subject} must have bounds or values that are declared, not taken from the data: the smallest and "
-        "largest value, or the list of values, depend on single records, and no budget covers their "
-        "release. Declare what is known without the data, such as kind = "
-        '"integer", lower = 0, upper = 120 for an age, or kind = "category", values = ["yes", "no"].'
+        f"{subject} must have declared bounds or values, not ones from the data: minimum, maximum and the "
+        "list of values depend on single records, and no budget covers their release. Declare what is "
+        'known without the data, such as kind = "integer", lower = 0, upper = 120 for an age, or kind '
+        '= "category", values = ["yes", "no"].'
     )
 
 
@@ -494,7 +494,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     if settings["buckets"] is not None:
         facts["buckets"] = check_integer("buckets of a column", settings["buckets"], low=2, high=1 << 16)
         if settings["values"] is not None:
-            raise InvalidInput("a category has values or buckets, not both. Leave one of them out.")
+            raise InvalidInput("a category must have values or buckets, not both. Leave one of them out.")
     if settings["step"] is not None:
         facts["step"] = check_real("step of a column", settings["step"], low=0.0, open_low=True)
 
@@ -515,7 +515,7 @@ def _form_of_cells(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         if mark is None:
             continue
         if not isinstance(mark, str) or not mark.strip() or any(letter.isdigit() for letter in mark):
-            raise InvalidInput(f"{name} must be a text without digits; got {mark!r}.")
+            raise InvalidInput(f"{name} must be a string without digits; got {mark!r}.")
         facts[name] = mark.strip()
     if settings["format"] is not None:
         facts["format"] = check_format(kind, settings["format"])
@@ -530,7 +530,7 @@ def _truths(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             raise InvalidInput(f"{name} must be a list of words; got {settings[name]!r}.")
         facts[name] = tuple(word.strip() for word in words)
     if bool(facts["true"]) != bool(facts["false"]):
-        raise InvalidInput("true and false must both be declared, or neither.")
+        raise InvalidInput("true and false must both be declared, or neither. Declare the other one too.")
     if both := set(map(str.casefold, facts["true"])) & set(map(str.casefold, facts["false"])):
         raise InvalidInput(f"a word cannot be both true and false: {', '.join(sorted(both))}.")
     return facts
@@ -552,19 +552,19 @@ def _bound(kind: str, name: str, value: object) -> object:
 
 def _check_bounds(lower: Any, upper: Any) -> None:
     if (lower is None) != (upper is None):
-        raise InvalidInput(f"a column has both bounds or none; got lower {lower!r}, upper {upper!r}.")
+        raise InvalidInput(f"a column must have both bounds or none; got lower {lower!r}, upper {upper!r}.")
     if lower is not None and not lower < upper:
         raise InvalidInput(f"lower must be below upper; got {_plain(lower)!r} and {_plain(upper)!r}.")
     if isinstance(lower, float) and not math.isfinite(2.0 * (upper - lower)):  # a feature needs this factor
         raise InvalidInput(
-            f"bounds [{lower!r}, {upper!r}] are too far apart to compute with: their distance must be below "
-            "half of the largest double. Declare bounds that values can reach."
+            f"bounds [{lower!r}, {upper!r}] are too far apart: their distance must be below half of the "
+            "largest double. Declare tighter bounds."
         )
 
 
 def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...]:
     if lower is None:
-        raise InvalidInput("bins need the bounds of their column. Declare lower and upper.")
+        raise InvalidInput("bins need bounds. Declare lower and upper.")
     if isinstance(bins, int) and not isinstance(bins, bool):
         return check_integer("bins of a column", bins, low=2, high=1000)
     edges = _listed("bins", bins, "[20, 40, 60], or a number")
@@ -573,7 +573,7 @@ def _bins(bins: object, lower: Any, upper: Any) -> int | tuple[float, ...]:
     around = (lower, *map(float, edges), upper)
     if not edges or any(one >= other for one, other in itertools.pairwise(around)):
         raise InvalidInput(
-            f"edges of bins must increase between lower {lower!r} and upper {upper!r}; got {bins!r}."
+            f"bins must be increasing edges between lower {lower!r} and upper {upper!r}; got {bins!r}."
         )
     return around[1:-1]
 
@@ -588,7 +588,7 @@ def _values(kind: str, values: object) -> tuple[str | int | bool, ...]:
                 f"values of a column of kind {kind!r} must be {_TYPES[kind].__name__}; got {value!r}."
             )
     if len(set(listed)) != len(listed):
-        raise InvalidInput(f"values must differ from each other; got {values!r}.")
+        raise InvalidInput(f"values must be distinct; got {values!r}.")
     return listed
 
 
@@ -597,8 +597,8 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
         return value
     if isinstance(value, str) and value in _DATA_WORDS | {"mean", "median", "mode"} and kind != "category":
         raise PrivacyRefusal(
-            f"missing = {value!r} would depend on the data: one record would change the others. State a "
-            'public value, or "indicator".'
+            f"missing = {value!r} would depend on the data, so that one record could change the others. Set "
+            'a public value, or "indicator".'
         )
     if kind == "category" and isinstance(value, str):
         return value
@@ -611,10 +611,10 @@ def _missing(kind: str, value: object, facts: Mapping[str, Any]) -> Fact:
     else:
         raise InvalidInput(f'missing must be "refuse", "indicator" or a {kind}; got {value!r}.')
     if kind == "integer" and not float(public).is_integer():
-        raise InvalidInput(f"missing must be a whole number, as the column is; got {public!r}.")
+        raise InvalidInput(f"missing must be an integer, as the column is; got {public!r}.")
     lower, upper = facts["lower"], facts["upper"]
     if lower is not None and not lower <= public <= upper:
-        raise InvalidInput(f"missing must lie between lower and upper; got {_plain(public)!r}.")
+        raise InvalidInput(f"missing must be between lower and upper; got {_plain(public)!r}.")
     fact: Fact = public
     return fact
 

@@ -1,4 +1,4 @@
-"""Rows of a table as numbers for a model, which depend only on the declared columns."""
+"""The encoding of table rows as numbers for a model, which depends only on the declared columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ Floats = NDArray[np.float32]
 def check_encodable(name: str, column: Column) -> None:
     if column.kind == "text":
         raise InvalidInput(
-            f'column {name!r} is text and cannot be predicted. Declare another kind, such as "category".'
+            f"column {name!r} is of kind text, which cannot be predicted. Declare another kind, such as "
+            '"category".'
         )
     has_values = column.kind == "boolean" or column.values is not None or column.buckets is not None
     if column.lower is None and not has_values:
@@ -135,7 +136,8 @@ class _CellsOfColumn:
         if len(strange := np.flatnonzero(codes == len(classes))):
             raise InvalidInput(
                 f"{len(strange):,} labels in {self} are not among the declared classes "
-                f"({', '.join(classes)}): {self.rows(strange)}. Declare every class, or mend the table."
+                f"({', '.join(classes)}): {self.rows(strange)}. Declare every class, or correct the "
+                "table."
             )
         return codes
 
@@ -145,8 +147,8 @@ class _CellsOfColumn:
         self._refuse_missing(np.isnan(values), target=True)
         if len(early := np.flatnonzero(values < low)):
             raise InvalidInput(
-                f"{len(early):,} times in {self} are before {low:g}, its declared lower bound "
-                f"({self.rows(early)}): nobody is observed for less. Correct these rows, or the bound."
+                f"{len(early):,} times in {self} are below the declared lower bound {low:g} "
+                f"({self.rows(early)}). Correct these rows, or the bound."
             )
         return values
 
@@ -180,7 +182,7 @@ class _CellsOfColumn:
         try:
             values, wrong = numbers_of(self.cells, column, self.dialect)
         except InvalidInput as problem:  # the whole column is of another type
-            raise InvalidInput(f"{self}: {problem} Declare the kind that it has, or convert it.") from None
+            raise InvalidInput(f"{self}: {problem} Declare its kind, or convert it.") from None
         fault = _FAULTS[column.kind]
         if column.kind == "integer" and not len(wrong):
             wrong = np.flatnonzero(np.isfinite(values) & (values != np.floor(values)))
@@ -189,8 +191,8 @@ class _CellsOfColumn:
             form = f" of the form {column.format!r}" if column.format else ""
             raise InvalidInput(
                 f"{len(wrong):,} values in {self} {fault}{form} ({self.rows(wrong)}). Correct the table, or "
-                f"declare what the column is: {_FIXES.get(column.kind, 'its kind, its format')}, or words "
-                "for a missing value (missing_values)."
+                f"the declaration: {_FIXES.get(column.kind, 'its kind, its format')}, or words for a "
+                "missing value (missing_values)."
             )
         return values
 
@@ -220,7 +222,7 @@ class _CellsOfColumn:
         fix = (
             "since nothing can be learnt from them"
             if target
-            else 'or declare missing for the column: a public value that takes its place, or "indicator"'
+            else 'or set missing for the column: a public value to fill in, or "indicator"'
         )
         raise InvalidInput(
             f"{len(rows):,} of {read} rows lack {'the target' if target else 'a value'}, {self} "
@@ -236,7 +238,7 @@ def _scaled(values: NDArray[np.float64], column: Column) -> Floats:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts, of which a pretrained model reads the first ``length`` tokens, L."""
+    """A text column; a pretrained model reads the first ``length`` tokens, L."""
 
     # ``tokens`` turns n texts into (n, L) token numbers, -1 after the end of a text. It must map each text
     # independently of the others. It is not part of the schema: who reads a saved schema gives it again.
@@ -251,15 +253,15 @@ class TextColumn:
         missing = [row for row, text in enumerate(texts) if not _is_text(text)]
         if missing:
             raise InvalidInput(
-                f"{len(missing):,} rows of column {self.name!r} in {source} hold no text "
-                f"({row_numbers([row + 1 + before for row in missing])}). The model has nothing to read in "
-                "them. Remove these rows, or write a text for them, such as (none)."
+                f"{len(missing):,} rows of column {self.name!r} in {source} have no text "
+                f"({row_numbers([row + 1 + before for row in missing])}). Remove these rows, or write a "
+                "text for them, such as (none)."
             )
         return np.asarray(self.tokens(texts), dtype=np.float32)
 
 
 def _is_text(cell: object) -> bool:
-    """Return whether a cell is a text that is not blank and has no lone surrogate, so it can be encoded."""
+    """Return whether a cell is a string that is not blank and can be encoded."""
     if not isinstance(cell, str):
         return False
     return bool(cell.strip()) and (cell.isascii() or cell.encode(errors="ignore").decode() == cell)
@@ -270,18 +272,17 @@ class Encoder:
     """Encodes rows of a table as numbers in [-1, 1] by a public schema, for training and for prediction.
 
     A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1]. A boolean is
-    -1 or 1. A category, or an integer with values but no bounds, has one feature for each value and one for
-    all others. A part of a date has one feature for each weekday, month or hour. ``missing = "indicator"``
-    adds a feature that is 1 if the cell is missing; the column's other features are then 0. Columns of kind
-    text are left out.
+    -1 or 1. A category, or an integer with values but no bounds, is one-hot encoded, with one more feature
+    for all other values. A part of a date has one feature for each weekday, month or hour. ``missing =
+    "indicator"`` adds a feature that is 1 if the cell is missing; the column's other features are then 0.
+    Columns of kind text are left out.
 
     Args:
         columns: the columns by name, in the order of the features.
-        target: the column to predict, or a list of them, or None. A list must contain only booleans, which
-            are labels, or only numbers; or a time, a number with declared bins, and then its event, a
-            boolean.
+        target: the column to predict; a list of columns, either all booleans (labels) or all numbers; a list
+            of a time (a number with declared bins) and its event (a boolean); or None.
         dialect: the format of CSV files.
-        text: an additional column of texts. Its tokens come first.
+        text: an additional text column, whose tokens come first.
 
     **Guarantee**
 
@@ -289,8 +290,8 @@ class Encoder:
     * Error messages give the numbers of rows, and never the content of a cell.
 
     Raises:
-        InvalidInput, PrivacyRefusal: if a column lacks the bounds or values that it needs, or the targets of
-            a list are neither all booleans nor all numbers.
+        InvalidInput, PrivacyRefusal: if a column lacks bounds or values that it needs, or a list of targets
+            mixes booleans and numbers.
 
     >>> columns = {"age": Column(kind="integer", lower=0, upper=120),
     ...            "sex": Column(kind="category", values=("f", "m"))}
@@ -313,8 +314,8 @@ class Encoder:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if self.text is not None and self.text.name in (*self.target_names, *self._declared):
             raise InvalidInput(
-                f"column {self.text.name!r} is the text and cannot also be the target or have another kind. "
-                'Leave its section out, or declare kind = "text".'
+                f"column {self.text.name!r} is the text, and cannot also be the target or have another "
+                'kind. Leave its section out, or declare kind = "text".'
             )
         if not self.inputs_of:
             raise InvalidInput(
@@ -337,7 +338,7 @@ class Encoder:
 
     @property
     def inputs_of(self) -> tuple[str, ...]:
-        """The columns from which the features are made."""
+        """The columns that the features encode."""
         return (*(() if self.text is None else (self.text.name,)), *self._declared)
 
     @property
@@ -368,7 +369,7 @@ class Encoder:
 
     @property
     def longest(self) -> float:
-        """An upper bound on the norm of a row of :meth:`inputs` to which a constant 1 is appended."""
+        """An upper bound on the norm of a row of :meth:`inputs` with a constant 1 appended."""
         # each of these features is at most 1 in size; in one row, at most one per bin and part differs from 0
         columns = [self.columns[name] for name in self._declared]
         return math.sqrt(1 + sum(1 + bool(column.edges) + len(column.parts) for column in columns))
@@ -386,14 +387,14 @@ class Encoder:
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The bounds of each target that is a number, which :meth:`targets` scales to -1 and 1."""
+        """The bounds of each numeric target, which :meth:`targets` scales to -1 and 1."""
         if self.classes or self.labels or self.time_edges:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     @property
     def time_edges(self) -> tuple[float, ...]:
-        """The edges of the time bins, with both bounds, if the target is a time and its event; else empty."""
+        """The edges of the time bins, with both bounds; empty unless the target is a time and its event."""
         if isinstance(self.target, str) or len(self.target_names) != 2:
             return ()
         time, event = (self.columns[name] for name in self.target_names)
@@ -406,14 +407,14 @@ class Encoder:
         """Return the features of some rows as float32 (n, d).
 
         Args:
-            cells: for each column, the texts of a file, a typed array or Python objects. Columns that the
-                schema does not declare are ignored.
+            cells: for each column, the strings of a file, a typed array or Python objects. Undeclared columns
+                are ignored.
             source: the name of the table in errors.
-            before: the number of the table's rows that precede these, for row numbers in errors.
+            before: the number of rows before these, for row numbers in errors.
 
         Raises:
-            InvalidInput: if a column is absent, a cell is unreadable, or a cell is missing in a column that
-                refuses missing cells.
+            InvalidInput: if a column is absent, or a cell is unreadable, or missing where ``missing =
+                "refuse"``.
         """
         table = _table_of(cells, self.inputs_of, source)
         blocks = [self._cells(name, table, source, before).features() for name in self._declared]
@@ -427,14 +428,13 @@ class Encoder:
         """Return the targets of some rows: class numbers as int64 (n,), or float32 (n, 1) in [-1, 1].
 
         A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1]. A time and its
-        event give float32 (n, 2), in the time's own unit: an event beyond the last edge counts as none, at
-        the last edge.
+        event give float32 (n, 2), in the time's own unit; events beyond the last edge are censored there.
 
         Raises:
             InvalidInput: if there is no target, or cells are missing, unreadable or not a declared class.
         """
         if self.target is None:
-            raise InvalidInput("these columns have no target. Name it with target.")
+            raise InvalidInput("the encoder has no target. Set target.")
         table = _table_of(cells, self.target_names, source)
         if self.time_edges:
             time, event = (self._cells(name, table, source, before) for name in self.target_names)
@@ -491,12 +491,12 @@ class Encoder:
         return _CellsOfColumn(name, self.columns[name], table[name], self.dialect, source, before)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
-        """Yield the features of a file, ``rows`` rows at a time, with the numbers of these rows.
+        """Yield the features of a file in chunks of ``rows`` rows, with their row numbers.
 
         The file is CSV, Parquet or JSON Lines, and need not have the target.
 
         Raises:
-            InvalidInput: as for :meth:`inputs`, or if the file is damaged, perhaps after some pieces.
+            InvalidInput: as for :meth:`inputs`, or if the file is damaged, perhaps after some chunks.
         """
         before = 0
         for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
@@ -526,7 +526,7 @@ class Encoder:
         """Read an encoder from plain data.
 
         Raises:
-            InvalidInput: if the data are not those of an encoder.
+            InvalidInput: if ``data`` is not an encoder's.
         """
         text = None
         match data:
@@ -542,8 +542,8 @@ class Encoder:
                 pass
             case _:
                 raise InvalidInput(
-                    "these are not the data of an encoder: columns, target and dialect, and for a text "
-                    "column also text and length."
+                    "data of an encoder must have columns, target and dialect, and for a text column also "
+                    "text and length."
                 )
         by_name = {}
         for column in columns:
@@ -551,7 +551,7 @@ class Encoder:
                 case {"name": str(name), **facts} if name not in by_name:
                     by_name[name] = Column.from_data(facts, f"column {name!r}")
                 case _:
-                    raise InvalidInput("each column of an encoder must have a different name.")
+                    raise InvalidInput("columns of an encoder must have distinct names.")
         return cls(by_name, target, Dialect.from_data(dialect, "dialect"), text)
 
 
@@ -565,11 +565,11 @@ def _check_names(target: str | Sequence[str] | None, columns: Mapping[str, Colum
             )
         if columns[name].buckets is not None:
             raise InvalidInput(
-                f"the target {name!r} has buckets and cannot be predicted: values in one bucket count as "
+                f"the target {name!r} has buckets, which cannot be predicted: values in one bucket count as "
                 "one. Declare its values."
             )
         if names.count(name) > 1:
-            raise InvalidInput(f"target names {name!r} twice: a column is predicted once. Name it once.")
+            raise InvalidInput(f"target contains {name!r} twice. Name it once.")
     if target is not None and not names:
         raise InvalidInput("target is an empty list. Name the columns to predict.")
 
@@ -606,5 +606,5 @@ def _table_of(cells: Mapping[str, Cells], columns: Sequence[str], source: str) -
     table = cells_of_frame(cells, columns, source)
     lengths = {name: len(cells) for name, cells in table.items()}
     if len(set(lengths.values())) > 1:
-        raise InvalidInput(f"the columns of {source} must have one length; got {lengths}.")
+        raise InvalidInput(f"the columns of {source} must have equal lengths; got {lengths}.")
     return table

@@ -1,4 +1,4 @@
-"""The form of examples for a language model, proposed from one line of a file."""
+"""The example format for a language model, proposed from one line of a file."""
 
 # **Guarantee**
 #

@@ -1,4 +1,4 @@
-"""The reading and writing of public facts in TOML and in options of the command line.
+"""Public facts about columns in TOML and in command-line options.
 
 ``FILL IN`` marks the facts that are still missing.
 """
@@ -16,7 +16,7 @@ from tacit.columns.column import Column, Fact, nearest
 from tacit.errors import InvalidInput
 
 BLANK = "FILL IN"
-"""The mark that stands for a public fact that is not stated yet."""
+"""The mark for a public fact that is still missing."""
 
 _SECTION = re.compile(r"""\s*\[\s*((?:[^\[\]"']|"[^"]*"|'[^']*')+?)\s*\]\s*(?:#.*)?""")
 # Matches a key, "=" and FILL IN, bare, in quotes, or inside a list or inline table, but not after a "#".
@@ -57,7 +57,7 @@ _COMMENTS_AT = 34  # the column of a line at which a comment begins, if there is
 
 _OF_TABLE = {
     "separator": "between cells",
-    "quote": "around cells that hold a separator",
+    "quote": "around cells that contain a separator",
     "encoding": "of the file",
     "decimal": "the decimal point of numbers",
     "thousands": "between groups of three digits",
@@ -120,7 +120,7 @@ def by_column(option: str, texts: Sequence[str], columns: Collection[str]) -> di
         into = by_pattern if is_pattern else facts
         for each in (is_pattern and matching(name, columns)) or [check_column(option, name, columns)]:
             if each in into:
-                raise InvalidInput(f"{option} is given twice for the column {each!r}. Give it once.")
+                raise InvalidInput(f"{option} is set twice for column {each!r}. Set it once.")
             into[each] = text[len(name) + 1 :].strip()
     return by_pattern | facts
 
@@ -167,7 +167,7 @@ def bounds_from_text(kind: str, text: str, *, grouped: bool = False) -> tuple[Fa
 def refuse_two_meanings(name: str, text: str) -> None:
     if re.fullmatch(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}", text):
         raise InvalidInput(
-            f"{name} is {text}: that may be {text.replace('.', '')} or {float(text):g}. Write "
+            f"{name} is {text}, which may be {text.replace('.', '')} or {float(text):g}. Write "
             f"{text.replace('.', '')}, or {text}0 for the number with a fraction."
         )
 

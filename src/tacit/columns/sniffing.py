@@ -43,11 +43,11 @@ _DIGITS = (("1", "0"), ("1.0", "0.0"))
 _LETTERS = (("t", "f"), ("y", "n"))
 _TRUTHS = (("true", "false"), ("yes", "no"), *_LETTERS, *_DIGITS)
 _ONE_OF_TWO = (
-    "the first rows hold only one value of a pair, such as 0 and 1. If others than this pair may follow, "
-    "declare an integer or a category"
+    "the first rows contain only one value of a pair, such as 0 and 1. If values outside this pair may "
+    "follow, declare an integer or a category"
 )
 REPEATS = (
-    "its values repeat: if they name the person of each row, declare it as user in [data] (--user), or as "
+    "its values repeat: if they identify the person of each row, set it as user in [data] (--user), or as "
     "a policy's unit_column"
 )
 _LEADING_ZERO = re.compile(r"0[0-9]+")
@@ -74,7 +74,7 @@ _MAYBE_MISSING = (
     "Unknown", "UNKNOWN", "missing", "Missing", "MISSING", "none", "NONE", "nil",
     "not available", "not applicable", "not known", "k.A.", "k. A.",
 )  # fmt: skip
-"""Words for a missing value that may also be values; proposed only if all other cells have one format."""
+"""Words that may mark a missing value, or be values; proposed if all other cells have one format."""
 _MAYBE_ANSWERS = ("*", "none", "NONE", "nil", "not applicable", "na", "n/a")
 """Words of the list above that may be an answer in a category, such as no allergy or no grade."""
 _SENTINELS = ("-99", "-999", "-9999", "-99.0", "-999.0", "-9999.0")  # if no other number is below zero
@@ -355,7 +355,7 @@ def sniff(path: Path | str) -> Sniffed:
         return _typed_table(path)
     if ending not in _ENDINGS:
         raise InvalidInput(
-            f"{path.name!r} is no table that can be read. Give a .csv or .tsv file (also with .gz), or a "
+            f"{path.name!r} is not a table that can be read. Use a .csv or .tsv file (also with .gz), or a "
             ".parquet file. Save a spreadsheet as CSV."
         )
     raw, whole = _first_lines(path)
@@ -366,7 +366,7 @@ def sniff(path: Path | str) -> Sniffed:
     cells = {name: [row[at].strip() for row in rows] for at, name in enumerate(header) if name}
     numbers, columns = find_columns(cells, separator)
     columns |= {
-        name: replace(columns[name], doubt="its name is also a value: does the first line hold names?")
+        name: replace(columns[name], doubt="its name is also a value: does the first line contain names?")
         for name in _names_among_values(header, rows)
     }
     dialect = {"separator": separator, "quote": quote, "encoding": encoding, **numbers}
@@ -393,7 +393,9 @@ def _encoding(raw: bytes, path: Path) -> str:
         if raw.startswith(mark):
             return name
     if b"\x00" in raw:
-        raise InvalidInput(f"{path} is no text file: it holds NUL bytes. Save the table as CSV in UTF-8.")
+        raise InvalidInput(
+            f"{path} is not a text file: it contains NUL bytes. Save the table as CSV in UTF-8."
+        )
     try:
         codecs.getincrementaldecoder("utf-8")().decode(raw)
     except UnicodeDecodeError:
@@ -453,7 +455,7 @@ def _quoted_by_apostrophes(rows: Sequence[Sequence[str]]) -> bool:
 def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     """Return the header, and the rows of the same width; no error shows cells, which may be a record's."""
     if not rows:
-        raise InvalidInput(f"the table {path} is empty; it must begin with a line of column names.")
+        raise InvalidInput(f"the table {path} is empty. Begin it with a line of column names.")
     header = [name.strip() for name in rows[0]]
     below = [row for row in rows[1:] if len(row) == len(header)]
     named = [name for name in header if name]
@@ -465,14 +467,11 @@ def _checked_rows(path: Path, rows: list[list[str]]) -> tuple[list[str], list[li
         wrong += [header.index(name) + 1 for name in among]
     if wrong:
         raise InvalidInput(
-            f"the first line of {path} does not hold names: cell {wrong[0]} of it is a number, a date, or a "
-            "value that lines below contain. A table begins with a line of column names, each with a "
-            "letter. Add it to the file."
+            f"the first line of {path} must be column names, each with a letter; its cell {wrong[0]} is a "
+            "number, a date, or a value from lines below. Add a line of names to the file."
         )
     if not any(header):
-        raise InvalidInput(
-            f"the first line of {path} names no column; a table must begin with the names of its columns."
-        )
+        raise InvalidInput(f"the first line of {path} has no column names. Add a line of names.")
     check_names(named, named, f"the table {path}")
     return header, below
 
@@ -522,7 +521,7 @@ def _typed_table(path: Path) -> Sniffed:
 
 
 def _merged(kind: str, column: FoundColumn) -> FoundColumn:
-    """Return the kind that the rows show for texts, or for numbers that are booleans; else the type's."""
+    """Return the kind that the rows suggest for strings, and numbers that are booleans; else the type's."""
     if (
         kind == "category"
         or column.kind in (kind, "text")
@@ -644,13 +643,13 @@ def unit_columns(names: Sequence[str], unit: str, kinds: Mapping[str, str]) -> l
 def repeated_in_file(
     path: Path, unit: str, kinds: Mapping[str, str], dialect: Dialect | None = None
 ) -> str | None:
-    """Return a column of a file that identifies the units and has repeated values; None if there is none."""
+    """Return a column of a file that identifies units and repeats; None if there is none."""
     columns = unit_columns(names_of_file(path, dialect), unit, kinds)
     return _repeated(columns, lambda: pieces(path, columns, dialect))
 
 
 def repeated_in_frame(frame: object, unit: str, kinds: Mapping[str, str] | None = None) -> str | None:
-    """Return a column of a data frame that identifies the units and has repeated values; None if none has.
+    """Return a column of a data frame that identifies units and repeats; None if there is none.
 
     If ``patient_id`` repeats and the unit is a patient, a promise for one row is none for a patient.
 

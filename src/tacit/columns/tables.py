@@ -1,4 +1,4 @@
-"""The meaning of a cell, one rule for training, queries and checks; readers of files and data frames."""
+"""Readers of files and data frames, with the same rules for cells in training, queries and checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MISSING_WORDS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"
 """The words that mark a missing value in every column."""
 
 Cells: TypeAlias = Sequence[Any] | NDArray[Any]
-"""The cells of one column: texts of a file, a typed array, or Python objects; None and NaN are missing."""
+"""The cells of a column: a file's strings, a typed array, or Python objects; None and NaN are missing."""
 
 _NUMERALS = re.compile(r"[0-9eE+\-.\n]*")  # if ``float`` reads a text of only these, it is a number
 _TYPED = {"b": ("boolean",), "i": ("number", "integer", "boolean"), "M": ("date", "datetime")}
@@ -100,7 +100,7 @@ def _as_float(word: str) -> float:
 def words_of(
     cells: Cells, declared: Collection[str] = (), missing_words: Collection[str] = ()
 ) -> list[str | None]:
-    """Return the cells as texts, None if missing; ``declared`` words are never missing."""
+    """Return the cells as strings, None if missing; ``declared`` words are never missing."""
     # A whole number is written without a point, because pandas stores integers as floats if a cell is
     # missing.
     missing = MISSING_WORDS.union(missing_words) - set(declared)
@@ -227,12 +227,12 @@ _SHOWN = 10  # the most row numbers in one message
 
 
 class MalformedTable(InvalidInput):
-    """A file is not a table: a row has too many or too few cells, or a quoted text does not end.
+    """A file is not a table: a row has too many or too few cells, or a quoted string is not closed.
 
     Attributes:
         rows: the number of rows with a wrong number of cells; None if the file could not be read to its end.
-        places: the numbers of the first few such rows, or of the row where reading ended. 1 is the first row
-            below the header.
+        places: the numbers of the first few such rows, or of the row where reading stopped; 1 is the first
+            row below the header.
     """
 
     def __init__(self, message: str, *, rows: int | None = None, places: Sequence[int] = ()) -> None:
@@ -255,7 +255,7 @@ def first_few(places: Sequence[int], count: int | None = None) -> str:
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
-    """Check that a table has each of the columns exactly once, in whatever case of letters."""
+    """Check that a table has each column exactly once, ignoring case."""
     # DuckDB and Spark ignore case, and DuckDB renames a second such column. So another column could be read.
     counts = Counter(names)
     if lacking := [name for name in columns if name not in counts]:
@@ -267,8 +267,8 @@ def check_names(names: Sequence[str], columns: Collection[str], source: str) -> 
     if twin := next((name for name in columns if spellings[name.casefold()] > 1), None):
         same = ", ".join(repr(name) for name in names if name.casefold() == twin.casefold())
         raise InvalidInput(
-            f"{source} has columns {same}, which differ only in the case of letters: some programs would "
-            "read another one. Rename them."
+            f"{source} has columns {same}, which differ only in case: some programs would read the wrong "
+            "one. Rename them."
         )
 
 
@@ -284,20 +284,20 @@ class CsvFile:
             "".join(self.header).encode()
         except (OSError, EOFError, UnicodeError, csv.Error):
             raise InvalidInput(
-                f"the first line of {path} cannot be read in {self._dialect.encoding}; a table must begin "
-                "with the names of its columns. If it has another encoding, declare encoding in [table]."
+                f"the first line of {path} cannot be read as {self._dialect.encoding}. Begin the table with "
+                "its column names. If its encoding differs, declare encoding in [table]."
             ) from None
         other = next((sign for sign in ";\t|," if len(self.header) == 1 and sign in self.header[0]), None)
         if other is not None and any(self.header != [column] for column in columns):
             raise InvalidInput(
-                f"the first line of {path} holds no {self._separator!r} but {other!r}. Declare separator = "
-                f"{json.dumps(other)} in [table], if that separates its cells."
+                f"the first line of {path} contains {other!r} but no {self._separator!r}. Declare separator "
+                f"= {json.dumps(other)} in [table] if that separates its cells."
             )
         check_names(self.header, columns, f"the table {path}")
         self._places = {column: self.header.index(column) for column in columns}
 
     def chunks(self, rows: int = _CHUNK) -> Iterator[dict[str, list[str]]]:
-        """Yield the columns in pieces of ``rows`` rows, with the spaces around each cell stripped."""
+        """Yield the columns in chunks of ``rows`` rows, with spaces around cells stripped."""
         # An empty line is not a row.
         wrong: list[int] = []
         read = count = 0
@@ -316,9 +316,9 @@ class CsvFile:
                     yield {name: [cell.strip() for cell in cells[at]] for name, at in self._places.items()}
         if count:
             raise MalformedTable(
-                f"{count:,} rows of {self._path} do not have the {len(self.header)} cells that the header "
-                f"names ({row_numbers(wrong, count)}). Correct them, for their values would be in the wrong "
-                "columns.",
+                f"{count:,} rows of {self._path} do not have {len(self.header)} cells, as the header has "
+                f"({row_numbers(wrong, count)}), so values would be in the wrong columns. Correct these "
+                "rows.",
                 rows=count,
                 places=wrong,
             )
@@ -329,8 +329,9 @@ class CsvFile:
         except (OSError, EOFError, UnicodeError, csv.Error):
             raise MalformedTable(
                 f"{self._path} cannot be read to its end: after line {lines.line_num:,} it is not CSV in "
-                f"{self._dialect.encoding}, or a quoted text does not end. Save it as CSV in UTF-8, with "
-                "double quotes around texts that hold a separator; or declare how it is written in [table].",
+                f"{self._dialect.encoding}, or a quoted string is not closed. Save it as CSV in UTF-8, "
+                "with double quotes around strings that contain a separator; or declare its format in "
+                "[table].",
                 places=[max(1, lines.line_num - 1)],
             ) from None
 
@@ -389,7 +390,7 @@ def whole_table(path: Path, columns: Collection[str], dialect: Dialect | None = 
             chunks[column].append(cells)
     table = {column: _joined(parts) for column, parts in chunks.items()}
     if not all(len(cells) for cells in table.values()):
-        raise InvalidInput(f"the table {path} holds no rows.")
+        raise InvalidInput(f"the table {path} has no rows.")
     return table
 
 
@@ -450,8 +451,8 @@ def lines_of_json(path: Path) -> Iterator[dict[str, Any]]:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
     except (ValueError, RecursionError):  # their messages may hold a cell
         raise InvalidInput(
-            f"line {max(1, number):,} of {path} is no JSON object in UTF-8. Correct or remove it: each line "
-            'must be an object, such as {"text": "..."}.'
+            f"line {max(1, number):,} of {path} is not a JSON object in UTF-8. Remove it, or correct it, "
+            f'such as {{"text": "..."}}.'
         ) from None
 
 
@@ -491,7 +492,7 @@ def kind_of_frame(data: object) -> str:
         case "pyarrow", "Table" | "RecordBatch":
             return "arrow"
     raise InvalidInput(
-        f"data must be a table in memory; got {type(data).__module__}.{type(data).__name__}. Give a pandas "
+        f"data must be a table in memory; got {type(data).__module__}.{type(data).__name__}. Pass a pandas "
         "or Polars DataFrame, a pyarrow Table, or a mapping from names to columns."
     )
 
@@ -502,8 +503,7 @@ def cells_of_frame(data: Any, columns: Collection[str], source: str = "the table
         case "mapping":
             if single := [column for column in columns if isinstance(data[column], str)]:
                 raise InvalidInput(
-                    f"column {single[0]!r} of {source} is a single text. Give a list with one cell for each "
-                    "row."
+                    f"column {single[0]!r} of {source} is a single string. Pass a list with one cell per row."
                 )
             return {column: data[column] for column in columns}
         case "pandas":

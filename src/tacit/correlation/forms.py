@@ -50,7 +50,7 @@ class Correlation(ABC):
 
     @property
     def kept(self) -> int:
-        """The memory for stored noise and that of the last step, in multiples of the trained weights."""
+        """The memory for stored noise, with the last step's, in multiples of the trained weights."""
         ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
         return len(self.feedback) + 1 + ahead if self.feedback else 0
 
@@ -74,7 +74,7 @@ class Toeplitz(ABC):
 def prefix_error(correlation: Toeplitz, steps: int) -> float:
     """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
 
-    Multiplied by the noise multiplier, it is the noise if one step has a sensitivity of 1.
+    Multiply it by the noise multiplier for a step of sensitivity 1.
 
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
@@ -146,8 +146,8 @@ class Bands(Correlation, Toeplitz):
         )
         if self.coefficients[0] <= 0.0:
             raise InvalidInput(
-                f"coefficients[0] must be above 0; got {self.coefficients[0]:g}. "
-                "It scales the new noise of a step."
+                "coefficients[0], which scales the new noise of a step, must be above 0; got "
+                f"{self.coefficients[0]:g}."
             )
 
     @classmethod
@@ -170,8 +170,8 @@ class Bands(Correlation, Toeplitz):
         Args:
             bands: the number of coefficients.
             steps: T.
-            participations: the largest number of steps in which a record takes part; 1 for cyclic samples,
-                whose privacy cost counts each participation separately.
+            participations: the largest number of steps with one record; 1 for cyclic samples, whose cost
+                counts each participation separately.
             separation: the least distance between two of these steps.
         """
         return cls(_best(cls, bands, steps, participations, separation))
@@ -232,11 +232,11 @@ class BandedInverse(Bands):
 @final
 @dataclass(frozen=True)
 class Tree(Correlation):
-    """The binary tree of DP-FTRL: the sum of the first t steps has the noise of the tree nodes that cover it.
+    """The binary tree of DP-FTRL: a sum of the first t steps has the noise of the nodes that cover it.
 
     Nothing is stored, and step t draws at most about 2 log2 t nodes. A new tree begins after
-    ``restart_every`` steps, such as the steps of a pass. A record that takes part once in each pass then
-    takes part only once in each tree.
+    ``restart_every`` steps, such as one pass. A record with one step in each pass then takes part only once
+    in each tree.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
@@ -297,7 +297,7 @@ def noise_of_sums(form: Correlation | None, steps: int) -> float:
 
 
 def noise_of_step(form: Correlation | None, steps: int) -> float:
-    """Compute the noise of one step, in draws: of the last, which subtracts most, or the mean for trees.
+    """Compute the noise of the last step, which subtracts most, in draws; for trees, of the mean step.
 
     >>> noise_of_step(None, 7), round(noise_of_step(Banded((1.0, 0.5)), 7), 3)
     (1.0, 1.155)
@@ -351,7 +351,7 @@ class BLT(Correlation, Toeplitz):
             object.__setattr__(self, name, coefficients(name, getattr(self, name), "[0.99, 0.5]"))
         if len(self.decays) != len(self.scales):
             raise InvalidInput(
-                f"decays and scales have one number for each buffer; got {len(self.decays)} and "
+                f"decays and scales must have one number per buffer; got {len(self.decays)} and "
                 f"{len(self.scales)}."
             )
         for j, decay in enumerate(self.decays):
@@ -362,7 +362,7 @@ class BLT(Correlation, Toeplitz):
         """Find the buffers with the least noise in prefix sums at a fixed privacy cost.
 
         This takes a few seconds. The result has fewer buffers if one more would gain less than a millionth.
-        Its numbers are rounded, so that every processor makes the same plan from the same settings.
+        Rounding makes all processors compute the same plan from the same settings.
 
         Args:
             buffers: the largest number of buffers.

@@ -1,4 +1,4 @@
-"""Loaders of data sets: bundled sets, and local files."""
+"""Loaders of datasets: bundled ones, and local files."""
 
 from tacit.datasets.dataset import Dataset, TensorPair
 from tacit.datasets.pictures import load_image_folder

@@ -1,4 +1,4 @@
-"""The data sets that loaders return: tensors for training and testing, and facts for the statement."""
+"""The datasets that loaders return: tensors for training and testing, and facts for the statement."""
 
 # Each test record is chosen independently, so that adding or removing a record never moves another one
 # between training and test. A shuffle with a fixed seed does not ensure that, as the order depends on the
@@ -27,7 +27,7 @@ Owners: TypeAlias = Sequence[Owner]
 
 
 class Spelling(Protocol):
-    """An encoder of made-up text, such as canaries, in the vocabulary of a data set."""
+    """An encoder of synthetic text, such as canaries, in the vocabulary of a dataset."""
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text; raise InvalidInput for a character without a token."""
@@ -56,14 +56,14 @@ class TensorPair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set that is ready for training, with the public facts about it.
+    """A dataset that is ready for training, with the public facts about it.
 
     * ``classes``: names of the classes in the order of their numbers; ``()`` for regression, labels and text.
     * ``labels``: names of the labels, if a record may have several; else ``()``.
     * ``alphabet``: for text as characters, the characters in the order of their numbers, which start at 1;
       else ``""``.
     * ``vocabulary``: for text as tokens, the number of tokens in the vocabulary; else 0.
-    * ``spelling``: for text as tokens, the encoder of made-up text; else None.
+    * ``spelling``: for text as tokens, the encoder of synthetic text; else None.
     * ``source``: one line for the privacy statement.
     * ``unit``: the unit of privacy, which is one record, such as "image", "row" or "person".
     * ``features``: for tables, the names of the columns of ``inputs``; else ``()``.
@@ -118,9 +118,9 @@ class Dataset:
                 )
                 if not fits:
                     raise InvalidInput(
-                        f"{self.name}.{part} must hold int64 tokens below {self.tokens}, of shape (n, L), or "
-                        f"(n, 2, L) for two answers; got {inputs.dtype} {tuple(inputs.shape)} and "
-                        f"{targets.dtype} {tuple(targets.shape)}. It needs at least one record."
+                        f"{self.name}.{part} must have at least one record of int64 tokens below "
+                        f"{self.tokens}, of shape (n, L), or (n, 2, L) for two answers; got {inputs.dtype} "
+                        f"{tuple(inputs.shape)} and {targets.dtype} {tuple(targets.shape)}."
                     )
             else:
                 _check_pair(f"{self.name}.{part}", pair, classes=len(self.classes))
@@ -151,7 +151,7 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
         )
     if len(inputs) != len(targets) or len(inputs) == 0:
         raise InvalidInput(
-            f"{name} must hold as many targets as inputs, and at least one; "
+            f"{name} must have as many targets as inputs, and at least one; "
             f"got {len(inputs)} inputs and {len(targets)} targets."
         )
     required = (torch.int64, 1) if classes else (torch.float32, 2)
@@ -161,7 +161,7 @@ def _check_pair(name: str, pair: TensorPair, *, classes: int) -> None:
     outside = int(((targets < 0) | (targets >= classes)).sum()) if classes else 0
     if outside:
         raise InvalidInput(
-            f"{name}.targets must lie in 0..{classes - 1}, one number per class; {outside} of them do not."
+            f"{name}.targets must be class numbers in 0..{classes - 1}; {outside} of them are not."
         )
 
 
@@ -174,11 +174,11 @@ def _check_labels(name: str, targets: Tensor, labels: Sequence[str]) -> None:
             f"{tuple(targets.shape)}."
         )
     if wrong := int(((targets != 0) & (targets != 1)).sum()):
-        raise InvalidInput(f"{name}.targets must be 0 or 1, as labels are; {wrong} of them are neither.")
+        raise InvalidInput(f"{name}.targets must be labels 0 or 1; {wrong} of them are neither.")
 
 
 def check_one_test(test_fraction: float | None, test_path: Path | None, subject: str) -> None:
-    """Refuse the arguments unless exactly one of them says where the test records come from."""
+    """Refuse both or neither of ``test_fraction`` and ``test_path``."""
     if (test_fraction is None) == (test_path is None):
         raise InvalidInput(
             f"give either test_fraction or test_path for the test {subject}, not both or neither."
@@ -192,8 +192,8 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 
     **Guarantee**
 
-    * Whether a record is marked depends on its bytes alone. So if two data sets differ in one record, their
-      training records differ in at most one. Equal records get the same mark.
+    * A record's mark depends on its bytes alone. So if two datasets differ in one record, their training
+      records differ in at most one. Equal records get the same mark.
     """
     fraction = check_real("test_fraction", test_fraction, low=0.0, high=1.0, open_low=True, open_high=True)
     limit = round(fraction * 2**64)
@@ -204,7 +204,7 @@ def choose_test(records: Iterable[bytes], test_fraction: float) -> NDArray[np.bo
 def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, instead: str) -> None:
     """Refuse marks of :func:`choose_test` that leave no training record or no test record.
 
-    The error calls a record ``what``, and suggests ``instead`` as another source of test records.
+    The error names a record by ``what``, and suggests ``instead`` as another source of test records.
     """
     if marks.all() or not marks.any():
         part = "training" if marks.all() else "testing"
@@ -215,9 +215,9 @@ def check_some(marks: NDArray[np.bool_], test_fraction: float, *, what: str, ins
 
 
 def choose_people(owners: Owners, test_fraction: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Mark the records of training people and of test people, whom a hash of their names separates.
+    """Mark the records of training people and of test people, split by a hash of their names.
 
-    Records that training people and test people share get neither mark.
+    Records of both training and test people get neither mark.
     """
     names_of = [one if isinstance(one, tuple) else (one,) for one in owners]
     missing = sum(any(map(is_missing, all_of_one)) for all_of_one in names_of)
@@ -237,6 +237,6 @@ def is_missing(name: Any) -> bool:
 
 def missing_owners(count: int) -> InvalidInput:
     return InvalidInput(
-        f"{count} rows have no owner (empty, None or NaN). The guarantee is for owners, so each row must "
-        "have one. Leave them out; or, if they are all of different people, give each its own owner."
+        f"{count} rows have no owner (empty, None or NaN), but the guarantee is for owners. Remove these "
+        "rows; or, if they are of different people, give each its own owner."
     )

@@ -39,18 +39,18 @@ def load_image_folder(
     * ``size``: (height, width) in pixels, to which every image is scaled (bilinear, without keeping the
       aspect ratio).
     * ``classes``: the declared classes. Each has a folder of its name, which may be empty.
-    * ``colours``: 3 for red, green and blue, 1 for grey.
-    * ``test_fraction``: the share of test images, if there are no folders train and test. A hash of the image
-      and its class decides for each.
+    * ``colours``: 3 for RGB, 1 for grey.
+    * ``test_fraction``: the share of test images without folders train and test, chosen by a hash of each
+      image and its class.
     * ``progress``: a function that is called as ``progress(done, total)`` after every image.
     * ``features``: a function that maps each image independently to features, (n, d) in all. They replace the
       images, so only a few hundred images are in memory at once.
 
-    The data set's inputs are (n, colours, height, width) in [0, 1], or (n, d) features.
+    The inputs are (n, colours, height, width) in [0, 1], or (n, d) features.
 
     Raises:
-        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message contains
-            the image's position in place of its file name, which may be a person's name.
+        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message gives the
+            image's position instead of its file name, which may be a person's name.
         MissingExtra: if Pillow is not installed.
 
     >>> import tempfile
@@ -106,14 +106,14 @@ def load_image_folder(
 
 def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
     if not folder.is_dir():
-        raise InvalidInput(f"there is no folder {folder}; it must hold one folder per class.")
+        raise InvalidInput(f"there is no folder {folder}; it must contain one folder per class.")
     present = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
     missing, undeclared = sorted(set(classes) - present), len(present - set(classes))
     if missing or undeclared:
         problem = f"lacks class folders: {', '.join(missing)}" if missing else ""
-        problem = problem or f"has {undeclared} folders that are no declared class, whose names are not shown"
+        problem = problem or f"has {undeclared} folders that are no declared class (names hidden)"
         raise InvalidInput(
-            f"{folder} {problem}. It must hold exactly one folder for each declared class: "
+            f"{folder} {problem}. It must contain exactly one folder for each declared class: "
             f"{', '.join(classes)}."
         )
     files = [
@@ -123,7 +123,7 @@ def _list_files(folder: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]
         if file.is_file() and not file.name.startswith(".")
     ]
     if not files:
-        raise InvalidInput(f"the class folders of {folder} hold no pictures.")
+        raise InvalidInput(f"the class folders of {folder} contain no images.")
     return files
 
 

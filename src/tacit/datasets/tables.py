@@ -1,4 +1,4 @@
-"""Tables, and the standard data sets of scikit-learn."""
+"""Tables, and the standard datasets of scikit-learn."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def encoded_parts(
                 whole.append(rows)
         before += len(inputs)
     if not before:
-        raise InvalidInput(f"the table {path} holds no rows.")
+        raise InvalidInput(f"the table {path} has no rows.")
     pairs = [TensorPair(inputs.tensor(), targets.tensor()) for inputs, targets, _ in parts]
     return pairs, [marks.array() for _, _, marks in parts]
 
@@ -111,21 +111,21 @@ def load_table(
             list of k number columns gives targets (n, k). A time, a number with bins, and its event, a
             boolean, give targets (n, 2) for a survival model.
         dialect: the format of CSV files.
-        user: the column of a row's owner, or several columns, such as sender and receiver, who all own the
-            row. With ``test_fraction``, a hash of each person's name decides who is a test person. Rows that
-            training people and test people share are left out.
+        user: the column of a row's owner, or several columns if all of them own the row, such as sender and
+            receiver. With ``test_fraction``, a hash of each person's name chooses the test people; rows of
+            both training and test people are dropped.
         date: the column of a row's arrival date, for training by date.
-        records: a public estimate of the number of training rows. If their features would take more than
-            0.5 GiB, they are stored in float16, which rounds each by at most 1 part in 2,000; if more than
-            2 GiB, in a temporary file in the current folder, so that memory does not grow with the table.
+        records: a public estimate of the number of training rows. Features of more than 0.5 GiB are stored in
+            float16, which rounds each by at most 1 part in 2,000; of more than 2 GiB, in a temporary file in
+            the current folder.
         text: a text column for a pretrained model; its tokens are the first features.
         test_fraction: the share of test rows.
-        test_path: a file of test rows, in place of ``test_fraction``.
+        test_path: a file of test rows, instead of ``test_fraction``.
         unit: the unit of privacy.
-        name: the name of the data set; by default the name of the file.
+        name: the name of the dataset.  Default: the name of the file.
 
     Returns:
-        The data set, with its ``encoder``. The inputs are (n, d) float32, or float16.
+        The dataset, with its ``encoder``. The inputs are (n, d) float32, or float16.
 
     **Guarantee**
 
@@ -155,8 +155,8 @@ def load_table(
             )
     if date is not None and date in (*encoder.inputs_of, *encoder.target_names, *_columns_of(user)):
         raise InvalidInput(
-            f"column {date!r} is the date and cannot also be an input, target or user. It decides in which "
-            "step a row is used. Give the table a separate column for each role."
+            f"column {date!r} is the date and cannot also be an input, target or user. Give the table a "
+            "separate column for each role."
         )
     path = Path(path)
     size = 0 if records is None else 4 * records * len(encoder.features)
@@ -276,7 +276,7 @@ _SPLIT = "columns scaled to [-1, 1] by declared bounds; 80/20 split with a publi
 
 
 def load(name: str, *, folder: Path | None = None) -> Dataset:
-    """Load a small public data set by name.
+    """Load a small public dataset by name.
 
     ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn. ``names``, a
     list of first names as text, is searched for in ``folder``, then in the folder that the environment
@@ -331,7 +331,7 @@ NAMES: tuple[str, ...] = ("digits", *_TABLES, "names")
 
 
 def _fetch(name: str) -> Any:
-    purpose = f"The bundled data set {name!r}"
+    purpose = f"The bundled dataset {name!r}"
     datasets = needed("sklearn.datasets", "sklearn", purpose, package="scikit-learn")
     load = getattr(datasets, f"load_{name.replace('-', '_')}")
     return load(scaled=False) if name == "diabetes" else load()

@@ -35,7 +35,7 @@ from tacit.datasets.dataset import (
 from tacit.errors import InvalidInput, PrivacyRefusal, check_in, check_integer, without_values
 
 END = 0
-"""The number that stands before the first and after the last character of a record."""
+"""The number before the first and after the last character of a record."""
 PADDING = -100
 """The target at positions after the end of a record, which the loss ignores."""
 
@@ -52,7 +52,7 @@ class Alphabet:
         if len(self.characters) < 2 or twice or set(self.characters) & set("\r\n"):
             problem = f"{twice[0]!r} stands in it twice" if twice else f"got {self.characters!r}"
             raise InvalidInput(
-                f"alphabet must hold at least 2 characters, each once, and none that ends a line; {problem}."
+                f"alphabet must have at least 2 characters, each once, and no line break; {problem}."
             )
 
     @property
@@ -163,7 +163,7 @@ def _numbered_lines(path: Path, record: str) -> Iterator[tuple[int, bytes]]:
     except (OSError, EOFError) as problem:
         raise InvalidInput(f"cannot read {path}: {without_values(problem)}. Check the file.") from None
     if not number:
-        raise InvalidInput(f"{path} holds no line; it should hold one {record} a line.")
+        raise InvalidInput(f"{path} is empty. Write one {record} per line.")
 
 
 def stream_lines(path: Path) -> Iterator[str]:
@@ -181,10 +181,7 @@ def stream_records(path: Path, alphabet: Alphabet, longest: int) -> Iterator[str
     """Yield the records of a text file, each a line that fits; errors name a line, and print none of it."""
     for number, line in enumerate(stream_lines(path), 1):
         if not line:
-            raise InvalidInput(
-                f"line {number} of {path} is empty, so it may or may not be a record. Remove every "
-                "empty line."
-            )
+            raise InvalidInput(f"line {number} of {path} is empty. Remove every empty line.")
         if len(line) > longest:
             raise InvalidInput(
                 f"line {number} of {path} has more characters than longest = {longest}. Increase longest, or "
@@ -230,7 +227,7 @@ def load_names(*, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def names_dataset(*, folder: Path | None = None) -> Dataset:
-    """Return the first names as a data set; a hash of each picks about 1 in 5 to test."""
+    """Return the first names as a dataset, with about 1 in 5 for testing, chosen by a hash."""
     data = load_text(
         names_file(folder),
         alphabet=NAMES_ALPHABET,
@@ -288,7 +285,7 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     """Return a document's owner, or a tuple of owners, from the values of its user fields.
 
     The result is None if there is no value, or a value is neither a string nor an integer. ``one`` says that
-    the data set has one user field."""
+    the dataset has one user field."""
     entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
     names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
     if not names or len(names) < len(entries):
@@ -301,7 +298,7 @@ def _document(line: bytes, where: str, fields: Fields) -> Document:
         data = json.loads(line)
     except (ValueError, RecursionError):  # the error's text would show the line
         raise InvalidInput(
-            f"{where} is not JSON in UTF-8. Write one object a line, such as "
+            f"{where} is not JSON in UTF-8. Write one object per line, such as "
             f'{{"{fields.of_content[0]}": "..."}}, and no empty lines.'
         ) from None
     if not isinstance(data, dict):
@@ -360,7 +357,7 @@ def _content(example: Mapping[str, Any], where: str, fields: Fields) -> tuple[st
         text.encode()
     except UnicodeEncodeError:  # JSON can contain half of a pair that stands for one character
         raise InvalidInput(
-            f'{where}: the field "{fields.of_content[0]}" holds half of a surrogate pair, which is not a '
+            f'{where}: the field "{fields.of_content[0]}" contains half of a surrogate pair, which is not a '
             "character. Write the file again from the original text."
         ) from None
     return text, parts
@@ -390,7 +387,7 @@ class CorpusPart:
 def corpus_parts(path: Path) -> list[CorpusPart]:
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files:
-        raise InvalidInput(f"{path} holds no file whose name ends in .parquet. Give the path of the corpus.")
+        raise InvalidInput(f"{path} contains no .parquet file. Give the path of the corpus.")
     parts: list[CorpusPart] = []
     for file in files:
         metadata = _opened(str(file)).metadata
@@ -426,15 +423,15 @@ def read_part(part: CorpusPart, fields: Fields) -> Iterator[Document]:
             for cells in zip(*columns, strict=True):
                 if None in cells:
                     raise InvalidInput(
-                        f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Leave such '
-                        "rows out of the corpus."
+                        f'{part.path}, row {row}: "{columns_needed[cells.index(None)]}" is empty. Remove '
+                        "such rows from the corpus."
                     )
                 where = f"{part.path}, row {row}"
                 people = cells[len(content) : len(content) + len(users)]
                 owner = owner_of(people, one=isinstance(fields.user, str))
                 if users and owner is None:
                     raise InvalidInput(
-                        f"{where}: a list of users is empty, or has an empty entry. Leave such rows out of "
+                        f"{where}: a list of users is empty, or has an empty entry. Remove such rows from "
                         "the corpus."
                     )
                 text, parts = _content(dict(zip(content, cells, strict=False)), where, fields)
@@ -548,8 +545,8 @@ class Answered:
 def answered_pair(examples: Sequence[Sequence[Answered]], cutting: Cutting) -> TensorPair:
     """Return inputs and targets, as :func:`sequence_pair`, but with -100 for tokens that are not learned.
 
-    They are (n, L), or (n, k, L) for examples of k > 1 answers.  A prompt loses its first tokens, all prompts
-    of an example equally many, so that the answers fit.  Then an answer loses its last tokens.
+    They are (n, L), or (n, k, L) for examples of k > 1 answers.  Prompts are truncated at the start, equally
+    within an example, so that the answers fit; longer answers are truncated at the end.
 
     >>> one = Answered([5, 6, 7, 8, 9], [False, False, False, True, True])
     >>> answered_pair([[one]], Cutting(4, "first", padding=0))
@@ -597,15 +594,15 @@ def load_documents(
         encode: a function that returns the tokens of a text; it must depend on the text alone.
         vocabulary: the number of tokens in the vocabulary.
         cutting: the declared rule that cuts a document into records.
-        spelling: the encoder of made-up text, used only for canaries.
+        spelling: the encoder of synthetic text, used only for canaries.
         user: the field of the document's user, who may have one record. With ``several``, it may contain a
             list of users, or be a list of fields.
-        several: whether a user may have several records. The data set then has the owners of each record,
-            and with ``test_fraction`` no user has both training and test records.
+        several: whether a user may have several records. The dataset then has the owners of each record, and
+            with ``test_fraction`` no user has both training and test records.
         date: the field of the document's arrival day, for training by date.
-        test_fraction: the share of test documents. A hash of its text, or with ``several`` of its users,
-            decides for each document.
-        test_path: a file of test documents, in place of ``test_fraction``.
+        test_fraction: the share of test documents, chosen by a hash of the text, or with ``several`` of the
+            users.
+        test_path: a file of test documents, instead of ``test_fraction``.
         unit: the unit of privacy.
 
     **Guarantee**

@@ -1,12 +1,12 @@
 """Events: frozen data classes that describe what a run does to the data.
 
-Training performs events, accounting computes their cost, audits test them and reports print them.  The class
-is the definition of the mechanism.  Code that does not support an event refuses it and names it.
+Training performs events, accounting computes their cost, audits test them and reports print them. The class
+defines the mechanism. Code that does not support an event refuses it by name.
 
-One convention for sensitivity holds throughout.  A mechanism releases ``sum_i f(x_i) + noise``, and one
-record contributes a vector of norm at most Delta.  ``noise_multiplier`` is the scale of the noise divided
-by *Delta*.  Two neighbouring sums differ by at most Delta under ``add-remove`` and ``zero-out``, and by
-at most 2 Delta under ``replace-one``.  The accountants apply that factor of 2.
+All events share one convention for sensitivity. A mechanism releases ``sum_i f(x_i) + noise``, and one record
+contributes a vector of norm at most Delta. ``noise_multiplier`` is the noise scale divided by *Delta*. Two
+neighbouring sums differ by at most Delta under ``add-remove`` and ``zero-out``, and by at most 2 Delta under
+``replace-one``; the accountants apply that factor of 2.
 """
 
 from tacit.events.base import Adjacency, Event, event_from_json, event_to_json

@@ -22,7 +22,7 @@ from tacit.serial import Family, from_json, to_data
 
 
 class Adjacency(StrEnum):
-    """The relation between neighbouring data sets, which a private output makes hard to tell apart.
+    """The relation between neighbouring data sets.
 
     * ``add-remove``: one data set has one record more than the other.  The number of records is secret.
     * ``replace-one``: one record is exchanged for another.  The number of records is public.
@@ -49,14 +49,14 @@ class Adjacency(StrEnum):
 
 
 EVENTS: dict[str, type[Any]] = {}
-"""All events by class name: those that the files of this package define, no subclass from elsewhere."""
+"""All events of this package, by class name."""
 
 
 class Event:
     """The base class of all events, without fields or behaviour.
 
-    Every event is a final frozen dataclass of public facts, which its constructor checks.  Training performs
-    events, and accounting computes their cost.  Code that does not support an event refuses it and names it.
+    Every event is a final frozen dataclass of public facts, which its constructor checks. Code that does not
+    support an event refuses it by name.
 
     >>> from tacit.events import Gaussian
     >>> isinstance(Gaussian(1.0), Event)
@@ -81,10 +81,10 @@ def check_event(name: str, value: object) -> Event:
 
     >>> check_event("event", "Gaussian")
     Traceback (most recent call last):
-    tacit.errors.UnsupportedEvent: event must be one of the events in tacit.events; got 'Gaussian'.
+    tacit.errors.UnsupportedEvent: event must be an event in tacit.events; got 'Gaussian'.
     """
     if not isinstance(value, Event):
-        raise UnsupportedEvent(f"{name} must be one of the events in tacit.events; got {value!r}.")
+        raise UnsupportedEvent(f"{name} must be an event in tacit.events; got {value!r}.")
     return value
 
 

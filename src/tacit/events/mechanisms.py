@@ -193,8 +193,8 @@ class GaussianMixture(Event):
         super().__post_init__()
         if len(self.sensitivities) != len(self.probabilities):
             raise InvalidInput(
-                "sensitivities and probabilities must be of the same length; got "
-                f"{len(self.sensitivities)} and {len(self.probabilities)}."
+                f"sensitivities and probabilities must have the same length; got {len(self.sensitivities)} "
+                f"and {len(self.probabilities)}."
             )
         if abs((total := math.fsum(self.probabilities)) - 1.0) > 1e-9:
             raise InvalidInput(f"probabilities must add up to 1; got {total!r}.")
@@ -247,14 +247,15 @@ class MatrixFactorization(Event):
         super().__post_init__()
         column = self.coefficients
         if column[0] == 0.0:
-            raise InvalidInput("coefficients[0] must not be 0: their matrix would have no inverse.")
+            raise InvalidInput("coefficients[0] must not be 0: the matrix would have no inverse.")
         if not math.isfinite(math.hypot(*column)):
             raise InvalidInput(
-                "coefficients are too large: their norm overflows. Scale them and the noise down."
+                "coefficients are too large: their norm overflows. Divide them and the noise by the same "
+                "number."
             )
         if len(column) > self.steps:
             raise InvalidInput(
-                f"there are {len(column)} coefficients for {self.steps} steps; give at most one a step."
+                f"coefficients must be at most one per step; got {len(column)} for {self.steps} steps."
             )
 
 
@@ -335,7 +336,7 @@ class PrivateSelection(Event):
         object.__setattr__(self, "mean", mean)
         if poisson and self.shape is not None:
             raise InvalidInput(
-                f"distribution 'poisson' has no shape; got shape {self.shape!r}. Leave it out."
+                f"shape is not allowed with distribution 'poisson'; got {self.shape!r}. Leave it out."
             )
         if not poisson:
             shape = check_real("shape", self.shape, low=-1.0, open_low=True)

@@ -95,11 +95,10 @@ class BallsInBins(Event):
     (Chua et al. 2024, 2412.16802).  With ``passes`` > 1 the run goes through the same bins that many times.
     If every epoch draws new bins, use ``Repeat(BallsInBins(bins, event), epochs)``.
 
-    This is random allocation of one step out of ``bins``.  For k random steps out of t, account for
-    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202).  It
-    divides the steps into k random parts of t // k steps and draws one step in each, which gives k random
-    steps, and it also releases the parts.  Method ``pld`` needs a noise of at least 0.3.  Below that, ``rdp``
-    has a bound.
+    This is random allocation of one step out of ``bins``. For k random steps out of t, account for
+    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): k
+    random parts of t // k steps, each with one random step, give k random steps, and the parts are released
+    too. Method ``pld`` needs a noise of at least 0.3. Below that, ``rdp`` has a bound.
     """
 
     bins: int
@@ -130,9 +129,9 @@ class Partitioned(Event):
 class Shuffled(Event):
     """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from an ordering.
 
-    The ordering, random or not, has a public number of records.  There is no guarantee under add-remove, as
-    one more record would move the others between batches.  If the ordering is random and secret, no
-    amplification is claimed, as no tight bound is proven.
+    The ordering, random or not, has a public number of records. There is no guarantee under add-remove,
+    because one more record would move the others between batches. A random, secret ordering counts as no
+    amplification, because no tight bound is proven.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -171,17 +170,16 @@ class CyclicPoissonSampled(Event):
         if not isinstance(self.event, MatrixFactorization):
             raise UnsupportedEvent(
                 f"CyclicPoissonSampled needs a MatrixFactorization; got {self.event!r}. For independent "
-                "noise give it coefficients=(1.0,)."
+                "noise, use coefficients=(1.0,)."
             )
         if (self.event.participations, self.event.separation) != (1, 1):
             raise InvalidInput(
-                "participations and separation must be 1 in CyclicPoissonSampled; "
-                f"got {self.event.participations} and {self.event.separation}. "
-                "The sampling decides when a record takes part."
+                "participations and separation must be 1 in CyclicPoissonSampled, whose sampling "
+                f"determines them; got {self.event.participations} and {self.event.separation}."
             )
         if len(self.event.coefficients) > self.cycle:
             raise InvalidInput(
-                f"there are {len(self.event.coefficients)} coefficients in a cycle of {self.cycle}: the "
-                "noise of one participation would reach into the next. Use at most as many coefficients as "
-                "the cycle has steps."
+                f"coefficients must be at most one per step of the cycle ({self.cycle}); got "
+                f"{len(self.event.coefficients)}. With more, the noise of one participation would reach "
+                "into the next."
             )

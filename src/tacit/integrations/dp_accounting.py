@@ -119,8 +119,8 @@ def _to(dp: Any, event: Event) -> Any:
         case TreeAggregation(noise, leaves, 1, _):
             return dp.SingleEpochTreeAggregationDpEvent(noise, leaves)
     raise UnsupportedEvent(
-        f"dp_accounting has no event for {event!r}: its classes describe other mechanisms, which have other "
-        "costs. Leave the event out of the conversion, or use Tacit's accountants alone."
+        f"dp_accounting has no equivalent of {event!r}. Leave the event out of the conversion, or use "
+        "Tacit's accountants."
     )
 
 
@@ -143,18 +143,17 @@ def from_dp_accounting(event: object) -> Event:
     if getattr(dp, name, None) is type(event):
         if name in ("NonPrivateDpEvent", "UnsupportedDpEvent"):
             raise UnsupportedEvent(
-                f"{event!r} has no guarantee, or does not describe its mechanism. Leave it out, or describe "
-                "the mechanism."
+                f"{event!r} has no guarantee, or does not describe a mechanism. Replace it by an event that "
+                "does, or remove it."
             )
         if getattr(event, _NOISE_OF.get(name, "noise_multiplier"), 1) == 0:
             raise UnsupportedEvent(
-                f"{event!r} adds no noise and guarantees nothing. Give it noise above 0, or leave it out."
+                f"{event!r} adds no noise and guarantees nothing. Give it noise above 0, or remove it."
             )
         if (result := _from(name, event)) is not None:
             return result
     raise UnsupportedEvent(
-        f"Tacit has no event for {event!r} of dp_accounting. Describe the mechanism with the events in "
-        "tacit.events, or leave it out."
+        f"Tacit has no equivalent of {event!r}. Describe the mechanism with tacit.events, or remove it."
     )
 
 
@@ -174,8 +173,8 @@ def _from(name: str, event: Any) -> Event | None:
             return DiscreteLaplace(1.0 / event.noise_parameter, event.sensitivity)
         case "ZCDpEvent" if event.xi != 0:
             raise UnsupportedEvent(
-                f"Tacit has no event for {event!r}: its xi is not 0, and ZeroConcentratedDP has only rho. "
-                "Describe the mechanism itself."
+                f"Tacit has no equivalent of {event!r}: ZeroConcentratedDP has rho but no xi. Describe the "
+                "mechanism itself."
             )
         case "TruncatedSubsampledGaussianDpEvent":
             rate, largest = event.sampling_probability, event.truncated_batch_size
@@ -196,14 +195,13 @@ def _from(name: str, event: Any) -> Event | None:
 def _from_discrete_gaussian(event: Any) -> Event:
     if event.dimension != 1:
         raise UnsupportedEvent(
-            f"Tacit has no event for {event!r}: its DiscreteGaussian is noise on one integer, and on several "
-            "integers such noise costs more than dimension 1 shows. Describe each integer with dimension=1, "
-            "or state the proven guarantee as ApproximateDP or ZeroConcentratedDP."
+            f"Tacit has no equivalent of {event!r}: its DiscreteGaussian is noise on one integer. Describe "
+            "each integer with dimension=1, or give the proven guarantee as ApproximateDP or "
+            "ZeroConcentratedDP."
         )
     if event.sensitivity != int(event.sensitivity):
         raise UnsupportedEvent(
-            f"Tacit has no event for {event!r}: its sensitivity is no integer, and the values are integers. "
-            "Round the sensitivity up to an integer."
+            f"Tacit has no equivalent of {event!r}: sensitivity must be an integer. Round it up."
         )
     return DiscreteGaussian(event.sigma, int(event.sensitivity))
 
@@ -220,9 +218,8 @@ def _from_trees(event: Any) -> Event:
     trees = list(counts) if isinstance(counts, list | tuple) else [counts]
     if len(trees) != 1:
         raise UnsupportedEvent(
-            f"Tacit has no event for several trees, as in {event!r}. A record takes part in one tree at "
-            "most, so the cost is that of the largest tree: use "
-            f"TreeAggregation({event.noise_multiplier!r}, {max(trees)!r})."
+            f"Tacit has no event for several trees, as in {event!r}. A record participates in one tree at "
+            f"most, so use the largest: TreeAggregation({event.noise_multiplier!r}, {max(trees)!r})."
         )
     return TreeAggregation(event.noise_multiplier, trees[0])
 
@@ -237,10 +234,9 @@ _FROM: Mapping[str, Callable[[Any], Event]] = {
 
 
 def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Opinion:
-    """Return the cost of ``event`` by dp_accounting, or the reason why there is no reliable answer.
+    """Return the epsilon of ``event`` by dp_accounting, or why there is no reliable answer.
 
-    This uses the PLD accountant of dp_accounting on its default grid, or its Renyi accountant for events that
-    the PLD accountant does not support.
+    It uses the PLD accountant on its default grid, or the Renyi accountant if PLD does not support the event.
     """
     relation = Adjacency.parse(adjacency)
     check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -261,25 +257,25 @@ def google_epsilon(event: Event, adjacency: Adjacency | str, delta: float) -> Op
         return Opinion(source, "PLD on a grid of 1e-4, an upper bound", epsilon, "")
     if relation is Adjacency.REPLACE_ONE:
         reason = (
-            "its PLD accountant does not know the event, and its Renyi accountant takes sensitivity 1 "
-            "instead of 2 under replace-one (google/differential-privacy#378), so it is not used."
+            "its PLD accountant does not support the event, and its Renyi accountant is wrong under "
+            "replace-one: it assumes sensitivity 1 instead of 2 (google/differential-privacy#378)."
         )
         return Opinion(source, "none", None, reason)
     rdp = _google("a second opinion", "dp_accounting.rdp").RdpAccountant(neighboring_relation=neighbours)
     if rdp.supports(converted):
         epsilon = float(rdp.compose(converted).get_epsilon(delta))
         return Opinion(source, "Renyi DP at its default orders, an upper bound", epsilon, "")
-    return Opinion(source, "none", None, f"it has no price for this event under {relation.value}.")
+    return Opinion(source, "none", None, f"it has no bound for this event under {relation.value}.")
 
 
 def _written_out(event: Event) -> Event:
-    """Write out repeated randomised responses, as the PLD accountant of dp_accounting ignores the count."""
+    """Write out repeated randomised responses: the PLD accountant of dp_accounting ignores the count."""
     match event:
         case Repeat(inner, count) if _responds(inner):
             if count > _MOST_COPIES:
                 raise UnsupportedEvent(
-                    f"dp_accounting cannot price {count} randomised responses: its PLD accountant counts "
-                    "them as one, and they are too many to write out."
+                    f"dp_accounting does not support {count} randomised responses: its PLD accountant counts "
+                    "them as one, and they are too many to list."
                 )
             return Compose((_written_out(inner),) * count)
         case Compose(events):

@@ -1,4 +1,4 @@
-"""A private FedAvg for Flower, whose server releases only noisy means of the clients' updates."""
+"""A private FedAvg for Flower: the server releases only noisy means of the clients' updates."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _LOG = logging.getLogger("flwr")
 
 
 class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by mypy
-    """A strategy of Flower that adds to the model, each round, what a :class:`PrivateAggregation` releases.
+    """A Flower strategy that adds the noisy mean of a :class:`PrivateAggregation` to the model in each round.
 
-    A client answers as with ``FedAvg``: one ``ArrayRecord`` with the weights after its training.  What it
-    adds to the sent weights is its update.  All updates weigh the same, whatever ``num-examples`` says.
+    As with ``FedAvg``, a client replies with one ``ArrayRecord`` of its trained weights.  Its update is their
+    difference from the weights it received.  All updates have the same weight; ``num-examples`` is ignored.
 
     **Guarantee**
 
-    * The server releases the means of the aggregation, and nothing else of what clients send.  It drops their
+    * The server releases the means of the aggregation, and nothing else that clients send.  It drops their
       metrics, which are exact, and asks no client to evaluate.
-    * In each round a connected node has one number, its place by node id.
+    * In each round a connected node has one number, its rank by node id.
 
     Args:
-        aggregation: the plan, charges and state of the rounds; its arrays are those of the model, by name.
-        min_available_nodes: wait until so many nodes are connected before a round, as with ``FedAvg``.
+        aggregation: the plan, charges and state of the rounds.  Its arrays are the model's, by name.
+        min_available_nodes: the number of connected nodes that a round waits for, as with ``FedAvg``.
     """
 
     def __init__(self, aggregation: PrivateAggregation[Weights], *, min_available_nodes: int = 1) -> None:
         sampling = aggregation.plan.sampling
         if not isinstance(sampling, PoissonSampling | TruncatedPoissonSampling | FullBatch):
             raise PrivacyRefusal(
-                f"the plan has {sampling.describe()}. A client would need the same number in all rounds, and "
-                "Flower's nodes change. Leave out sampling, for Poisson sampling or all clients."
+                f"the plan has {sampling.describe()}, which needs one fixed number per client, but Flower's "
+                "nodes change. Remove sampling, for Poisson sampling or all clients."
             )
         self.aggregation = aggregation
         self._least = check_integer("min_available_nodes", min_available_nodes, low=1)
@@ -69,14 +69,14 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
         """Run ``num_rounds`` rounds, as ``Strategy.start`` does.
 
         Raises:
-            BudgetExceeded: the plan has fewer rounds left, or the ledger refuses the first round.  If it
-                refuses a later one, the model stays as it is from there on; ``aggregation.stopped`` says why.
+            BudgetExceeded: if the plan has fewer rounds left, or the ledger refuses the first round.  If it
+                refuses a later round, the model no longer changes; ``aggregation.stopped`` says why.
         """
         left = self.aggregation.plan.steps - self.aggregation.steps_done
         if num_rounds > left:
             raise BudgetExceeded(
-                f"num_rounds is {num_rounds}, and the plan has {left} rounds left. Take no more, or make the "
-                "plan with more steps before the first round."
+                f"num_rounds is {num_rounds}, but the plan has {left} rounds left. Lower num_rounds, or plan "
+                "more steps before the first round."
             )
         settings = (timeout, train_config, evaluate_config, evaluate_fn)
         return super().start(grid, initial_arrays, num_rounds, *settings)
@@ -90,13 +90,13 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Pay for a round, draw its clients, and write to those that are connected."""
+        """Charge a round, sample its clients, and message those that are connected."""
         while len(nodes := sorted(grid.get_node_ids())) < self._least:
             time.sleep(1)
         if len(nodes) > self.aggregation.plan.records:
             raise PrivacyRefusal(
-                "more nodes are connected than the plan's public number of clients, records. Make the plan "
-                "with a larger number."
+                "more nodes are connected than records, the plan's public number of clients. Make the plan "
+                "with larger records."
             )
         try:
             drawn = self.aggregation.begin()
@@ -114,7 +114,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add the noisy mean of the updates to the weights.  A client that failed adds nothing."""
+        """Add the noisy mean of the updates to the weights.  A failed client adds nothing."""
         if self._round is None:
             return None, None
         (sent, numbers), updates = self._round, {}
@@ -133,7 +133,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask no client: an exact score of a client's data is not private."""
+        """Ask no client, because an exact score of a client's data is not private."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -141,7 +141,7 @@ class PrivateFedAvg(Strategy):  # type: ignore[misc]  # Flower is not read by my
 
 
 def _difference(record: ArrayRecord, sent: Weights) -> Weights:
-    """Return what a client adds; arrays of other names or shapes stay, and the aggregation refuses them."""
+    """Return a client's update; the aggregation refuses arrays of other names or shapes, which stay."""
     update = {name: array.numpy() for name, array in record.items()}
     for name in sent.keys() & update.keys():
         if update[name].shape == sent[name].shape:

@@ -1,4 +1,4 @@
-"""Private training of a Lightning module, by a callback that takes a private step for each batch."""
+"""Private training of a Lightning module by a callback."""
 
 # The user writes the module, with manual optimisation. It gets the optimizer and takes each step from
 # PrivateSteps. Lightning does the validation, logging, callbacks and checkpoints.
@@ -34,27 +34,24 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
 
     Args:
         session: the :class:`tacit.training.PrivateSession` over the module's model.
-        schedule: a learning rate schedule of the session's optimizer, such as one of
+        schedule: a learning-rate schedule of the session's optimizer, such as one of
             ``torch.optim.lr_scheduler``. It advances after each step.
-        state_folder: the folder for the session's states, from which a run resumes. They contain the secret
-            key of the noise, so Lightning must not write to this folder. Needed unless checkpoints are off or
-            save only weights.
-        states_kept: the number of states to keep, those of the last checkpoints.
+        state_folder: the folder for the session's resume states. They contain the secret key of the noise, so
+            Lightning must not write to this folder. Required unless checkpoints are off or save only weights.
+        states_kept: the number of latest states to keep.
 
     **Guarantee**
 
-    * Each step of the Trainer is one private step. A ``training_step`` that takes none, and a module with
+    * Each step of the Trainer is one private step. A ``training_step`` without one, and a module with
       automatic optimisation, are refused.
-    * The checkpoints do not contain the key of the noise. The states of the session contain it, and their
-      folder is none of those that Lightning's checkpoints and loggers write to.
+    * The checkpoints do not contain the key of the noise. The session's states contain it, in a folder that
+      Lightning's checkpoints and loggers do not write to.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * A setting of the Trainer that would break one of these, or contradict the plan, is refused with an
-      error that names the setting.
+    * An error names each setting of the Trainer that would break one of these or contradict the plan.
 
     **Not covered**
 
-    * Anything else that the module computes: for instance, its own statistics of the training records have
-      no noise.
+    * Anything else that the module computes from the training records, such as statistics without noise.
     * Folders that loggers create without telling Lightning.
 
     >>> import torch
@@ -91,14 +88,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         states_kept: int = 2,
     ) -> None:
         if schedule is not None and getattr(schedule, "optimizer", None) is not session.optimizer:
-            raise InvalidInput(
-                "schedule= belongs to another optimizer than the session's. Make it from session.optimizer."
-            )
+            raise InvalidInput("schedule= belongs to another optimizer. Make it from session.optimizer.")
         if session.ranks.ranks > 1:
             raise PrivacyRefusal(
-                f"PrivateSteps cannot use a session with ranks: Lightning's loop does not keep its "
-                f"{session.ranks.ranks} processes in step. Write a loop over session.batches(), or make the "
-                "session without ranks= for one process."
+                f"PrivateSteps does not support a session with {session.ranks.ranks} ranks. Write a loop "
+                "over session.batches(), or make the session without ranks= for one process."
             )
         self.session = session
         self.schedule = schedule
@@ -112,11 +106,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
 
     @property
     def optimizer(self) -> SteppedBySession:
-        """The optimizer for ``configure_optimizers``; it has the session's ``param_groups``."""
+        """The optimizer for ``configure_optimizers``, with the session's ``param_groups``."""
         return self._optimizer
 
     def tickets(self) -> Tickets:
-        """Return the training loader: step tickets in place of batches, one epoch at a time."""
+        """Return the training loader, with step tickets instead of batches."""
         return Tickets(self.session, ended=self._end_early)
 
     def step(self, batch: object) -> StepReport:
@@ -127,8 +121,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         """
         if self._module is None:
             raise PrivacyRefusal(
-                "PrivateSteps.step was called outside Trainer.fit: the Trainer's settings are not checked. "
-                "Give callbacks=[private] to the Trainer; without a Trainer call session.step."
+                "PrivateSteps.step was called outside Trainer.fit. Pass callbacks=[private] to the Trainer; "
+                "without a Trainer, call session.step."
             )
         report = self.session.step(ticket_of(self.session, batch))
         self._module.optimizers().step()  # counts the step: trainer.global_step
@@ -151,19 +145,18 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self._states = SessionStates(self._folder, _output_folders(trainer))
         elif any(not getattr(saves, "save_weights_only", False) for saves in trainer.checkpoint_callbacks):
             raise InvalidInput(
-                "checkpoints of the Trainer need a state_folder=. To resume from a checkpoint, the session "
-                "needs its own state, which contains the secret key of the noise and is stored "
-                "separately. Give state_folder= to PrivateSteps. Or take "
-                "Trainer(enable_checkpointing=False), or ModelCheckpoint(save_weights_only=True) if you will "
-                "not resume."
+                "checkpoints need state_folder=, because the session's resume state contains the secret key "
+                "of the noise and is stored apart from them. Pass state_folder= to PrivateSteps. If you will "
+                "not resume, use Trainer(enable_checkpointing=False) or "
+                "ModelCheckpoint(save_weights_only=True)."
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the optimizer, and restore the session's state after Lightning has loaded its checkpoint."""
         if [*trainer.optimizers] != [self._optimizer]:
             raise PrivacyRefusal(
-                "configure_optimizers must return the optimizer of PrivateSteps alone: the session steps "
-                "with it. Return self.private.optimizer, and give a schedule to PrivateSteps(schedule=...)."
+                "configure_optimizers must return only self.private.optimizer. Pass a schedule to "
+                "PrivateSteps(schedule=...)."
             )
         if self._states is not None:
             # by now loggers report their folders
@@ -172,8 +165,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
         if trainer.global_step != self.session.steps_done:
             raise InvalidInput(
                 f"the Trainer is at step {trainer.global_step} and the session at {self.session.steps_done}. "
-                "To resume a run pass ckpt_path= to Trainer.fit; for a new run make a new session, which "
-                "spends budget again."
+                "To resume, pass ckpt_path= to Trainer.fit. For a new run make a new session, which spends "
+                "budget again."
             )
         self._trainer, self._module = trainer, pl_module
 
@@ -185,8 +178,8 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             return
         if self._states is None:
             raise InvalidInput(
-                "PrivateSteps cannot resume without the session's state. Give state_folder=, the folder of "
-                "the interrupted run."
+                "PrivateSteps cannot resume without the session's state. Pass state_folder= of the "
+                "interrupted run."
             )
         self._states.load(self.session, steps)
         self._optimizer.follow()
@@ -194,13 +187,13 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refuse to continue unless ``training_step`` took one private step for this batch."""
+        """Refuse to continue unless ``training_step`` took exactly one private step for this batch."""
         after = int(batch["ticket"]) + 1 if isinstance(batch, dict) and "ticket" in batch else -1
         if not trainer.global_step == self.session.steps_done == after:
             raise PrivacyRefusal(
-                f"training_step took no private step, or more than one: the session is at step "
+                f"training_step must take one private step: the session is at step "
                 f"{self.session.steps_done} and the Trainer at {trainer.global_step}. Call "
-                "self.private.step(batch) once in each training_step, and nothing else that steps."
+                "self.private.step(batch) once in each training_step, and no other step."
             )
 
     def on_save_checkpoint(
@@ -214,11 +207,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store the checkpoint's step, by which its session state is found."""
+        """Store the checkpoint's step, to find the session's state."""
         self._resume_at = int(checkpoint["global_step"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this callback's entry in a checkpoint: the state of the schedule, and nothing secret."""
+        """Return the state of the schedule for a checkpoint; it contains nothing secret."""
         return {"schedule": None if self.schedule is None else self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -227,11 +220,11 @@ class PrivateSteps(Callback):  # type: ignore[misc]  # Lightning is not read by 
             self.schedule.load_state_dict(state_dict["schedule"])
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Release the Trainer and the module, so that a new call of fit checks its settings again."""
+        """Forget Trainer and module, so a new call of fit checks its settings again."""
         self._trainer = self._module = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Release the Trainer and the module at the end."""
+        """Forget Trainer and module at the end."""
         self._trainer = self._module = None
 
     def _end_early(self) -> None:
@@ -256,18 +249,18 @@ def _breaking(trainer: Any) -> list[str]:
     if not isinstance(trainer.strategy, SingleDeviceStrategy) or trainer.world_size > 1:
         lines.append(
             f"strategy={type(trainer.strategy).__name__} on {trainer.world_size} devices: the session trains "
-            'on one device with its own step. Take strategy="auto", devices=1.'
+            'on one device. Set strategy="auto", devices=1.'
         )
     if str(trainer.precision) != "32-true":
         lines.append(
-            f"precision={str(trainer.precision)!r}: it changes the model after the session was made, or "
-            'scales gradients before they are noised. Take "32-true", which leaves the model as it is, and '
-            "convert the model before you make the session."
+            f"precision={str(trainer.precision)!r}: it converts the model after the session was made, or "
+            'scales gradients before noise. Set "32-true", and convert the model before you make the '
+            "session."
         )
     if trainer.overfit_batches:
         lines.append(
-            f"overfit_batches={trainer.overfit_batches}: it repeats batches, and the plan does not account "
-            "for that. Leave it out."
+            f"overfit_batches={trainer.overfit_batches}: the plan does not account for repeated batches. "
+            "Remove it."
         )
     return lines
 
@@ -282,15 +275,15 @@ def _contradicting(trainer: Any, plan: Plan) -> list[str]:
     passes = -(-plan.steps // min(plan.steps_per_epoch, plan.steps))
     if trainer.max_epochs not in (None, -1) and trainer.max_epochs < passes:
         lines.append(
-            f"max_epochs={trainer.max_epochs}: the plan's steps are {passes} passes over the records. Leave "
-            "it out."
+            f"max_epochs={trainer.max_epochs}: the plan's steps are {passes} passes over the records. Remove "
+            "it."
         )
     if trainer.min_steps:
-        lines.append(f"min_steps={trainer.min_steps}: a ledger may end the run earlier. Leave it out.")
+        lines.append(f"min_steps={trainer.min_steps}: a ledger may end the run earlier. Remove it.")
     if trainer.limit_train_batches != 1.0:
         lines.append(
             f"limit_train_batches={trainer.limit_train_batches}: the plan has {plan.steps_per_epoch} steps "
-            "in a pass over the records. Leave it out; for a short try make a plan with few steps."
+            "in a pass over the records. Remove it; for a short trial, plan few steps."
         )
     return lines
 
@@ -299,12 +292,12 @@ def check_module(module: Any, session: PrivateSession) -> None:
     name = type(module).__name__
     if module.automatic_optimization:
         raise PrivacyRefusal(
-            f"{name} has automatic optimisation: Lightning would compute gradients of the batch and step "
-            "with them, without noise. Set self.automatic_optimization = False in its __init__, and call "
-            "self.private.step(batch) in training_step."
+            f"{name} has automatic optimisation, so Lightning would step without noise. Set "
+            "self.automatic_optimization = False in its __init__, and call self.private.step(batch) in "
+            "training_step."
         )
     if not any(part is session.model for part in module.modules()):
         raise InvalidInput(
-            f"the session's model is not a part of {name}: Lightning would validate and save another model "
-            f"than this {type(session.model).__name__}. Make the session with the module's model."
+            f"the session's model, {type(session.model).__name__}, is not a part of {name}, so Lightning "
+            "would validate and save another model. Make the session with the module's model."
         )

@@ -1,4 +1,4 @@
-"""Private steps in another library's training loop, and the storage of a session's states."""
+"""Private steps in another library's training loop, and storage of a session's states."""
 
 # The loop of a Trainer reads a batch, computes gradients and calls its optimizer's step. In a private run
 # the loop reads the number of the next step, a ticket, instead of a batch (ticket_loader), and the session
@@ -36,11 +36,10 @@ _NAME = re.compile(r"step-(\d+)\.session")
 
 
 def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> DataLoader[Any]:
-    """Return a loader of the tickets of one epoch: dictionaries of one tensor (1,), the number of a step.
+    """Return a loader of the step tickets of one epoch: dictionaries of one tensor (1,), the step number.
 
-    Loops can treat such a ticket like a batch: read its keys and sizes, and move it to a device. The loader
-    has no workers and does not prefetch. If a run was resumed within an epoch, the loader also has tickets
-    for the steps already taken in it, which the loop skips.
+    A loop can treat a ticket like a batch, for instance move it to a device. The loader has no workers and
+    does not prefetch. If a run resumes within an epoch, the loop skips the tickets of the steps taken.
     """
     length = _steps_of_a_pass(session)
     return DataLoader(
@@ -52,9 +51,9 @@ def ticket_loader(session: PrivateSession, *, ended: Callable[[], None]) -> Data
 
 @final
 class Tickets:
-    """The tickets that remain in an epoch, for loops that resume in the middle of it.
+    """The remaining tickets of an epoch, for loops that resume in the middle of it.
 
-    The session knows its position, so this loader has no state, and its two state methods do nothing.
+    The session knows its position, so the two state methods of this loader do nothing.
     """
 
     def __init__(self, session: PrivateSession, *, ended: Callable[[], None]) -> None:
@@ -78,9 +77,9 @@ class Tickets:
 def _steps_of_a_pass(session: PrivateSession) -> int:
     if session.steps_there < session.plan.steps:
         raise InvalidInput(
-            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps. "
-            "This loop needs all of them. Train on a stream by the session's own loop, or by tacit train, "
-            "which continue with the next days; or give this loop the days of the whole plan."
+            f"the days so far give {session.steps_there} of the plan's {session.plan.steps} steps, and this "
+            "loop needs all of them. Give the days of the whole plan; or train on a stream by "
+            "session.batches() or tacit train, which continue with the next days."
         )
     return min(session.plan.steps_per_epoch, session.plan.steps)
 
@@ -94,7 +93,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
     if not isinstance(number, Tensor) or number.shape != (1,):
         raise PrivacyRefusal(
             f"the batch must contain a step ticket; got a {type(batch).__name__} without one. A private step "
-            "reads its own records, which nothing else may choose: do not replace the loader of the tickets. "
+            "samples its own records: do not replace the loader of the tickets. "
             f"{session.steps_done} steps of the plan are done."
         )
     return StepTicket(int(number))
@@ -102,7 +101,7 @@ def ticket_of(session: PrivateSession, batch: object) -> StepTicket:
 
 @final
 class SteppedBySession:
-    """A stand-in for the session's optimizer in a Trainer; the session takes the steps."""
+    """A stand-in for the session's optimizer in a Trainer.  The session takes the steps."""
 
     def __init__(self, session: PrivateSession) -> None:
         self._session = session
@@ -126,12 +125,12 @@ class SteppedBySession:
         count, self._seen = self._session.steps_done - self._seen, self._session.steps_done
         if count != 1:
             raise PrivacyRefusal(
-                f"the private session took {count} steps for one step of the optimizer. Only the session "
-                "may compute gradients and step; take one private step for each batch that the loop reads."
+                f"the session took {count} private steps for one optimizer step. Take one private step for "
+                "each batch of the loop, and leave gradients and steps to the session."
             )
 
     def follow(self) -> None:
-        """Count steps from the session's current one. Call this after loading a state."""
+        """Count steps from the session's current one.  Call this after loading a state."""
         self._seen = self._session.steps_done
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -146,7 +145,7 @@ class SteppedBySession:
 
 @final
 class _ChargedSteps(Sampler[int]):
-    """Positions of the steps of an epoch, as long as the ledger was charged for them."""
+    """The positions of an epoch's steps, until the ledger refuses."""
 
     def __init__(self, session: PrivateSession, length: int, ended: Callable[[], None]) -> None:
         self._session, self._length, self._ended = session, length, ended
@@ -161,7 +160,7 @@ class _ChargedSteps(Sampler[int]):
 
 
 def _charged(session: PrivateSession, positions: range, ended: Callable[[], None]) -> Iterator[int]:
-    """Yield positions of an epoch, as long as the session has steps for which the ledger was charged."""
+    """Yield positions of an epoch, until the session has no charged steps left."""
     tickets = session.batches()
     for position in positions:
         if next(tickets, None) is None:
@@ -173,7 +172,7 @@ def _charged(session: PrivateSession, positions: range, ended: Callable[[], None
 
 @final
 class SessionStates:
-    """The saved session states of one run in ``folder``, by the number of steps done."""
+    """The saved session states of one run in ``folder``, by number of steps."""
 
     def __init__(self, folder: Path | str, outputs: Mapping[str, Path | str]) -> None:
         self.folder = Path(folder)
@@ -181,9 +180,9 @@ class SessionStates:
         for name, output in outputs.items():
             if self.folder.resolve().is_relative_to(Path(output).resolve()):
                 raise PrivacyRefusal(
-                    f"state_folder={str(folder)!r} is inside {name} ({output}): the content of that folder "
-                    "may be shared or uploaded, and the state of the session contains the secret key of the "
-                    "noise. Choose a folder outside it, which only you can read."
+                    f"state_folder={str(folder)!r} is inside {name} ({output}), which may be shared or "
+                    "uploaded, but the session's state contains the secret key of the noise. Choose a folder "
+                    "outside it that only you can read."
                 )
 
     def path(self, steps: int) -> Path:
@@ -197,7 +196,7 @@ class SessionStates:
         if steps := self.steps():
             raise InvalidInput(
                 f"{self.folder} contains states of another run, after {_last(steps)} steps. {way_on} For a "
-                "new run give another state_folder, or remove the old states."
+                "new run choose another state_folder, or remove the old states."
             )
 
     def save(self, session: PrivateSession) -> None:
@@ -213,9 +212,8 @@ class SessionStates:
         """
         if steps not in self.steps():
             raise InvalidInput(
-                f"{self.folder} has no state of step {steps}: it has states of {_last(self.steps())} steps. "
-                "Without a state, the position and the key of the run are missing. Resume from a checkpoint "
-                "with a state, or give the state_folder of that run."
+                f"{self.folder} has no state of step {steps}; it has states of {_last(self.steps())} steps. "
+                "Resume from a checkpoint with a state, or give the state_folder of that run."
             )
         session.load(self.path(steps))
 
@@ -226,7 +224,7 @@ class SessionStates:
         self._own = (self._own & present) | (present & set(self.steps()))
 
     def keep_last(self, count: int) -> None:
-        """Remove all but the last ``count`` states, as all states in the folder belong to this run."""
+        """Remove all but the last ``count`` states.  All states in the folder belong to this run."""
         for steps in self.steps()[:-count]:
             self.path(steps).unlink(missing_ok=True)
 

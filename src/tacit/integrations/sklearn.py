@@ -1,8 +1,8 @@
-"""Estimators of scikit-learn that train by DP-SGD.
+"""scikit-learn estimators that train by DP-SGD.
 
-Both estimators make a :class:`tacit.plan.Plan` from the constructor's arguments, and a
-:class:`tacit.training.PrivateSession` performs it.  The user declares the classes and the range of every
-column: scikit-learn's own estimators read them from the data, which would leak.
+They make a :class:`tacit.plan.Plan` from the constructor's arguments, and train by a
+:class:`tacit.training.PrivateSession`.  You declare the classes and the range of every column: reading them
+from the data, as scikit-learn does, would leak.
 
 Letters: n records; d columns; k classes.
 """
@@ -66,93 +66,90 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     """Trains logistic regression, or a network with ``hidden`` layers, by DP-SGD or least squares.
 
     **Every call of fit spends budget on its records again.**  Cross-validation and grid search call fit many
-    times on overlapping records, and the costs add up: run them on public data, or divide the budget by the
-    number of fits.  Without a ledger such searches get a :class:`~tacit.errors.PrivacyWarning`, and
-    each statement says what all fits so far cost together.
+    times on overlapping records, and the costs add up: search on public data, or divide the budget by the
+    number of fits.  Without a ledger, a search gets a :class:`~tacit.errors.PrivacyWarning`, and each
+    statement gives the total cost of all fits so far.
 
-    The statement does not cover two things.  ``score`` on the training records has no noise: do not publish
-    it.  A transformer before this estimator in a pipeline, such as ``StandardScaler`` or ``PCA``, reads the
-    data without noise.
+    The statement does not cover ``score`` on the training records, which has no noise: do not publish it.  It
+    does not cover transformers before this estimator in a pipeline, such as ``StandardScaler`` or ``PCA``.
 
     Args:
-        epsilon, delta: the budget of one call of fit, to which the noise is calibrated.
-        unit: what one row describes, such as "person" or "image"; the guarantee names it.
+        epsilon, delta: the budget of one call of fit.
+        unit: a word for what one row describes, such as "person" or "image".  The guarantee names it.
         adjacency: "add-remove", "replace-one" or "zero-out".
-        records: a public estimate of the number of records.  Needed under add-remove, where the true
-            number is secret.  Under the other two the default is the number of rows, which is public.
+        records: a public estimate of the number of records.  Required under add-remove, where the true
+            number is secret.  Otherwise the default is the number of rows, which is public.
         rows_per_user: for people with several rows, the number of rows per person that a step reads.  The
-            step clips the mean gradient of these rows once.  Needs ``owners`` in fit; ``records`` and
-            ``batch_size`` then count people.
-        one_record_per_unit: True states that no unit has two rows.  Needed if a column of X, such as
-            ``patient_id`` for the unit "patient", seems to identify the units and has repeated values.
-        classes: the possible labels, (k,).  Needed, as reading them from ``y`` would leak.
+            step clips their mean gradient.  Requires ``owners`` in fit; ``records`` and ``batch_size`` then
+            count people.
+        one_record_per_unit: True states that no unit has two rows.  Required if a column of X seems to
+            identify units and has repeated values, such as ``patient_id`` for the unit "patient".
+        classes: the possible labels, (k,).  Required, because reading them from ``y`` would leak.
         columns: the public facts about each column of a data frame, by column name: a
-            :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They alone
-            decide how texts, dates, booleans and categories become features.
-        bounds: the public range of the values, in place of ``columns``, if all values are numbers: one pair
+            :class:`~tacit.columns.Column`, or a dict as in a run file's ``[columns.NAME]``.  They
+            determine how strings, dates, booleans and categories become features.
+        bounds: the public range of the values, instead of ``columns``, if all values are numbers: one pair
             (low, high), an array (d, 2), or for a data frame a dict from each column to its pair.  Values
-            outside are clamped, and the range is scaled to [-1, 1].  Give ``columns`` or ``bounds``, except
-            for ``features`` of X as given.
-        class_weight: a declared weight for each class, 1 by default.  It multiplies the loss of the records
-            of that class, before clipping.  To balance classes, give a common class a weight far below 1:
-            clipping undoes most of a weight above 1.
-        threshold: with two classes, the probability of the second class from which on ``predict`` returns
-            it.  You may set it after fit, at no cost.  Lower it for a rare class from public knowledge: a
-            threshold chosen on the records reveals something about them.
-        max_sample_weight: a public bound on the weight of a record; needed for ``sample_weight`` in fit.
-        normalise: scale each row alone to mean 0 and variance 1, at no cost.  This suits pictures and
-            spectra, whose columns are of one kind, and harms tables with a few unlike columns.
+            are clamped to it and scaled to [-1, 1].  Only ``features`` of X as given need neither ``columns``
+            nor ``bounds``.
+        class_weight: a declared weight for each class, 1 by default.  It multiplies the loss before clipping.
+            To balance classes, give a common class a weight far below 1; clipping undoes most of a weight
+            above 1.
+        threshold: for two classes, the least probability of the second class at which ``predict`` returns
+            it.  You can change it after fit, at no cost.  Choose it from public knowledge, because a
+            threshold chosen on the records leaks.
+        max_sample_weight: the public largest weight of a record.  Required for ``sample_weight`` in fit.
+        normalise: scale each row to mean 0 and variance 1, at no cost.  This suits images and spectra, and
+            harms tables with a few different columns.
         features: a frozen feature extractor before the model, trained on public data or not at all.  Without
-            ``bounds`` and ``columns`` it is any callable that maps X as given, such as texts or pictures, to
-            (n, f) numbers, like ``model.encode`` of sentence-transformers.  A module gets float32 numbers:
-            bytes scaled to [0, 1], and texts as the tokens that its own ``tokens`` method returns.  The
-            features are computed once, in pieces, and each row is scaled to mean 0 and length 1.  With
-            ``bounds`` or ``columns`` it is a module that maps (n, d) values, scaled to [0, 1], to (n, f).
-            For :class:`tacit.models.PictureFeatures` take clipping_norm=1.0 and learning_rate=0.3.
+            ``bounds`` and ``columns``, any callable from X as given, such as texts or images, to (n, f)
+            numbers, like ``model.encode`` of sentence-transformers.  A module gets float32 numbers: bytes
+            scaled to [0, 1], and texts as the tokens that its ``tokens`` method returns.  Features are
+            computed once, and each row is scaled to mean 0 and length 1.  With ``bounds`` or ``columns``, a
+            module from (n, d) values, scaled to [0, 1], to (n, f).  For :class:`tacit.models.PictureFeatures`
+            use clipping_norm=1.0 and learning_rate=0.3.
         head: "dp-sgd" trains in noisy steps; "least-squares" learns a linear model from one noisy release
-            (:func:`tacit.training.least_squares_session`), which has no hidden layers and needs no steps.  It
-            also learns from a table in a database or in files; see :meth:`fit`.
-        model: the kind of model if there are no hidden layers.  "additive" gives each number ten bins in
-            addition to its value, so that the model is a sum of one curve for each column.  "linear" has no
-            bins.  "auto" uses bins if there are at least 230 + 300 / epsilon records for each numeric column,
-            but never with ``normalise`` or ``features``.
-        hidden: widths of the hidden layers; the default () is logistic regression.
+            (:func:`tacit.training.least_squares_session`), also of a table in a database or in files; see
+            :meth:`fit`.
+        model: the model without hidden layers.  "additive" adds ten bins to each number, so the model is a
+            sum of one curve per column; "linear" has no bins.  "auto" uses bins from 230 + 300 / epsilon
+            records per numeric column, but never with ``normalise`` or ``features``.
+        hidden: the widths of the hidden layers.  Default: (), logistic regression.
         activation: "tanh", "relu" or "tempered-sigmoid", between hidden layers.
-        clipping_norm: the bound on the norm of one record's gradient.
-        batch_size: expected number of records per step.
-        sampling: "poisson", or "epochs", with which each record takes part once an epoch, in a batch at
-            random.  It needs ``batch_size``, and ``epochs`` or steps that make whole epochs.
-        epochs, steps: the length of training, as at most one of the two.
-        learning_rate, momentum: settings of stochastic gradient descent.  The defaults of ``clipping_norm``,
-            ``batch_size``, ``steps`` and these two come from :func:`tacit.recipes.linear_recipe`, as for
-            ``tacit train``.  With hidden layers or features of scaled values they are 30 epochs,
-            learning_rate 0.56 and clipping_norm 1.33.
-        engine: "fast", or "reference", which computes the gradient of one record after the other.
-        physical_batch_size: the most records in memory at once, or "auto"; it changes only speed and memory
+        clipping_norm: the largest norm of one record's gradient.
+        batch_size: the expected number of records per step.
+        sampling: "poisson", or "epochs" to use each record once per epoch, in a random batch.  "epochs" needs
+            ``batch_size`` and a whole number of epochs.
+        epochs, steps: the length of training; give at most one of them.
+        learning_rate, momentum: the settings of SGD.  Defaults of ``clipping_norm``, ``batch_size``,
+            ``steps`` and these two come from :func:`tacit.recipes.linear_recipe`.  With hidden layers or
+            features of scaled values they are 30 epochs, learning_rate 0.56 and clipping_norm 1.33.
+        engine: "fast", or "reference" for a loop over records.
+        physical_batch_size: the most records in memory at once, or "auto".  It affects only speed and memory
             (:class:`tacit.training.PrivateSession`).
-        verbose: write progress with the epsilon spent to the standard error stream.
-        ledger: the file or database URL of a ledger.  Every call of fit then charges the whole plan to the
-            budget of ``dataset``, before it reads the rows.
+        verbose: write progress and the epsilon spent to the standard error stream.
+        ledger: the file or database URL of a ledger.  Each call of fit charges the whole plan to the budget
+            of ``dataset`` before it reads the rows.
         dataset: the name of these records in the ledger.
 
     Attributes:
         classes_: the declared classes, sorted, (k,).
-        n_features_in_: d, or f if ``features`` are computed from X as given.
+        n_features_in_: d, or f for ``features`` of X as given.
         feature_names_in_: the column names of a data frame.
-        encoder_: the :class:`~tacit.columns.Encoder` of declared ``columns``, whose ``features`` are the
-            inputs of the model; None without ``columns``.
+        encoder_: the :class:`~tacit.columns.Encoder` of declared ``columns``, with the names of the model's
+            inputs in ``features``; None without ``columns``.
         model_: the trained :class:`torch.nn.Module`, from (n, f) inputs to (n, k) logits.  Inputs are in
             [-1, 1], or rows of length 1 for features of X as given.
         plan_: the :class:`~tacit.plan.Plan` of the fit.
         epsilon_: the epsilon at ``delta`` of this call of fit alone; a grid search makes many calls.
         statement_: the privacy statement; ``print(statement_.to_text())``.
-        curves_: for a linear model of declared columns or bounds, the summand of each column: a list of
-            curves with ``name``, ``x``, ``y`` (len(x), outputs), ``other``, ``missing`` and ``importance``,
-            the highest ``y`` minus the lowest.  The curves and ``intercept_`` sum to the log odds of the
-            second class; for three or more classes, to each logit minus their mean; for a regressor, to the
-            prediction before it is clamped.  Each curve has mean 0 over its values or its range.  Curves are
-            computed from ``model_`` alone, at no cost.  Columns of an array are named x0, x1 and so on.
-        intercept_: the constant to which the curves are added, (outputs,).
+        curves_: for a linear model of declared columns or bounds, the term of each column: a list of curves
+            with ``name``, ``x``, ``y`` (len(x), outputs), ``other``, ``missing`` and ``importance``, the
+            highest ``y`` minus the lowest.  Curves plus ``intercept_`` give the log odds of the second class;
+            for more classes, each logit minus their mean; for a regressor, the prediction before clamping.
+            Each curve has mean 0 over its values or its range.  Computed from ``model_`` alone, at no cost.
+            Columns of an array are named x0, x1 and so on.
+        intercept_: the constant of the model, (outputs,).
 
     **Guarantee**
 
@@ -167,8 +164,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Raises:
         BudgetExceeded: from fit, if the plan costs more than the ledger has left.
         InvalidInput: from fit, if a setting is missing or out of range, or values are not numbers.
-        PrivacyRefusal: from fit, if the plan cannot be accounted for, contradicts the policy of the data set
-            in the ledger, or promises too much as a unit seems to have several rows.
+        PrivacyRefusal: from fit, if the plan has no proven bound or contradicts the ledger's policy, or if a
+            unit seems to have several rows.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
@@ -199,20 +196,19 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     ) -> PrivateClassifier:
         """Train on records ``X`` (n, d) and labels ``y`` (n,); this spends epsilon on these records again.
 
-        The new model replaces that of an earlier call of fit, whose cost remains.
+        The new model replaces that of an earlier call of fit, but the cost of both remains.
 
         Args:
             X: a data frame with the declared columns, an array, or the input of ``features``.  For
                 head="least-squares", also an engine of :mod:`tacit.queries.engines`, or the path of a file or
-                of a folder of Parquet files: the table is encoded and summed where it is.
-            y: labels, all of them declared in ``classes``; of such a table, the name of their column.
-            sample_weight: a factor for each record's loss, (n,), clamped to ``max_sample_weight``.  A weight
-                is part of its record.  The statement does not cover weights that were computed from other
-                records, such as those that balance classes.
-            owners: the person of each row, (n,) numbers or texts, if the estimator has ``rows_per_user``.
-                The unit of privacy is then a person with all their rows
-                (:class:`tacit.training.UserRecords`).  Of a table in a database or in files, the name of the
-                column of people, without ``rows_per_user``: the mean of all rows of a person counts.
+                of a folder of Parquet files; the table is summed in place.
+            y: the labels, all declared in ``classes``; for such a table, the name of their column.
+            sample_weight: a weight of each record's loss, (n,), clamped to ``max_sample_weight``.  The
+                statement does not cover weights computed from other records, such as balanced weights.
+            owners: the person of each row, (n,) numbers or strings, with ``rows_per_user``.  The unit of
+                privacy is then a person with all their rows (:class:`tacit.training.UserRecords`).  For a
+                table in a database or in files, the name of the column of people, without
+                ``rows_per_user``: each person counts by the mean of their rows.
         """
         classes = declared_classes(self.classes)
         if is_table(X):
@@ -233,12 +229,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return self
 
     def predict_proba(self, X: Records) -> NDArray[np.float64]:
-        """Return probabilities (n, k), in the order of ``classes_``, at no cost, as post-processing."""
+        """Return probabilities (n, k) in the order of ``classes_``.  Post-processing, at no cost."""
         probabilities: NDArray[np.float64] = outputs_of(self, X).softmax(dim=1).numpy()
         return probabilities
 
     def predict(self, X: Records) -> NDArray[Any]:
-        """Return the most probable class (n,) of each row of ``X`` (n, d), at no cost, as post-processing."""
+        """Return the most probable class (n,) of each row of ``X`` (n, d).  Post-processing, at no cost."""
         threshold = check_real("threshold", self.threshold, low=0.0, high=1.0)
         if threshold == 0.5:
             numbers = outputs_of(self, X).argmax(dim=1).numpy()
@@ -277,7 +273,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return by_group(evaluate(torch.nn.Identity(), outputs.float(), torch.from_numpy(numbers)), groups)
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the exact accuracy on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""
+        """Return the exact accuracy on ``X`` (n, d) and ``y`` (n,).  Not private: do not publish it."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X)
 
@@ -287,11 +283,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Trains a linear model, or a network with ``hidden`` layers, on squared errors by DP-SGD.
 
-    Arguments and warnings are those of :class:`PrivateClassifier`, except that ``target_bounds``, the public
-    range (low, high) of the targets, replaces ``classes``, ``class_weight`` and ``threshold``.  Targets and
-    predictions are clamped to this range, which is scaled to [-1, 1] for training.  With hidden layers the
+    Arguments and warnings are those of :class:`PrivateClassifier`, with ``target_bounds``, the public range
+    (low, high) of the targets, instead of ``classes``, ``class_weight`` and ``threshold``.  Targets and
+    predictions are clamped to this range; for training it is scaled to [-1, 1].  With hidden layers the
     defaults are clipping_norm 0.5 and learning_rate 0.1.  A linear model first learns the mean and spread of
-    the targets privately, so that wide bounds cost little accuracy
+    the targets privately, so wide bounds cost little accuracy
     (:class:`tacit.models.additive.StandardLinear`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
@@ -329,8 +325,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ) -> PrivateRegressor:
         """Train on records ``X`` (n, d) and numbers ``y`` (n,); this spends epsilon on these records again.
 
-        The new model replaces that of an earlier call of fit, whose cost remains.  For ``sample_weight``,
-        ``owners`` and a table in a database or in files, see :meth:`PrivateClassifier.fit`.
+        For ``sample_weight``, ``owners`` and tables in a database or in files, see
+        :meth:`PrivateClassifier.fit`.
         """
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         if is_table(X):
@@ -345,14 +341,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
-        """Return predictions (n,) for ``X`` (n, d) in ``target_bounds``, at no cost, as post-processing."""
+        """Return predictions (n,) for ``X`` (n, d), in ``target_bounds``.  Post-processing, at no cost."""
         outputs = outputs_of(self, X).squeeze(1).clamp(-1.0, 1.0).numpy()
         low, high = bounds_of("target_bounds", self.target_bounds, 1)
         values: NDArray[np.float64] = low[0] + (outputs + 1) / 2 * (high[0] - low[0])
         return values
 
     def score(self, X: Records, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the exact R^2 on ``X`` (n, d) and ``y`` (n,). It is not private: do not publish it."""
+        """Return the exact R^2 on ``X`` (n, d) and ``y`` (n,).  Not private: do not publish it."""
         score = super().score
         return checked(lambda: float(score(X, y, sample_weight)), X, y)
 
@@ -360,11 +356,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 @refuse_unknown_arguments
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateSurvival(PrivateEstimator):
-    """Trains a survival model, of the time until an event, by DP-SGD on the likelihood of hazards in bins.
+    """Trains a discrete-time survival model by DP-SGD on the likelihood of hazards in time bins.
 
-    Arguments and warnings are those of :class:`PrivateClassifier`, except that ``time_bounds`` and
-    ``time_bins`` replace ``classes``, ``class_weight`` and ``threshold``.  Targets have two fields, an event
-    and a time, as in scikit-survival.  Without hidden layers, bins share their slopes
+    Arguments and warnings are those of :class:`PrivateClassifier`, with ``time_bounds`` and ``time_bins``
+    instead of ``classes``, ``class_weight`` and ``threshold``.  Targets have two fields, event and time, as
+    in scikit-survival.  Without hidden layers, all bins share their slopes
     (:class:`tacit.models.survival.LinearHazard`).
 
     **Every call of fit spends budget on its records again**, and so does every fold of a cross-validation.
@@ -372,7 +368,7 @@ class PrivateSurvival(PrivateEstimator):
     Args:
         time_bounds: the public range (low, high) of the times.  An event after ``high`` counts as none.
         time_bins: the number of time bins of equal width, or their inner edges.
-        model: "linear" by default, since bins of columns gained nothing on three tables; or "additive".
+        model: "linear" (default) or "additive".
 
     Attributes:
         time_edges_: the edges of the bins, with both bounds, (K + 1,).
@@ -414,8 +410,8 @@ class PrivateSurvival(PrivateEstimator):
 
         Args:
             X: a data frame with the declared columns, an array, or the input of ``features``.
-            y: a structured array with two fields, the event, true or false, and the time until the event or
-                until the end of the observation; as ``Surv`` of scikit-survival makes it.
+            y: a structured array with two fields, as from scikit-survival's ``Surv``: the event, true or
+                false, and the time until the event or the end of observation.
             owners: see :meth:`PrivateClassifier.fit`.
         """
         check_in("head", self.head, ("dp-sgd",))
@@ -433,10 +429,9 @@ class PrivateSurvival(PrivateEstimator):
         return self
 
     def predict(self, X: Records) -> NDArray[np.float64]:
-        """Return a score of risk (n,) for ``X`` (n, d): the larger, the sooner the event.
+        """Return a risk score (n,) for ``X`` (n, d): the larger, the sooner the event.
 
-        As in scikit-survival, the score is no time: it is minus the mean time, which
-        :meth:`predict_mean_time` returns.
+        As in scikit-survival, it is not a time, but minus :meth:`predict_mean_time`.
         """
         return -self.predict_mean_time(X)
 
@@ -452,10 +447,10 @@ class PrivateSurvival(PrivateEstimator):
         return mean
 
     def score(self, X: Records, y: ArrayLike) -> float:
-        """Return the exact concordance on ``X`` and ``y``.  It is not private: do not publish it."""
+        """Return the exact concordance on ``X`` and ``y``.  Not private: do not publish it."""
         times, events = times_and_events(y, -np.inf)
         if not len(times):
-            raise InvalidInput("there are no records to score.")
+            raise InvalidInput("X is empty. Give at least one record to score.")
         last = self.time_edges_[-1]
         return concordance(times.clip(max=last), events & (times <= last), self.predict(X).round(9))
 
@@ -471,8 +466,8 @@ def _labels(labels: NDArray[Any]) -> NDArray[Any]:
 
 def _numbers(targets: NDArray[Any]) -> NDArray[np.float64]:
     if targets.dtype.kind in "mM":
-        raise InvalidInput("y holds dates or times; give numbers, such as days since a public day.")
+        raise InvalidInput("y contains dates or times. Give numbers, such as days since a public day.")
     numbers = targets.astype(np.float64)
     if not np.isfinite(numbers).all():
-        raise InvalidInput("y holds NaN or infinite values. Remove such records.")
+        raise InvalidInput("y contains NaN or infinite values. Remove such records.")
     return numbers

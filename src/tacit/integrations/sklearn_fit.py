@@ -1,4 +1,4 @@
-"""One call of fit: plan, charge, session, statement and curves, and notes on searches.
+"""One call of fit: plan, charge, session, statement, curves, and notes on searches.
 
 Letters: n records; d columns; f features; k classes.
 """
@@ -90,24 +90,23 @@ def note_of_fit(ledger: str | None, plan: Plan) -> str:
     if fits == 1:
         warnings.warn(_warning(name, plan), PrivacyWarning, stacklevel=2)
         return (
-            f"{name} makes several fits of the same records, and this statement covers one of them: k fits "
-            "cost up to k times its epsilon at k times its delta"
+            f"{name} fits the same records several times, and this statement covers one fit: k fits cost up "
+            "to k times its epsilon at k times its delta"
         )
     return (
-        f"this statement covers fit number {fits} of {name} and other searches in this process alone: their "
-        f"fits of the same records cost together up to epsilon = {round_up(epsilon)} at delta = "
-        f"{round_up(delta)} so far, without those of other processes"
+        f"this statement covers only fit number {fits} of {name} and other searches in this process; these "
+        f"fits together cost up to epsilon = {round_up(epsilon)} at delta = {round_up(delta)} so far, "
+        "without those of other processes"
     )
 
 
 def _warning(name: str, plan: Plan) -> str:
     return (
         f"{name} calls fit many times, and each fit spends epsilon = {round_up(plan.epsilon)} on its "
-        "records. A search makes one fit for each setting and fold, and one more at the end. epsilon_ and "
-        "statement_ are of one fit alone; k fits of the same records cost up to k times its epsilon at k "
-        "times its delta. Give the estimator ledger= and dataset=, so that the ledger charges each fit and "
-        "stops at the budget; search on public data; or choose settings with "
-        "tacit.training.select_candidate."
+        "records: one fit for each setting and fold, and one at the end. epsilon_ and statement_ describe "
+        "one fit; k fits of the same records cost up to k times its epsilon at k times its delta. Set "
+        "ledger= and dataset= to charge each fit and stop at the budget, search on public data, or choose "
+        "settings with tacit.training.select_candidate."
     )
 
 
@@ -138,7 +137,7 @@ class NoCurves(InvalidInput, AttributeError):
 
 
 def curves_of(estimator: Estimator) -> AdditiveModel:
-    """Return the fitted model as a constant and one curve for each column of X.
+    """Return the fitted model as a constant and one curve per column of X.
 
     The curves of a classifier are log odds, as in :meth:`tacit.models.additive.LinearModel.log_odds`.  Those
     of a regressor are in the units of ``target_bounds``.
@@ -155,7 +154,7 @@ def curves_of(estimator: Estimator) -> AdditiveModel:
     if linear is None:
         raise NoCurves(
             f"curves_ and intercept_ need a model that is a sum over columns; got {_why_not(estimator)}. Fit "
-            "a linear model of columns with declared facts or bounds."
+            "a linear model with declared columns or bounds."
         )
     encoder = _by_bounds(estimator, bins) if estimator.encoder_ is None else estimator.encoder_
     if hasattr(estimator, "classes_"):
@@ -282,8 +281,8 @@ def train_model(
 ) -> None:
     """Train on ``rows``; set the estimator's ``model_``, ``plan_``, ``statement_`` and ``epsilon_``.
 
-    A record's weight multiplies its loss, and thereby its gradient before clipping.  So for any weight, the
-    record changes the sum of gradients by at most the clipping norm.
+    A record's weight multiplies its loss and so its gradient before clipping.  With any weight, the record
+    changes the sum of gradients by at most the clipping norm.
 
     The estimator stores neither the session nor the key of the noise, so a pickled estimator may be released.
     """
@@ -295,8 +294,8 @@ def train_model(
         # Refuse wrong settings before the features are computed, which may take long.
         if settings.normalise:
             raise InvalidInput(
-                "normalise=True is only for numbers with bounds or columns. Features of X as given already "
-                "have mean 0 and length 1 in each record. Leave it out."
+                "normalise=True needs bounds or columns. features of X as given already have mean 0 and "
+                "length 1 in each record. Remove normalise."
             )
         if rows.owners is None:
             _rates(settings, make_plan(settings, len(rows.inputs), 1.0).records, 1.0)
@@ -386,8 +385,8 @@ def check_one_release(settings: PrivateEstimator) -> None:
     }
     if wrong := [f"{name}={value!r}" for name, value in values.items() if value not in (None, (), "poisson")]:
         raise InvalidInput(
-            f'head="least-squares" takes no {", ".join(wrong)}: it is a linear model from one release of all '
-            'records. Leave that out, or take head="dp-sgd".'
+            f'head="least-squares" takes no {", ".join(wrong)}, because it fits a linear model in one '
+            'release. Remove it, or use head="dp-sgd".'
         )
 
 
@@ -399,9 +398,9 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
     if records is None:
         if adjacency is Adjacency.ADD_REMOVE:
             raise InvalidInput(
-                "records must be declared: under add-remove the number of rows of X is a secret, and reading "
-                f"it would leak whether one {settings.unit} is there. Give a public figure for it, such as "
-                'records=1000, or choose adjacency="replace-one", under which the number is public.'
+                "records must be declared: under add-remove the number of rows of X is secret, because it "
+                f"reveals whether one {settings.unit} is there. Give a rough public size, such as "
+                'records=1000, or use adjacency="replace-one", where the number is public.'
             )
         records = rows
     least_squares = settings.head == "least-squares"
@@ -414,7 +413,7 @@ def make_plan(settings: PrivateEstimator, rows: int, longest: float) -> Plan:
         raise InvalidInput(
             "is missing",
             argument="batch_size" if settings.batch_size is None else "epochs",
-            why='With sampling="epochs" each record takes part once an epoch, in one batch of that size.',
+            why='With sampling="epochs", each record is in one batch of that size per epoch.',
             fix="Give batch_size and epochs.",
         )
     return Plan.calibrate(
@@ -439,7 +438,7 @@ def charged(
     if (settings.ledger is None) != (settings.dataset is None):
         raise InvalidInput(
             f"ledger and dataset go together; got ledger={settings.ledger!r}, dataset={settings.dataset!r}. "
-            "Give both, the ledger and the name of the records in it, or neither."
+            "Give both, with dataset= the name of the records in the ledger, or neither."
         )
     if settings.ledger is None or settings.dataset is None:
         yield None
@@ -481,7 +480,7 @@ def _statement(
     if takes_given(settings):
         name = name_of(settings.features)
         source = f"records as given, as {features} features of length 1 by {name}"
-        notes.append(f"{name} counts as public; the records that it was trained on are not covered")
+        notes.append(f"{name} is treated as public; its training data are not covered")
     elif settings.columns is None:
         source = f"arrays with {features} columns, clamped to declared bounds and scaled to [-1, 1]"
     else:

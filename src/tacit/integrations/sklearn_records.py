@@ -65,15 +65,15 @@ def bounds_of(
     """Return lower and upper bounds, (d,) each, from a pair (2,), an array (d, 2) or pairs by column name."""
     if bounds is None:
         raise InvalidInput(
-            f"{name} must be declared: a range that is read from the data leaks the extreme records exactly. "
-            f"Give a public range, such as {name}=(0, 16), that is wide enough for nearly all values; others "
-            "are clamped to it." + (" Or declare columns, for a data frame." if name == "bounds" else "")
+            f"{name} must be declared: a range read from the data leaks the extreme records exactly. Give a "
+            f"public range of nearly all values, such as {name}=(0, 16); others are clamped to it."
+            + (" Or declare columns, for a data frame." if name == "bounds" else "")
         )
     ordered = _in_order(name, bounds, names) if isinstance(bounds, Mapping) else bounds
     try:
         pairs = np.asarray(ordered, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must hold numbers; got {bounds!r}.") from None
+        raise InvalidInput(f"{name} must contain numbers; got {bounds!r}.") from None
     if pairs.shape not in ((2,), (columns, 2)):
         form = "one pair (low, high)"
         if name == "bounds":
@@ -110,8 +110,8 @@ def _in_order(name: str, bounds: Mapping[str, ArrayLike], names: Sequence[str] |
 def declared_classes(classes: Sequence[Any] | NDArray[Any] | None) -> NDArray[Any]:
     if classes is None:
         raise InvalidInput(
-            "classes must be declared: a class that is read from y reveals that a record of it is there. "
-            "Give all possible labels, such as classes=[0, 1] or classes=range(10)."
+            "classes must be declared: a class read from y reveals that a record has it. Give all possible "
+            "labels, such as classes=[0, 1] or classes=range(10)."
         )
     if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise InvalidInput(f"classes must be a list of labels, such as [0, 1]; got {classes!r}.")
@@ -127,8 +127,8 @@ def class_numbers(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int
     numbers = np.array([positions.get(label, -1) for label in labels.tolist()], dtype=np.int64)
     if (numbers < 0).any():
         raise InvalidInput(
-            f"y has labels that are not among the declared classes {classes.tolist()}. Declare every label "
-            "that may occur, or remove such records by a rule that does not read the others."
+            f"y has labels outside the declared classes {classes.tolist()}. Declare every label that may "
+            "occur, or remove such records by a rule that reads one record at a time."
         )
     return numbers
 
@@ -140,8 +140,8 @@ def times_and_events(y: Any, low: float) -> tuple[NDArray[np.float64], NDArray[n
     if len(kinds) != 2 or y.ndim != 1 or kinds[0] not in "biu" or kinds[1] not in "biuf":
         raise WrongType(
             "y must be a structured array (n,) of two fields: the event, true or false, and the time, a "
-            "number. Make it by numpy.rec.fromarrays([events, times], names='event, time'), or by "
-            "sksurv.util.Surv. Convert events that are words: table['died'] == 'yes'."
+            "number. Make it with numpy.rec.fromarrays([events, times], names='event, time') or "
+            "sksurv.util.Surv. Convert events from words: table['died'] == 'yes'."
         )
     events, times = (y[name] for name in fields)
     if wrong := int(((events != 0) & (events != 1)).sum()):
@@ -151,14 +151,14 @@ def times_and_events(y: Any, low: float) -> tuple[NDArray[np.float64], NDArray[n
         )
     if wrong := int((~np.isfinite(times) | (times < low)).sum()):
         raise InvalidInput(
-            f"y holds {wrong:,} times that are missing, infinite, or before the lower bound {low:g} of "
-            "time_bounds. Remove or correct these records, or state a lower bound that fits."
+            f"y contains {wrong:,} times that are missing, infinite, or below the lower bound {low:g} of "
+            "time_bounds. Remove or correct these records, or lower the bound."
         )
     return times.astype(np.float64), events.astype(np.bool_)
 
 
 def refuse_ends(X: Any, y: Any, times: NDArray[np.float64]) -> None:
-    """Refuse features among which are the time or the event: they are not known when a model predicts."""
+    """Refuse the time or the event as features, because they are unknown at prediction."""
     frame = hasattr(X, "columns")
     names = [*X.columns] if frame else range(X.shape[1] if getattr(X, "ndim", 0) == 2 else 0)
     for name in names:
@@ -166,8 +166,8 @@ def refuse_ends(X: Any, y: Any, times: NDArray[np.float64]) -> None:
         number = column.dtype.kind in "iuf" and np.array_equal(column, times)
         if number or (isinstance(name, str) and name in y.dtype.names):
             raise InvalidInput(
-                f"column {name!r} of X is the time or the event of y, unknown when a model is used. "
-                "Leave it out of X. If it is another column, rename the field of y."
+                f"column {name!r} of X is the time or the event of y, which is unknown at prediction. Remove "
+                "it from X. If it is another column, rename the field of y."
             )
 
 
@@ -178,17 +178,17 @@ def class_weights(
         return None
     if isinstance(weights, str):
         raise PrivacyRefusal(
-            f"class_weight must be declared; got {weights!r}, which counts the records: one record would "
-            "change the weights of all others, which no budget covers. Give weights from public knowledge, "
-            "such as class_weight={0: 0.2, 1: 1.0}."
+            f"class_weight must be declared; got {weights!r}, which counts the records, so one record would "
+            "change the weights of all others. Give weights from public knowledge, such as "
+            "class_weight={0: 0.2, 1: 1.0}."
         )
     if not isinstance(weights, Mapping):
         raise InvalidInput(f"class_weight must be a dict from classes to weights; got {weights!r}.")
     labels = classes.tolist()
     if extra := [label for label in weights if label not in labels]:
         raise InvalidInput(
-            f"class_weight names {extra!r}, not among the declared classes {labels}. Declare it in classes, "
-            "or leave it out."
+            f"class_weight names {extra!r}, which is not among the declared classes {labels}. Add it to "
+            "classes, or remove it."
         )
     by_label = {
         label: check_real(f"class_weight of {label!r}", weight, low=0.0, high=_LARGEST_WEIGHT)
@@ -211,8 +211,7 @@ def sample_weights(
     if largest is None:
         raise InvalidInput(
             "max_sample_weight must be declared: sample_weight is part of the records, so its range must be "
-            "a public figure. Give it in the constructor, such as max_sample_weight=10; larger weights are "
-            "clamped to it."
+            "public. Set it in the constructor, such as max_sample_weight=10; larger weights are clamped."
         )
     largest = check_real("max_sample_weight", largest, low=0.0, high=_LARGEST_WEIGHT, open_low=True)
     try:
@@ -220,15 +219,15 @@ def sample_weights(
     except (TypeError, ValueError, OverflowError):
         numbers = None  # raised below, outside the handler: the first error prints a weight
     if numbers is None:
-        raise InvalidInput("sample_weight must hold numbers, one for each record.")
+        raise InvalidInput("sample_weight must contain one number for each record.")
     if numbers.shape != (records,):
         raise InvalidInput(
             f"sample_weight must have shape ({records},), one number for each record; got {numbers.shape}."
         )
     if wrong := int((~np.isfinite(numbers) | (numbers < 0)).sum()):
         raise InvalidInput(
-            f"sample_weight holds {wrong:,} values that are negative, NaN or infinite. Give numbers from 0 "
-            "to max_sample_weight."
+            f"sample_weight contains {wrong:,} values that are negative, NaN or infinite. Give numbers from "
+            "0 to max_sample_weight."
         )
     return np.minimum(numbers, largest)
 
@@ -253,12 +252,11 @@ def refuse_unknown_arguments(estimator: type[T]) -> type[T]:
 def _refuse_argument(name: str, names: Sequence[str]) -> Never:
     if name == "random_state":
         raise PrivacyRefusal(
-            "random_state cannot be set: an attacker who knows the seed of the noise can subtract it, and "
-            "then nothing protects the records. Leave it out; the key of the noise comes from the operating "
-            "system, and two calls of fit differ."
+            "random_state cannot be set: an attacker who knows the seed can subtract the noise. Remove it; "
+            "the key of the noise comes from the operating system, and two calls of fit differ."
         )
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+    hint = f"Did you mean {near[0]!r}?" if near else f"Its arguments are {', '.join(names)}."
     raise WrongType(f"this estimator has no argument {name!r}. {hint}")
 
 
@@ -277,9 +275,9 @@ def takes_given(estimator: Estimator) -> bool:
 
 
 def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
-    """Return whether numbers get bins, so that the model is a sum of one curve for each column.
+    """Return whether numbers get bins, as in an additive model.
 
-    ``rows`` of X counts only if ``records`` is not declared; then it is public.
+    ``rows``, the number of rows of X, counts only if ``records`` is not declared; then it is public.
     """
     model = check_in("model", estimator.model, ("auto", "linear", "additive"))
     conflicts_of = {
@@ -291,8 +289,8 @@ def is_additive(estimator: Estimator, rows: int, numbers: int) -> bool:
     against = [name for name, conflicts in conflicts_of.items() if conflicts]
     if model == "additive" and against:
         raise InvalidInput(
-            f'model="additive" does not go with {against[0]}: the model is a sum of one curve per declared '
-            f"column. Leave {against[0]} out, or take another model."
+            f'model="additive" does not go with {against[0]}: it is a sum of one curve per declared column. '
+            f"Remove {against[0]}, or use another model."
         )
     if model != "auto":
         return model == "additive"
@@ -315,11 +313,11 @@ class Given:
             )
         if isinstance(self.X, str | bytes) or not hasattr(self.X, "__len__"):
             raise InvalidInput(
-                f"X must be a list, array or column of a data frame; got {type(self.X).__name__}. For one "
-                "record give a list with it."
+                f"X must be a list, array or column of a data frame; got {type(self.X).__name__}. Put a "
+                "single record into a list."
             )
         if not len(self.X):
-            raise InvalidInput("X holds no records. Give at least one.")
+            raise InvalidInput("X has no records. Give at least one.")
 
     def __len__(self) -> int:
         return len(self.X)
@@ -327,7 +325,7 @@ class Given:
     def compute(self, *, width: int | None = None) -> Tensor:
         """Return (n, f) float32 features, each row of mean 0 and length 1; a constant row becomes 0.
 
-        ``width`` is f for a fitted estimator; without it, as in fit, records are checked not to be mixed.
+        ``width`` is f for a fitted estimator; without it, as in fit, features that mix records are refused.
 
         **Guarantee**
 
@@ -356,11 +354,10 @@ class Given:
             alone = _rows(self.estimator.features, _slice(self.X, index, index + 1), together.shape[1])[0]
             if np.linalg.norm(alone - together[index]) > _SAME * np.linalg.norm(alone):
                 raise PrivacyRefusal(
-                    "features depend on other records or on chance: a record alone has other features than "
-                    "among others or in a second call. So one record would change what the model learns "
-                    "from the others, which no budget covers. Take features that map each record alone: a "
-                    "model in eval mode, without statistics of a batch, with padding masked, without random "
-                    "numbers, and in 32 bits."
+                    "features depend on other records or on chance: a record has other features alone than "
+                    "in a batch or in a second call. One record could then change the inputs of others, "
+                    "which no budget covers. Use an extractor that maps each record alone: in eval mode, "
+                    "without batch statistics or random numbers, with padding masked, and in 32 bits."
                 )
 
 
@@ -395,24 +392,23 @@ def _rows(features: Any, piece: Any, width: int | None) -> NDArray[np.float64]:
     if numbers is None:
         raise InvalidInput(
             f"features must return numbers (n, f); got {type(output).__name__} without numbers, or with rows "
-            "of different lengths. Return an array or a tensor: the part of a model's output with the "
-            "numbers, such as last_hidden_state.mean(1)."
+            "of different lengths. Return an array or tensor, such as last_hidden_state.mean(1)."
         )
     rows = numbers
     if rows.ndim != 2 or len(rows) != len(piece) or rows.shape[1] < 2:
         raise InvalidInput(
-            f"features must have shape ({len(piece)}, f) with f >= 2; got {rows.shape}. Join the numbers of "
-            "a record, as by rows.reshape(len(rows), -1), or take their mean over words or places."
+            f"features must have shape ({len(piece)}, f) with f >= 2; got {rows.shape}. Flatten each record "
+            "with rows.reshape(len(rows), -1), or average over words or positions."
         )
     if width is not None and rows.shape[1] != width:
         raise InvalidInput(
-            f"features gave {rows.shape[1]} numbers for a record, and {width} for others. Take features of "
-            "one width, such as the mean over the words of a text."
+            f"features returned {rows.shape[1]} numbers for a record, and {width} for others. Return equally "
+            "many for each record, such as the mean over the words of a text."
         )
     if wrong := int((~np.isfinite(rows).all(axis=1)).sum()):
         raise InvalidInput(
-            f"features gave NaN or infinite numbers for {wrong} of {len(rows)} records. Let the callable "
-            "give such records fixed numbers, as for an empty text, or remove them."
+            f"features returned NaN or infinite numbers for {wrong} of {len(rows)} records. Return fixed "
+            "numbers for such records, as for an empty text, or remove them."
         )
     return rows
 
@@ -433,10 +429,9 @@ def _output_of(features: Any, piece: Any) -> Any:
             raise
         summary = without_values(problem)
     raise InvalidInput(  # outside the handler: the first error may print a record
-        f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({summary}); the text of the error "
-        "is left out, as it may contain values of records. Try features(X[:8]) and features(X[:1]): it must "
-        "take X as given to fit, also a single record, and return numbers (n, f). For a module on scaled "
-        "columns of numbers, declare bounds."
+        f"features failed on {len(piece)} record{'s' * (len(piece) > 1)} ({summary}); the original message "
+        "is hidden, because it may contain values of records. Try features(X[:8]) and features(X[:1]), which "
+        "must return numbers (n, f). For a module on scaled columns of numbers, declare bounds."
     )
 
 
@@ -488,9 +483,9 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
         return nn.LayerNorm(columns, elementwise_affine=False) if first else nn.Identity()
     if not isinstance(estimator.features, nn.Module):
         raise InvalidInput(
-            f"features must be a torch module; got {type(estimator.features).__name__}. With bounds or "
-            "columns take one such as tacit.models.PictureFeatures(28, 28). For a callable on X as given, "
-            "leave out bounds and columns: its features need none."
+            f"with bounds or columns, features must be a torch module such as "
+            f"tacit.models.PictureFeatures(28, 28); got {type(estimator.features).__name__}. For a callable "
+            "on X as given, remove bounds and columns."
         )
     front = _Fixed(copy.deepcopy(estimator.features))
     samples = torch.rand(3, columns, generator=torch.Generator().manual_seed(0)) * 2 - 1
@@ -500,8 +495,8 @@ def front_of(estimator: Estimator, columns: int, *, least_squares: bool) -> nn.M
         raise InvalidInput(f"features must have shape (3, f) for 3 records; got {tuple(together.shape)}.")
     if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max())):
         raise PrivacyRefusal(
-            "features depend on the other records of a batch: one record would change what the model learns "
-            "from the others. Take a module that maps each record alone."
+            "features depend on the other records of a batch, so one record would change the inputs of "
+            "others. Use a module that maps each record alone."
         )
     return front
 
@@ -515,10 +510,10 @@ def check_unit(estimator: Estimator, X: object, owners: object) -> None:
     name, unit = repeated_in_frame(X, estimator.unit, kinds), estimator.unit
     if name is not None:
         raise PrivacyRefusal(
-            f"unit={unit!r}, and column {name!r} of X has repeated values: a {unit} seems to have several "
-            "rows, and each row would be protected separately. Give rows_per_user to the estimator and "
-            f'owners=X["{name}"] to fit, so that a record is a {unit} with all rows; or, to protect single '
-            f'rows, unit="row"; or, if each row is another {unit}, one_record_per_unit=True.'
+            f"unit={unit!r}, but column {name!r} of X has repeated values: a {unit} seems to have several "
+            f"rows, and each row would be protected separately. To protect a {unit} with all rows, set "
+            f'rows_per_user and call fit with owners=X["{name}"]. To protect single rows, set unit="row". If '
+            f"each row is another {unit}, set one_record_per_unit=True."
         )
 
 
@@ -553,7 +548,7 @@ def records_of(
         return _by_bounds(estimator, values), targets
     inputs = _by_columns(estimator.encoder_, X)
     if not len(inputs):
-        raise InvalidInput("X holds no records. Give at least one.")
+        raise InvalidInput("X has no records. Give at least one.")
     targets = _targets(estimator, inputs, y, check_targets)
     names = estimator.encoder_.inputs_of
     estimator.feature_names_in_ = np.array(names, dtype=object)
@@ -623,9 +618,9 @@ class Rows:
             names = ("owners", "rows_per_user")
             present, missing = names if rows_per_user is None else names[::-1]
             raise InvalidInput(
-                f"{present} is given and {missing} is not. For people with several rows, give both: to the "
-                "estimator rows_per_user, the number of rows of a person that a step reads, and to fit "
-                "owners, the person of each row. In a pipeline, put the name of the step before owners: "
+                f"{present} is given without {missing}. For people with several rows, give both: "
+                "rows_per_user, the number of rows per person that a step reads, to the estimator, and "
+                "owners, the person of each row, to fit. In a pipeline, write "
                 "fit(X, y, privateclassifier__owners=...)."
             )
         if rows_per_user is None:
@@ -633,10 +628,9 @@ class Rows:
         people = UserRecords(parts, self.owners, rows_per_user=rows_per_user)
         if people.shared:
             raise PrivacyRefusal(
-                "owners must name one person for each row; got lists of several owners. The estimators draw "
-                "people with separate rows. Train by tacit.PrivateSession with a plan that draws rows "
-                "(Plan.calibrate(rows_per_user=...)); or join people who share rows into groups, and give "
-                "each row the name of one."
+                "owners must name one person for each row; got lists of owners. For shared rows, use "
+                "tacit.PrivateSession with a plan that samples rows (Plan.calibrate(rows_per_user=...)). Or "
+                "join people who share rows into groups, and name the group of each row."
             )
         return people, len(people)
 
@@ -649,8 +643,8 @@ def _refuse_dates(X: Any) -> None:
     head = np.asarray(X[:1] if hasattr(X, "columns") else X)
     if head.dtype.kind in "mM":
         raise InvalidInput(
-            "X holds dates or times, which are no numbers. Declare them in columns of a data frame, as "
-            'kind = "date" or "datetime", or convert them to numbers since a public day.'
+            "X contains dates or times. Declare them in columns of a data frame, with "
+            'kind = "date" or "datetime", or convert them to days since a public day.'
         )
 
 
@@ -658,9 +652,9 @@ def _by_bounds(estimator: Estimator, values: NDArray[np.float64]) -> Tensor:
     """Scale (n, d) raw values to float32 in [-1, 1], by the declared bounds."""
     if not np.isfinite(values).all():
         raise InvalidInput(
-            "X holds NaN or infinite values, which no bound can clamp. Remove such records, or fill "
-            "them by a fixed rule: missing of a declared column (columns=...), or SimpleImputer(strategy="
-            "'constant', keep_empty_features=True); a mean or median of the data would leak."
+            "X contains NaN or infinite values. Remove such records, or fill them with a constant: missing "
+            "of a declared column (columns=...), or SimpleImputer(strategy='constant', "
+            "keep_empty_features=True). A mean or median of the data would leak."
         )
     names = getattr(estimator, "feature_names_in_", None)
     low, high = bounds_of(
@@ -678,8 +672,8 @@ def _encoder(estimator: Estimator, rows: int) -> Encoder | None:
         return None
     if estimator.bounds is not None:
         raise InvalidInput(
-            "columns and bounds are both given: declare each column's bounds in columns, as in "
-            'columns={"age": Column(kind="number", lower=0, upper=120)}. Leave bounds out.'
+            "columns and bounds are both given. Remove bounds, and declare each column's bounds as in "
+            'columns={"age": Column(kind="number", lower=0, upper=120)}.'
         )
     columns = parse_columns(estimator.columns)
     with_bins = {name: column.with_bins(BINS) for name, column in columns.items()}
@@ -693,19 +687,18 @@ def _by_columns(encoder: Encoder, X: object) -> Tensor:
         names = names_of_frame(X)
     except InvalidInput:
         raise InvalidInput(
-            f"X must be a data frame; got {type(X).__module__}.{type(X).__name__}, and columns declares "
-            "columns by name. Give a pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to "
-            "columns. Or give bounds in place of columns."
+            f"with columns, X must be a data frame; got {type(X).__module__}.{type(X).__name__}. Give a "
+            "pandas or Polars DataFrame, a pyarrow Table, or a mapping from names to columns. Or declare "
+            "bounds instead of columns."
         ) from None
     if type(X).__module__.startswith("pandas") and any(not isinstance(name, str) for name in X.columns):  # type: ignore[attr-defined]
         raise InvalidInput(
-            "the columns of X have names that are not texts. Rename them, such as by "
-            "X.columns = X.columns.astype(str)."
+            "the column names of X must be strings. Convert them: X.columns = X.columns.astype(str)."
         )
     if extra := [name for name in names if name not in encoder.columns]:
         raise InvalidInput(
             f"X has columns that are not declared: {', '.join(map(repr, extra))}. Drop them, or declare "
-            'them in columns, with kind="text" those that the model must not see, such as an identifier.'
+            'them in columns; use kind="text" for those that the model must ignore, such as an identifier.'
         )
     return torch.from_numpy(encoder.frame(X, source="X"))
 
@@ -739,31 +732,28 @@ def checked(check: Callable[[], T], X: object, y: object = None) -> T:
 def _without_cells(problem: Exception, X: object, y: object) -> str:
     text = str(problem)
     if text.startswith("Complex data not supported"):
-        return (
-            "Complex data not supported: X must hold real numbers. Give real and imaginary parts as columns."
-        )
+        return "Complex data not supported. Give real and imaginary parts of X as separate columns."
     if text.startswith("Expected 2D array"):
         return (
-            "Expected 2D array: X must have rows and columns, (n, d). Reshape your data, by X.reshape(-1, "
-            "1) for one column, or X.reshape(1, -1) for one record."
+            "Expected 2D array: X must have shape (n, d). Reshape your data with X.reshape(-1, 1) for one "
+            "column, or X.reshape(1, -1) for one record."
         )
     if text.startswith("The feature names should match"):
-        return f"{text}Give the columns of fit in their order, X[list(model.feature_names_in_)]."
+        return f"{text}Give the columns in the order of fit: X[list(model.feature_names_in_)]."
     if _HARMLESS.match(text):
         return text if text.endswith(".") else f"{text}."
     columns = _columns_of_non_numbers(X)
     if columns:
         return (
-            f"X must hold numbers, and has other cells: {columns}. Declare the columns of the data frame in "
-            "columns=..., or leave such columns out; their values are not shown here."
+            f"X has cells that are not numbers: {columns} (values hidden). Declare the columns of the data "
+            "frame in columns=..., or drop such columns."
         )
     targets = _count_non_numbers(y)
     if targets:
-        return f"y must hold numbers; {targets} of its values are not numbers, and are not shown here."
+        return f"y must contain numbers; {targets} of its values are not numbers (values hidden)."
     return (
-        f"scikit-learn does not accept X or y ({without_values(problem)}); the text of the error is left "
-        "out, as it may contain values of records. Give X as an array (n, d) of numbers, and y as an array "
-        "(n,)."
+        f"scikit-learn does not accept X or y ({without_values(problem)}); its message is hidden, because it "
+        "may contain values of records. Give X as an array (n, d) of numbers, and y as an array (n,)."
     )
 
 

@@ -1,4 +1,4 @@
-"""A fit on a table that stays in its database or its files, which sum the moments of a linear model."""
+"""A least-squares fit on a table in a database or in files, which compute the sums in place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fit_table(
 ) -> None:
     """Train on the table ``X``, whose column ``y`` is the target; set the estimator's attributes.
 
-    ``given`` are further arguments, which no database applies.
+    ``given``: further arguments of fit, which are refused for tables.
     """
     _check(settings, y, owners, given)
     columns = parse_columns(settings.columns)
@@ -64,8 +64,8 @@ def fit_table(
 def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequence[str]) -> None:
     if settings.head != "least-squares":
         raise InvalidInput(
-            f'a table is summed where it is, so head must be "least-squares"; got {settings.head!r}. Set it, '
-            "or read the table into a data frame."
+            f'for a table, head must be "least-squares"; got {settings.head!r}. Set it, or read the table '
+            "into a data frame."
         )
     check_one_release(settings)
     is_additive(settings, 0, 0)  # refuses model="additive"
@@ -78,17 +78,17 @@ def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequenc
     }
     if wrong := [name for name, is_set in unused.items() if is_set]:
         raise InvalidInput(
-            f"{wrong[0]} is not for a table: its rows are encoded by columns, and all rows of an owner count "
-            f"by their mean. Leave {wrong[0]} out."
+            f"{wrong[0]} does not apply to a table: columns encode its rows, and each owner counts by the "
+            f"mean of their rows. Remove {wrong[0]}."
         )
     if settings.columns is None:
         raise InvalidInput(
-            "columns must be declared for a table: the public facts about each column that the model reads."
+            "columns must be declared for a table. Give the public facts about each column of the model."
         )
     if settings.records is None:
         raise InvalidInput(
-            "records must be declared for a table: a public figure for the number of its rows, or of its "
-            "owners if there are owners."
+            "records must be declared for a table. Give a rough public number of its rows, or of its owners "
+            "if there are owners."
         )
     for name, value in (("y", y), ("owners", owners)):
         if not isinstance(value, str) and not (name == "owners" and value is None):
@@ -97,14 +97,14 @@ def _check(settings: PrivateEstimator, y: object, owners: object, given: Sequenc
                 f'{name}="cost".'
             )
         if value in settings.columns:
-            raise InvalidInput(f"{name}={value!r} is also in columns, which are inputs. Leave it out there.")
+            raise InvalidInput(f"{name}={value!r} is also an input in columns. Remove it from columns.")
 
 
 def column_of_classes(classes: NDArray[Any]) -> Column:
-    """Return the column of a target with these classes: texts, whole numbers or booleans."""
+    """Return the column of a target with these classes: strings, integers or booleans."""
     kinds = {bool: "boolean", int: "integer", str: "category"}
     labels = classes.tolist()
     kind = kinds.get(type(labels[0]))
     if kind is None:
-        raise InvalidInput(f"classes of a table must be texts, whole numbers or booleans; got {labels!r}.")
+        raise InvalidInput(f"classes of a table must be strings, integers or booleans; got {labels!r}.")
     return Column(kind=kind) if kind == "boolean" else Column(kind=kind, values=labels)

@@ -1,4 +1,4 @@
-"""A private Trainer of transformers: the Trainer runs the loop, and a session takes the steps."""
+"""A private Trainer for transformers: the Trainer runs the loop, and a session takes the steps."""
 
 # Settings of the Trainer that would break the guarantee, or be ignored, are refused: one error lists all of
 # them.  Only documented extension points of the Trainer are used: the loader of training batches, the
@@ -39,11 +39,10 @@ except ImportError:
 def training_arguments(
     plan: Plan, output_dir: str, *, config: type[TrainingArguments] = TrainingArguments, **settings: Any
 ) -> TrainingArguments:
-    """Make ``TrainingArguments`` for a plan: its steps and batch size, and no clipping by the Trainer.
+    """Make ``TrainingArguments`` with the plan's steps and batch size, without clipping by the Trainer.
 
-    The default learning rate is 5e-4, ten times the Trainer's default: private runs take few steps on large
-    batches, and at the usual rate they hardly change a model (Li et al., 2110.05679, section 3). For LoRA use
-    2e-3 (:func:`tacit.recipes.lora_recipe`).
+    The default learning rate is 5e-4, ten times the Trainer's, because private runs take few steps on large
+    batches (Li et al., 2110.05679, section 3). For LoRA use 2e-3 (:func:`tacit.recipes.lora_recipe`).
 
     Args:
         plan: the private plan of the run: its steps, noise and cost.
@@ -72,24 +71,22 @@ def _plan_settings(plan: Plan) -> dict[str, Any]:
     }
 
 
-_TYPE_OF_WEIGHTS = "the engine computes in the type of the weights. Load the model in the type that you want"
-_ONE_DEVICE = "the session trains on one device here, with its own step. Leave it out"
+_TYPE_OF_WEIGHTS = "the engine computes in the dtype of the weights. Load the model in the dtype you want"
+_ONE_DEVICE = "the session trains on one device here. Remove it"
 _BREAKS: dict[str, str] = {
     "gradient_accumulation_steps": (
-        "a private step takes its whole sample at once, in physical batches that fit the memory, and adds "
-        "its noise once. Set it to 1, give the plan the larger batch, and bound the memory by "
-        "physical_batch_size"
+        "a private step adds noise once for its whole batch. Set it to 1, give the plan the larger batch, "
+        "and limit memory by physical_batch_size"
     ),
-    "auto_find_batch_size": "it would change the batch size that the plan has priced. Set it to False",
+    "auto_find_batch_size": "it would change the batch size of the plan. Set it to False",
     "label_smoothing_factor": (
-        "it belongs to the Trainer's own loss, a mean over the batch. Write it into the loss, as in "
+        "it belongs to the Trainer's own loss, a mean over the batch. Set it in loss=, as in "
         "tacit.losses.classification(label_smoothing=0.1)"
     ),
     "train_sampling_strategy": (
-        "the plan accounts for batches drawn at random; batches by length, or in order, cost more. Set it to "
-        '"random"'
+        'the plan accounts for random batches; batches by length, or in order, cost more. Set it to "random"'
     ),
-    "fp16": f"a gradient scaler reads gradients before the noise is added, and {_TYPE_OF_WEIGHTS}",
+    "fp16": f"a gradient scaler reads gradients before noise, and {_TYPE_OF_WEIGHTS}",
     "bf16": (
         f"it changes the model's forward pass. Set it to False; {_TYPE_OF_WEIGHTS}, such as "
         "dtype=torch.bfloat16"
@@ -97,48 +94,47 @@ _BREAKS: dict[str, str] = {
     "fp16_full_eval": "it rounds the trained weights in place. Set it to False",
     "bf16_full_eval": "it rounds the trained weights in place. Set it to False",
     "deepspeed": f"it computes its own gradients and steps. {_ONE_DEVICE}",
-    "fsdp": f"it splits the weights, and the session needs each record's gradient of all. {_ONE_DEVICE}",
+    "fsdp": f"it shards the weights, and the session needs each record's whole gradient. {_ONE_DEVICE}",
     "parallelism_config": _ONE_DEVICE,
-    "torch_compile": "the engine records the model as it is. Leave it out",
+    "torch_compile": "the engine traces the model itself. Remove it",
     "use_liger_kernel": "it puts kernels into the model whose losses and gradients mix the records",
-    "neftune_noise_alpha": "it draws random numbers for a batch, not a record. Use dropout in the model",
+    "neftune_noise_alpha": "it draws random numbers per batch, not per record. Use dropout in the model",
     "packing": (
-        "it puts several examples into a row, or one into several, and the guarantee is for one row. Set it "
-        "to False; tacit.collate.pad pads each example"
+        "it packs several examples into a row, and the guarantee is for one row. Set it to False; "
+        "tacit.collate.pad pads each example"
     ),
     "padding_free": "it joins the examples of a batch into one row. Set it to False",
     "debug": (
-        "it prints numbers of the records if one is not finite. Leave it out: training that diverges raises "
+        "it prints values of records if one is not finite. Remove it: training that diverges raises "
         "tacit.errors.Diverged"
     ),
     "include_num_input_tokens_seen": (
-        'it logs the number of tokens of each batch, which reveals something of the records. Set it to "no"'
+        'it logs the number of tokens of each batch, which leaks. Set it to "no"'
     ),
     "optim": (
-        "it steps inside the backward pass, before gradients are clipped and noised, or needs modes that the "
-        "session does not set. Take another, such as adamw_torch"
+        "it steps inside the backward pass, before clipping and noise, or needs modes that the session does "
+        "not set. Use another, such as adamw_torch"
     ),
 }
-"""The reasons for settings that must be off, or have an allowed value, for the guarantee to hold."""
+"""Why settings must be off, or have an allowed value, for the guarantee to be true."""
 _DISAGREES: dict[str, str] = {
-    "ignore_data_skip": "a resumed run continues at its own step of the pass. Set it to False",
+    "ignore_data_skip": "a resumed run continues where it stopped. Set it to False",
     "enable_jit_checkpoint": (
-        "the checkpoint would have no state of the session to resume from. Set it to False; save_steps "
-        "limits the lost steps"
+        "the checkpoint would lack the session's state. Set it to False; save_steps limits the lost steps"
     ),
-    "torch_empty_cache_steps": "a private step does not read it. Leave it out",
+    "torch_empty_cache_steps": "a private step ignores it. Remove it",
     "max_grad_norm": (
-        "the plan clips the gradient of each record, and the session does not clip the noisy sum again (the "
-        "default of TrainingArguments is 1.0). Set it to 0"
+        "the plan clips the gradient of each record; the noisy sum is not clipped again (the default of "
+        "TrainingArguments is 1.0). Set it to 0"
     ),
 }
-"""The reasons for settings that would be ignored, or would contradict the plan."""
+"""Why settings would be ignored or contradict the plan."""
 _OF_TRL = (
     "loss_type", "loss_weights", "beta", "label_smoothing", "ld_alpha", "f_divergence_type",
     "f_alpha_divergence_coef", "use_weighting", "discopop_tau", "sync_ref_model", "ref_model_mixup_alpha",
     "ref_model_sync_steps", "router_aux_loss_coef", "activation_offloading",
 )  # fmt: skip
-"""Settings of TRL that its own trainers read in a step. The others concern the preparation of the data."""
+"""TRL's settings of a training step. Its other settings prepare the data."""
 _FITS: dict[str, Callable[[Any], bool]] = {
     "gradient_accumulation_steps": lambda value: not value or value == 1,
     "train_sampling_strategy": lambda value: not value or value == "random",
@@ -155,7 +151,7 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
     """Refuse settings that break the guarantee, are ignored or contradict the plan; one error lists all."""
     if not isinstance(args, TrainingArguments):
         raise InvalidInput(
-            f"args must be TrainingArguments; got {type(args).__name__}. Make them by "
+            f"args must be TrainingArguments; got {type(args).__name__}. Make them with "
             "tacit.integrations.transformers.training_arguments(plan, output_dir)."
         )
     reasons = _BREAKS | _DISAGREES
@@ -165,8 +161,8 @@ def check_settings(args: TrainingArguments, plan: Plan) -> None:
     lines += _contradictions(args, plan)
     if args.n_gpu > 1:
         lines.append(
-            f"{args.n_gpu} GPUs in one process: DataParallel would copy the model to each of them. Let the "
-            "process see one: CUDA_VISIBLE_DEVICES=0."
+            f"{args.n_gpu} GPUs in one process: DataParallel would copy the model to each. Set "
+            "CUDA_VISIBLE_DEVICES=0."
         )
     if not lines:
         return
@@ -196,8 +192,8 @@ def _of_trl(args: TrainingArguments) -> list[str]:
         if field.name in _OF_TRL
     }
     return [
-        f"{name}={_plain(getattr(args, name))}: TRL's own trainer reads it, and PrivateTrainer takes loss=. "
-        "Write it into the loss, as in tacit.losses.preference(beta=0.3)."
+        f"{name}={_plain(getattr(args, name))}: PrivateTrainer ignores this setting of TRL's trainer. Set it "
+        "in loss=, as in tacit.losses.preference(beta=0.3)."
         for name, default in defaults.items()
         if getattr(args, name) != default
     ]
@@ -209,13 +205,13 @@ def _contradictions(args: TrainingArguments, plan: Plan) -> list[str]:
     if args.max_steps != decided["max_steps"]:
         lines.append(
             f"max_steps={args.max_steps}: the plan and its noise are for {plan.steps} steps. Set "
-            f"max_steps={plan.steps}; num_train_epochs is then not read."
+            f"max_steps={plan.steps}, which overrides num_train_epochs."
         )
     if args.train_batch_size != (size := decided["per_device_train_batch_size"]):
         lines.append(
             f"per_device_train_batch_size={args.per_device_train_batch_size}: the plan's steps take "
-            f"{plan.expected_batch_size:g} records on average. Set per_device_train_batch_size={size}; "
-            "physical_batch_size of PrivateTrainer bounds the memory."
+            f"{plan.expected_batch_size:g} records on average. Set per_device_train_batch_size={size}, and "
+            "limit memory by physical_batch_size of PrivateTrainer."
         )
     return lines
 
@@ -232,17 +228,17 @@ def check_accelerator(accelerator: Any) -> None:
     }
     if names := [name for name, on in switches.items() if on]:
         raise PrivacyRefusal(
-            f"accelerate has switched on {', '.join(names)}, which private training refuses: it takes its "
-            "own steps, on the model as it is. Start the script with python in place of accelerate launch, "
-            "or take this out of the configuration of accelerate and out of variables named ACCELERATE_..."
+            f"private training does not support {', '.join(names)} of accelerate. Start the script with "
+            "python instead of accelerate launch, or remove this from accelerate's configuration and from "
+            "variables named ACCELERATE_..."
         )
 
 
 _REFUSED_ARGUMENTS = {
-    "compute_loss_func": "it returns one number for a whole batch. Pass loss=, which returns one for each "
-    "record: docs/how-to/public-models.md",
-    "model_init": "it makes a model for each trial of a search, and each trial spends budget on the same "
-    "records. Pass model=; tacit.training.select_candidate chooses settings at a stated price",
+    "compute_loss_func": "it returns one number for a batch. Pass loss=, which returns one per record: "
+    "docs/how-to/public-models.md",
+    "model_init": "it makes a model for each trial of a search, and each trial spends budget. Pass model=; "
+    "tacit.training.select_candidate chooses settings at a known privacy cost",
 }
 
 
@@ -255,13 +251,13 @@ def refuse_arguments(*, compute_loss_func: object, model_init: object) -> None:
 def check_collator(collator: object) -> None:
     if isinstance(collator, DataCollatorWithFlattening):
         raise PrivacyRefusal(
-            "DataCollatorWithFlattening joins the records into one row: attention and padding would mix "
-            "them. Give each record its own row: DataCollatorWithPadding with padding='max_length'."
+            "DataCollatorWithFlattening joins the records into one row, which mixes them. Give each record "
+            "its own row: DataCollatorWithPadding with padding='max_length'."
         )
 
 
 def names_of(data: Any) -> Sequence[str]:
-    """Return the columns of a data set, or the keys of its first row; nothing of rows without keys."""
+    """Return the columns of a dataset, or the keys of its first row; empty for rows without keys."""
     if isinstance(data, UserRecords):
         return names_of(data.data)
     if (columns := getattr(data, "column_names", None)) is not None:
@@ -271,7 +267,7 @@ def names_of(data: Any) -> Sequence[str]:
 
 
 def check_columns(names: Sequence[str], loss: object) -> None:
-    """Refuse packed rows, and masks of tokens that the loss would not see."""
+    """Refuse packed rows, and token masks that the loss ignores."""
     if "seq_lengths" in names:
         raise PrivacyRefusal(PACKED_ROWS.format("seq_lengths"))
     masks = [name for name in MASKS if name in names]
@@ -306,7 +302,7 @@ def check_held_out(data: object, eval_data: object) -> None:
     evaluated = eval_data.values() if isinstance(eval_data, dict) else [eval_data]
     if eval_data is not None and any(one is own for one in evaluated for own in training):
         raise PrivacyRefusal(
-            "eval_dataset must not be train_dataset: figures on training records are exact, and would be "
+            "eval_dataset must not be train_dataset: metrics on training records are exact, and would be "
             "logged. Pass held-out records; for a noisy loss of the training records give the plan a "
             "loss_report."
         )
@@ -326,18 +322,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         args: the settings; :func:`training_arguments` makes them from a plan. They are checked against
             ``plan``.
         plan: the private plan of the run: its steps, noise and cost.
-        loss: ``loss(model, **record) -> (n,)``, one number for each record, such as
-            :func:`tacit.losses.causal`; ``eval_loss`` is its mean over the held-out records.  The loss that a
-            model computes itself is not used, as it is a mean over the batch.
-        train_dataset: a map-style data set with one dictionary per record; or
-            :class:`~tacit.training.UserRecords` of such a data set, if a user may have several records.
-        state_folder: the folder for the session's states, from which a run resumes, one for each checkpoint.
-            They contain the secret key of the noise, so this folder must not be in ``output_dir``.  Needed
-            unless ``save_strategy="no"`` or ``save_only_model=True``.
-        data_collator: as in the Trainer. In training it gets one record at a time, so that it cannot mix
-            records, and it must pad to a fixed length.  TRL's collators do so if ``pad_to_multiple_of`` is
-            the largest length.
-        eval_dataset: held-out records, or a dict from names to several such data sets.
+        loss: ``loss(model, **record) -> (n,)``, one number per record, such as :func:`tacit.losses.causal`;
+            ``eval_loss`` is its mean over held-out records.  The loss that a model computes itself is
+            ignored, because it is a mean over the batch.
+        train_dataset: a map-style dataset with one dictionary per record; or
+            :class:`~tacit.training.UserRecords` of such a dataset, if a user may have several records.
+        state_folder: the folder for the session's resume states, one for each checkpoint.  They contain the
+            secret key of the noise, so it must be outside ``output_dir``.  Required unless
+            ``save_strategy="no"`` or ``save_only_model=True``.
+        data_collator: as in the Trainer, but in training it gets one record at a time and must pad to a fixed
+            length.  TRL's collators do so if ``pad_to_multiple_of`` is the largest length.
+        eval_dataset: held-out records, or a dict from names to several such datasets.
         processing_class, compute_metrics, preprocess_logits_for_metrics: as in the Trainer.
         callbacks, optimizers, optimizer_cls_and_kwargs: as in the Trainer.
         engine, physical_batch_size, memory, audit, charges, generator: as in
@@ -350,18 +345,17 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
     **Guarantee**
 
     * Only noisy gradients change the model: the session takes each step, and the Trainer takes none.
-    * The log contains no exact statistic of the training records: it has the noisy loss of the plan's
-      ``loss_report``, or no loss.
-    * The states of the session, which contain the key of the noise, are in no folder that the Trainer writes
-      to.
+    * The log contains no exact statistic of the training records: its loss is the noisy one of the plan's
+      ``loss_report``, or missing.
+    * The session's states, which contain the key of the noise, are outside the folders that the Trainer
+      writes to.
     * A resumed run gives bitwise the result of an uninterrupted one, or raises an error.
-    * A setting that would break one of these, or contradict the plan, is refused with an error that names
-      the setting.
+    * An error names each setting that would break one of these or contradict the plan.
 
     **Not covered**
 
-    * An example in several rows of ``train_dataset``: a row is one record.  Rows that show that they are
-      packed are refused, but those of TRL's ``packing_strategy="wrapped"`` show nothing.
+    * An example in several rows of ``train_dataset``: a row is one record.  Packed rows are refused, except
+      those of TRL's ``packing_strategy="wrapped"``, which cannot be detected.
     * The records in ``eval_dataset``: evaluation, ``compute_metrics`` and callbacks use them without noise.
     * Callbacks: like any code of the user, they can read the training records.
 
@@ -473,9 +467,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
     def __init_subclass__(cls, **settings: object) -> None:
         raise PrivacyRefusal(
-            f"{cls.__name__} derives from PrivateTrainer, which is final: an overridden step or loss "
-            "would be ignored, or the plan would not account for it. Write a TrainerCallback, or a loop over "
-            "tacit.PrivateSession."
+            f"{cls.__name__} derives from PrivateTrainer, which is final, because the plan would not account "
+            "for an overridden step or loss. Write a TrainerCallback, or a loop over tacit.PrivateSession."
         )
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -484,7 +477,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         self._signature_columns += [name for name in self._columns if name not in self._signature_columns]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of step tickets in place of batches: the records of a step are secret."""
+        """Return a loader of step tickets instead of batches, because the records of a step are secret."""
         return ticket_loader(self.session, ended=self._end_early)
 
     def training_step(
@@ -514,21 +507,21 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         return mean, outputs[-1] if isinstance(outputs[-1], dict) else {"logits": logits_of(outputs[-1])}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the Trainer's learning rate schedule, for the session's optimizer."""
+        """Return the Trainer's learning-rate schedule for the session's optimizer."""
         return super().create_scheduler(num_training_steps, optimizer=self.session.optimizer)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Return the Trainer's loader of held-out records.
 
         Raises:
-            PrivacyRefusal: if ``eval_dataset`` is the training data set.
+            PrivacyRefusal: if ``eval_dataset`` is the training dataset.
         """
         check_held_out(self.train_dataset, eval_dataset)
         loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
         return loader
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the epsilon spent, and drop metrics that a private step does not have."""
+        """Log the epsilon spent, without metrics that a private step lacks."""
         if "loss" in logs or "train_loss" in logs:
             logs = self._public(logs) | {"epsilon": self.session.epsilon}
         super().log(logs, start_time)
@@ -550,8 +543,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         The output's ``training_loss`` is NaN if the plan has no loss report.
 
         Args:
-            resume_from_checkpoint: the folder of a checkpoint whose state is in ``state_folder``, or True for
-                the last such checkpoint.
+            resume_from_checkpoint: the folder of a checkpoint with a state in ``state_folder``, or True for
+                the last one.
             ignore_keys_for_eval: as in the Trainer.
 
         Raises:
@@ -564,9 +557,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             self._states.check_fresh(_ANOTHER_RUN)
         if checkpoint is None and self.session.steps_done > 0:
             raise InvalidInput(
-                f"{self.session.steps_done} of the plan's {self.session.plan.steps} steps are taken already: "
-                "the Trainer would count from 0. Pass resume_from_checkpoint=True, or make a new "
-                "PrivateTrainer for a new run, which spends budget again."
+                f"{self.session.steps_done} of the plan's {self.session.plan.steps} steps are taken already. "
+                "Pass resume_from_checkpoint=True, or make a new PrivateTrainer for a new run, which spends "
+                "budget again."
             )
         output = super().train(
             resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
@@ -584,9 +577,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             PrivacyRefusal: always.
         """
         raise PrivacyRefusal(
-            "PrivateTrainer has no hyperparameter_search: each trial spends budget on the same records, and "
-            "the plan of one run does not account for it. tacit.training.select_candidate chooses settings "
-            "at a stated price; or search on public records."
+            "PrivateTrainer has no hyperparameter_search, because the plan of one run does not account for "
+            "its trials. Use tacit.training.select_candidate, which has a known privacy cost, or search on "
+            "public records."
         )
 
     def _checkpoint(self, source: str | Path | bool | None) -> Path | None:
@@ -595,8 +588,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
             return None
         if self._states is None:
             raise InvalidInput(
-                "PrivateTrainer cannot resume without the session's state. Give state_folder=, the folder of "
-                "the interrupted run."
+                "PrivateTrainer cannot resume without the session's state. Pass state_folder= of the "
+                "interrupted run."
             )
         if source is not True:
             return Path(source)
@@ -604,7 +597,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
         if not resumable:
             raise InvalidInput(
                 f"no checkpoint in {self.args.output_dir} has a state in {self._states.folder}. Check both "
-                "folders; for a new run leave out resume_from_checkpoint."
+                "folders; for a new run remove resume_from_checkpoint."
             )
         return _checkpoints(self.args.output_dir)[max(resumable)]
 
@@ -630,8 +623,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]  # transformers is not read
 
 
 _NO_CHECKPOINTS = (
-    "gradient checkpointing is off in this run: a private step bounds its memory by physical batches, so "
-    "checkpoints make it slower and save little. Set activation_checkpointing=False to silence this."
+    "gradient checkpointing is off in this run, because physical batches limit the memory of a private "
+    "step. Set activation_checkpointing=False to silence this."
 )
 
 
@@ -651,10 +644,9 @@ def _states_of(args: TrainingArguments, folder: Path | str | None) -> SessionSta
         return SessionStates(folder, {"output_dir": args.output_dir})
     if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no" and not args.save_only_model:
         raise InvalidInput(
-            "checkpoints of the Trainer need a state_folder=. To resume from a checkpoint, the session needs "
-            "its own state, which contains the secret key of the noise and is stored separately. Give "
-            'state_folder=, outside output_dir. Or set save_strategy="no" for no checkpoints, or '
-            "save_only_model=True if you will not resume."
+            "checkpoints need state_folder=, because the session's resume state contains the secret key of "
+            "the noise and is stored apart from them. Pass state_folder=, outside output_dir. If you will "
+            'not resume, set save_strategy="no" or save_only_model=True.'
         )
     return None
 
@@ -672,6 +664,6 @@ def _step_of(checkpoint: Path) -> int:
         return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, LookupError):
         raise InvalidInput(
-            f"there is no checkpoint of a Trainer at {checkpoint}: it has no trainer_state.json with a step. "
-            "Give the folder checkpoint-N in output_dir, or True for the last one."
+            f"{checkpoint} is no checkpoint of a Trainer: it has no trainer_state.json with a step. Give the "
+            "folder checkpoint-N in output_dir, or True for the last one."
         ) from None

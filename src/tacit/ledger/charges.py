@@ -1,4 +1,4 @@
-"""Charges to data sets and those they are derived from: prices, totals, contents; the states of a charge."""
+"""Charges to data sets and their ancestors: costs, totals, contents, and the states of a charge."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 # that this one is derived from, so that no content has two budgets.
 
 CLAIMED = "claimed"
-"""The first part of the keys of charges for what another tool released."""
+"""The prefix of the keys of charges for releases of other tools."""
 
 WHOLE = ""
-"""The name under which ``spent`` has the charges to the data set as a whole."""
+"""The name in ``spent`` for charges to the whole data set."""
 
 
 def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
@@ -72,7 +72,7 @@ def totals(policy: Policy, spent: Spent) -> Iterator[tuple[str, Cost]]:
 
 
 def dearest(policy: Policy, spent: Spent) -> Cost:
-    """Return the total that is nearest to the cap."""
+    """Return the total nearest to the cap."""
     epsilon_of = policy.budget.epsilon_of
     return max((total for _, total in totals(policy, spent)), key=lambda total: (epsilon_of(total)[0], total))
 
@@ -103,14 +103,14 @@ def check_block(policy: Policy, block: str | None, event: Event) -> None:
         noise = base.event if isinstance(base, PoissonSampled) else base
         if not isinstance(noise, Gaussian | GaussianMixture | Laplace | DiscreteGaussian | DiscreteLaplace):
             raise UnsupportedEvent(
-                f"{base!r} on one block has no proven price under replace-one: the exchanged record may "
+                f"{base!r} on one block cannot be charged under replace-one: the exchanged record may "
                 "change block, so a block gains or loses a record. Charge the whole data set instead."
             )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The cost of a charge in one data set: the charged one, or one from which that is derived."""
+    """The cost of a charge in one data set: the charged one or an ancestor."""
 
     row: DatasetRow
     block: str | None
@@ -121,7 +121,7 @@ def row_of(tx: Transaction, name: str) -> DatasetRow:
     row = tx.dataset(name)
     if row is None:
         names = ", ".join(open_row.name for open_row in tx.datasets()) or "none"
-        raise InvalidInput(f"no data set {name!r} is open in this ledger; open are: {names}.")
+        raise InvalidInput(f"no data set {name!r} is open in this ledger. Open ones: {names}.")
     return row
 
 
@@ -153,7 +153,7 @@ def status_of(tx: Transaction, row: DatasetRow) -> DatasetStatus:
 
 
 def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
-    """Return claims without costs, for a data set and those it is derived from, with the charged blocks."""
+    """Return claims without costs, for a data set and its ancestors, with the charged blocks."""
     claims = [Claim(row, block, ())]
     while row.policy.parent is not None:
         block, row = row.policy.parent_block, row_of(tx, row.policy.parent)
@@ -164,7 +164,7 @@ def lineage(tx: Transaction, row: DatasetRow, block: str | None) -> list[Claim]:
 def claims_of(
     tx: Transaction, name: str, event: Event, block: str | None, delta: float | None
 ) -> list[Claim]:
-    """Return the costs of ``event`` in the data set ``name``, and in those that it is derived from."""
+    """Return the costs of ``event`` in the data set ``name`` and in its ancestors."""
     check_event("event", event)
     if delta is not None:
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -200,7 +200,7 @@ def _remaining(claim: Claim) -> float:
 
 
 def price_of(claims: list[Claim]) -> Price:
-    """Return the price in the charged data set; ``refusal`` and ``remaining`` consider all data sets."""
+    """Return the cost in the charged data set; ``refusal`` and ``remaining`` consider all data sets."""
     first = claims[0]
     epsilon, delta = first.row.policy.budget.epsilon_of(first.cost)
     return Price(
@@ -214,7 +214,7 @@ def price_of(claims: list[Claim]) -> Price:
     )
 
 
-_NOT_ADDED = " (Epsilons of releases do not add up here: the ledger adds divergences and converts the sum.)"
+_NOT_ADDED = " (Epsilons do not add up here: the ledger adds divergences and converts the sum.)"
 
 
 def refusal_of(claims: list[Claim]) -> Refused | None:
@@ -244,7 +244,7 @@ def refusal_of(claims: list[Claim]) -> Refused | None:
 
 
 _RULES = 2
-"""The version of the rules for reading and checking cells; verdicts by another version do not count."""
+"""The version of the rules for reading and checking cells; verdicts of other versions are void."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Verdict:
 
 def check_fingerprint(fingerprint: object) -> None:
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[0-9a-f]{64}", fingerprint):
-        raise InvalidInput(f"fingerprint must be one from Ledger.fingerprint; got {fingerprint!r}.")
+        raise InvalidInput(f"fingerprint must come from Ledger.fingerprint; got {fingerprint!r}.")
 
 
 def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> list[Claim]:
@@ -297,15 +297,15 @@ def unknown(tx: Transaction, name: str, fingerprint: str, block: str | None) -> 
         if root.id != claims[-1].row.id:
             raise Conflict(
                 f"the content of {name!r} is already open as {names[number]!r}: the same people share one "
-                "budget. Use that data set, or open this one with it as the parent."
+                "budget. Use that data set, or open this one with it as parent."
             )
     for claim in claims:
         blocks = holders.get(claim.row.id, set())
         if claim.block is not None and blocks and claim.block not in blocks:
             where = " and ".join("the whole data set" if part is None else repr(part) for part in blocks)
             raise Conflict(
-                f"the content for block {claim.block!r} of {claim.row.name!r} is known as {where}: no person "
-                "may be in two blocks. Name that block, or no block."
+                f"block {claim.block!r} of {claim.row.name!r} has content that is registered as {where}: no "
+                "person may be in two blocks. Use that block, or no block."
             )
     return [claim for claim in claims if claim.block not in holders.get(claim.row.id, set())]
 
@@ -358,8 +358,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def check_opening(name: str, policy: object) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name!r} cannot name a data set. Use 1 to 100 letters, digits, '.', '-' and '_', with a letter "
-            "or digit first."
+            "name of a data set must be 1 to 100 letters, digits, '.', '-' and '_', with a letter or digit "
+            f"first; got {name!r}."
         )
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a Policy; got {policy!r}.")
@@ -373,8 +373,8 @@ def check_same_policy(row: DatasetRow, policy: Policy) -> None:
             f"{field}: open with {old[field]!r}, asked {new[field]!r}" for field in differ
         )
         raise Conflict(
-            f"data set {row.name!r} is open with another policy ({differences}). The promise depends on the "
-            "policy, so it is fixed at opening. Only the cap can be raised, by Ledger.raise_cap."
+            f"data set {row.name!r} is open with another policy ({differences}). The policy is part of the "
+            "promise, so it is fixed at opening. Only its cap can be raised, by Ledger.raise_cap."
         )
 
 
@@ -416,22 +416,22 @@ def check_key(key: object) -> None:
 
 def public_text(name: str, text: object) -> str:
     if not isinstance(text, str) or len(text) > 500:
-        raise InvalidInput(f"{name} must be a text of at most 500 characters; got {text!r}.")
+        raise InvalidInput(f"{name} must be a string of at most 500 characters; got {text!r}.")
     return text
 
 
 def hash_of_token(secret: bytes, token: str) -> str:
-    """Return the hash of a token that the history shows; it is keyed, as a token may be easy to guess."""
+    """Return the keyed hash of a token, for the history; a plain hash would confirm a guess."""
     return keyed_hash(secret, [b"token\n", token.encode()])
 
 
 def check_token(row: ChargeRow, secret: bytes, token: str) -> None:
     if not hmac.compare_digest(row.token_hash, hash_of_token(secret, token)):
-        raise LeaseLost(f"the token is not that of charge {row.key!r}: another process made the reservation.")
+        raise LeaseLost(f"the token is not of charge {row.key!r}: another process made the reservation.")
 
 
 def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dict[int, DatasetRow]]:
-    """Lock the data sets of a charge and of its mirrors, which are its copies in the parent data sets."""
+    """Lock the data sets of a charge and of its mirrors (its copies in the ancestors)."""
     # Return a list of the charge and its mirrors, and the ledger's row of each data set by the data set's id.
     rows = tx.lock(row.dataset_id for row in tx.family(charge_id))
     family = tx.family(charge_id)  # read again under the lock
@@ -443,8 +443,7 @@ def locked_family(tx: Transaction, charge_id: int) -> tuple[list[ChargeRow], dic
 def existing_charge(row: DatasetRow, charge: ChargeRow, request_hash: str) -> Charge:
     if not hmac.compare_digest(charge.request_hash, request_hash):
         raise Conflict(
-            f"the key {charge.key!r} on {row.name!r} belongs to another request. A key names one request: "
-            "take a new key for a new one."
+            f"key {charge.key!r} on {row.name!r} belongs to another request. Use a new key for each request."
         )
     return charge_of(row, charge)
 
@@ -553,12 +552,12 @@ def raise_cap(tx: Transaction, name: str, budget: Budget, *, reason: str, by: st
     old = row.policy.budget
     if (budget.mode, budget.slots) != (old.mode, old.slots):
         raise Conflict(
-            f"a raised budget of {name!r} must have mode {old.mode!r} ({', '.join(old.slots)}); got "
+            f"budget must have the mode of {name!r}, {old.mode!r} ({', '.join(old.slots)}); got "
             f"{budget.mode!r} ({', '.join(budget.slots)})."
         )
     if budget.cap == row.cap or any(new < was for new, was in zip(budget.cap, row.cap, strict=True)):
         raise InvalidInput(
-            f"a cap can only be raised: {name!r} has {row.cap}, and {budget!r} gives {budget.cap}."
+            f"budget must be larger: {name!r} has the cap {row.cap}; got {budget.cap} from {budget!r}."
         )
     facts = {"budget": budget.to_data(), "cap": budget.cap, "was": row.cap, "reason": reason, "by": by}
     tx.change_budget(row, replace(row.policy, budget=budget), budget.cap)
@@ -572,7 +571,7 @@ def burn(tx: Transaction, name: str, anchor: Anchor) -> None:
     entries = tx.entries(ids[0])
     if anchor.seq < len(entries) and entries[anchor.seq].hash == anchor.hash:
         raise InvalidInput(
-            f"the history of {name!r} holds the anchor at entry {anchor.seq}: nothing is missing."
+            f"the history of {name!r} contains the anchor at entry {anchor.seq}: nothing is missing."
         )
     for number in ids:
         row = rows[number]

@@ -67,8 +67,8 @@ class Ledger:
     """One durable budget per data set, for every training run and every query on it.
 
     Make a ledger with :meth:`create`, and later :meth:`open` it. ``url`` is a path (SQLite, one host) or
-    ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise ``InvalidInput`` for
-    a ledger, data set or charge that does not exist.
+    ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise ``InvalidInput`` if
+    a ledger, data set or charge does not exist.
 
     **Guarantee**
 
@@ -103,7 +103,7 @@ class Ledger:
         """Make a new ledger.
 
         Raises:
-            InvalidInput: if a ledger, or anything else, already exists at ``url``.
+            InvalidInput: if something already exists at ``url``.
             PrivacyRefusal: if the ledger would be a SQLite file on a network file system.
         """
         from tacit.ledger.store import Store
@@ -119,7 +119,7 @@ class Ledger:
 
     @property
     def uuid(self) -> str:
-        """The id of this ledger; its entries, anchors and certificates contain it."""
+        """The id of this ledger, which its entries, anchors and certificates contain."""
         return self._identity.uuid
 
     @property
@@ -128,22 +128,22 @@ class Ledger:
         return self._store.describe()
 
     def close(self) -> None:
-        """Free the connections; the ledger may be used again."""
+        """Close the connections; you can use the ledger again."""
         self._store.close()
 
     # --- data sets ------------------------------------------------------------------------------------------
 
     def open_dataset(self, name: str, policy: Policy, *, fingerprint: str | None = None) -> None:
-        """Fix the policy of a data set, once; a second call with the same policy does nothing.
+        """Open a data set and fix its policy; a second call with the same policy does nothing.
 
         Args:
-            name: the name of the data set, made of letters, digits, dots, dashes and underscores.
+            name: the name of the data set: letters, digits, dots, dashes and underscores.
             policy: the policy of the data set.
-            fingerprint: the fingerprint of the content, if it is known; see :meth:`register_content`.
+            fingerprint: the fingerprint of the content, if known; see :meth:`register_content`.
 
         Raises:
-            Conflict: if the data set is open with another policy (the message names the differing fields), if
-                the content is registered under another name, or if the parent has another unit or adjacency.
+            Conflict: if the data set is open with another policy (the message lists the differences), if the
+                content is registered under another name, or if the parent has another unit or adjacency.
         """
         check_opening(name, policy)
         if fingerprint is not None:
@@ -179,29 +179,29 @@ class Ledger:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """Return the anchor of a history; if it is kept elsewhere, :meth:`verify` finds restored backups."""
+        """Return the anchor of a history; store it elsewhere, and :meth:`verify` detects restored backups."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """Return the fingerprint of a content: an HMAC, which only this ledger's secret can compute."""
+        """Return the fingerprint of a content: an HMAC under this ledger's secret."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
         self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
     ) -> None:
-        """Register a content of the data set; a content that is already registered changes nothing.
+        """Register content of a data set; registering it again changes nothing.
 
         A training run registers its content before its first charge, and the curator's check registers a
-        clean table. New content of a data set is a further version, on the same budget. The ledger refuses
-        the same content in data sets that do not share a budget.
+        clean table. New content of a data set is another version, on the same budget. The ledger refuses the
+        same content in data sets with separate budgets.
 
         Args:
             name: the name of the data set.
             fingerprint: the fingerprint from :meth:`fingerprint`.
-            block: the block of the data set that consists of this content, if any.
-            verdict: the verdict of :func:`tacit.queries.register_table`, which questions need.
+            block: the name of the block with this content, if any.
+            verdict: the verdict of :func:`tacit.queries.register_table`, which queries require.
 
         Raises:
             Conflict: if the content is registered as another data set, or as another block.
@@ -216,20 +216,20 @@ class Ledger:
             register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """Return the verdict of the curator's check of a content; None unless a check was clean."""
+        """Return the verdict of the curator's check of a content; None if no check was clean."""
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Raise the cap promised at opening, and record this in every later certificate.
+        """Raise the cap of a data set; every later certificate records this.
 
-        The promise made to the people in the data no longer holds. The larger cap applies to all releases.
+        This breaks the promise made to the people in the data. The larger cap applies to all releases.
 
         Args:
             name: the name of the data set.
-            budget: a budget of the same mode and orders whose caps are all at least as large.
-            reason, by: the reason, and the person who raises the cap; the certificate shows both.
+            budget: the larger budget, of the same mode and orders.
+            reason, by: why, and who raises the cap; the certificate shows both.
 
         Raises:
             Conflict: if the budget has another mode or other orders.
@@ -237,28 +237,33 @@ class Ledger:
         """
         for field, text in (("reason", reason), ("by", by)):
             if not public_text(field, text).strip():
-                raise InvalidInput(f"{field} must not be empty: raising a cap breaks a promise. State it.")
+                raise InvalidInput(
+                    f"{field} must not be empty: raising a cap breaks a promise, and certificates show it."
+                )
         with self._store.write() as tx:
             raise_cap(tx, name, budget, reason=reason, by=by)
 
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
         """Mark the remaining budget as spent after an old backup was restored.
 
-        Call it for every data set of the ledger. ``anchor`` must be later than the backup: the charges made
-        between the two are missing from the ledger. The budgets of all data sets that this one is derived
-        from are spent too. Reservations in the backup are forfeited for good.
+        Call it for every data set of the ledger. ``anchor`` must be later than the backup, because the ledger
+        lacks the charges between the two. The remaining budgets of all ancestors of the data set are spent
+        too. Reservations in the backup are forfeited for good.
 
         Raises:
-            InvalidInput: if the history contains the anchor, as then nothing is missing.
+            InvalidInput: if the history contains the anchor: then nothing is missing.
             Conflict: if the anchor is of another data set or ledger.
         """
         if (anchor.ledger, anchor.dataset) != (self.uuid, name):
-            raise Conflict(f"the anchor {anchor} is not of data set {name!r} in ledger {self.uuid}.")
+            raise Conflict(
+                f"anchor {anchor} is not of data set {name!r} in ledger {self.uuid}. Use an anchor of this "
+                "data set."
+            )
         with self._store.write() as tx:
             burn(tx, name, anchor)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
-        """Replay the history, and compare it with the stored state and with an anchor kept elsewhere."""
+        """Replay the history, and compare it with the stored state and an anchor."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             entries, charges, contents = tx.entries(row.id), tx.charges(row.id), tx.contents(row.id)
@@ -277,10 +282,11 @@ class Ledger:
             name: the name of the data set.
             event: the mechanism.
             block: the block that contains all rows that the event reads; None for the whole data set.
-            delta: the delta at which an (epsilon, delta) budget charges an event without an epsilon.
+            delta: the delta at which an (epsilon, delta) budget charges an event that has no epsilon of its
+                own.
 
         Raises:
-            UnsupportedEvent: if the budget has no proven price for the event; the message names the event.
+            UnsupportedEvent: if there is no proof for the event in this budget; the message names the event.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
@@ -313,9 +319,9 @@ class Ledger:
             name, event, block, delta: as in :meth:`price`.
             key: the caller's name for the request. A repeated request with the same key is charged once.
             request: the request as JSON. It may name people, so the ledger stores only its keyed hash.
-            lease_s: the time in seconds after which :meth:`recover` may count the reservation as lost.
-            by, label: the analyst (by default the system's user) and the purpose. The history shows both.
-            token: a secret for :meth:`resume` that the caller saved before; by default, a random one.
+            lease_s: seconds after which :meth:`recover` may forfeit the reservation.
+            by, label: the analyst (by default the system's user) and the purpose, which the history shows.
+            token: a secret for :meth:`resume`, saved by the caller beforehand; by default, a random one.
 
         Returns:
             The charge, with a token if this call made the reservation; else the existing charge.
@@ -363,27 +369,27 @@ class Ledger:
         delta: float | None = None,
         by: str = "",
     ) -> Charge:
-        """Charge what another tool releases, on its word; call it before the tool runs.
+        """Charge a release of another tool, without checking its mechanism; call it before the tool runs.
 
-        Certificates and status show the charge as claimed, as Tacit did not check the mechanism. It is always
-        charged to the whole data set. The same claim of the same release is charged once.
+        Certificates and status mark the charge as claimed. It is always charged to the whole data set. A
+        repeated claim of the same release is charged once.
 
         Args:
             name, delta, by: as in :meth:`reserve`.
             event: the tool's guarantee: an ``ApproximateDP``, ``ZeroConcentratedDP``, ``Gaussian`` or
-                ``Laplace``. The noise multiplier of the last two is the scale of the noise divided by the
-                norm of what one unit adds to the sum.
+                ``Laplace``. For the last two, the noise multiplier is the noise scale divided by the
+                sensitivity of the sum to one unit.
             release: a name for the release.
-            tool: the tool, its version and the mechanism. The history shows it.
-            unit, adjacency: the unit and the neighbouring relation for which the tool's guarantee holds.
+            tool: the tool, its version and the mechanism, which the history shows.
+            unit, adjacency: the unit and adjacency of the tool's guarantee.
 
         Returns:
             The charge.
 
         Raises:
             Refused: if the claim does not fit; nothing is charged, and the history shows the refusal.
-            Conflict: if the unit or adjacency is not that of the policy, or if the release was claimed
-                with another guarantee.
+            Conflict: if the unit or adjacency is not the policy's, or if the release was claimed with another
+                guarantee.
 
         >>> from tacit.ledger import Policy, PureBudget
         >>> ledger = Ledger.create("sqlite://")
@@ -396,22 +402,22 @@ class Ledger:
         """
         if not isinstance(event, ApproximateDP | Gaussian | Laplace | ZeroConcentratedDP):
             raise InvalidInput(
-                f"a claim must be ApproximateDP, ZeroConcentratedDP, Gaussian or Laplace; got {event!r}. "
-                "State the (epsilon, delta) or the rho of the whole release."
+                "event of a claim must be ApproximateDP, ZeroConcentratedDP, Gaussian or Laplace; got "
+                f"{event!r}. State the (epsilon, delta) or the rho of the whole release."
             )
         for field, text in (("release", release), ("tool", tool)):
             if not public_text(field, text).strip():
-                raise InvalidInput(f"{field} must not be empty: certificates show whose claim was charged.")
+                raise InvalidInput(f"{field} must not be empty: certificates show it with the claim.")
         policy = self.policy(name)
         relations = Adjacency.parse(adjacency).value, policy.relation.value
         for field, stated, own in (("unit", unit, policy.unit), ("adjacency", *relations)):
             if stated != own:
                 raise Conflict(
-                    f"the claim holds for the {field} {stated!r}, but the policy of {name!r} has {own!r}. "
-                    f"Nothing was charged. Claim a guarantee that the tool proves for {own!r}."
+                    f"{field} of the claim is {stated!r}, but the policy of {name!r} has {own!r}. Nothing "
+                    f"was charged. Claim a guarantee that the tool proves for {own!r}."
                 )
         if not any(self.price(name, event, delta=delta).cost):
-            raise InvalidInput(f"{event!r} costs nothing: claim what the release costs.")
+            raise InvalidInput(f"{event!r} costs nothing. Claim the cost of the release.")
         charge = self.reserve(
             name,
             event,
@@ -424,10 +430,10 @@ class Ledger:
         return charge if charge.token is None else self.settle(charge, {CLAIMED: tool})
 
     def settle(self, charge: Charge, answer: Json) -> Charge:
-        """Store the answer to a reserved request; it may be shown only after this method has returned.
+        """Store the answer to a reserved request; show it only after this method has returned.
 
         Raises:
-            LeaseLost: if the caller no longer holds the reservation, and nothing may be shown.
+            LeaseLost: if the caller has lost the reservation; nothing may be shown.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
@@ -437,24 +443,24 @@ class Ledger:
         """End a reservation without an answer; its cost stays spent.
 
         Raises:
-            LeaseLost: if the caller no longer holds the reservation.
+            LeaseLost: if the caller has lost the reservation.
         """
         return self._end(charge, "forfeit", {"why": "given up"}, None)
 
     def _end(self, charge: Charge, kind: str, facts: Mapping[str, Any], answer: str | None) -> Charge:
         if charge.token is None:
             raise LeaseLost(
-                "this charge has no token: only the process that made the reservation has one, and may end "
-                "it."
+                "this charge has no token. Only the process that made the reservation has the token, and "
+                "may end it."
             )
         with self._store.write() as tx:
             return end(tx, charge, charge.token, kind, facts, answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
-        """Resume a reservation with its token: after a crash, or for a longer lease.
+        """Resume a reservation with its token, after a crash or to extend the lease.
 
-        This works even after the lease ended and the charge was forfeited, as its cost is spent anyway. If
-        any part of the first release was shown, the caller must repeat it with the same randomness.
+        This works even if the lease ended and the charge was forfeited, because its cost stays spent. If part
+        of the first release was shown, repeat it with the same randomness.
 
         Returns:
             The charge with its token, or with its answer if it is settled.
@@ -471,10 +477,9 @@ class Ledger:
             return resume_charge(tx, charge.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
-        """Forfeit the reservations whose lease has ended, as their processes count as dead.
+        """Forfeit the reservations whose lease has ended.
 
-        Their cost stays spent. The time is that of the database engine, and never runs backwards within a
-        data set.
+        Their cost stays spent. Time is the database engine's, and never runs backwards within a data set.
         """
         forfeited = []
         with self._store.read() as tx:
@@ -495,7 +500,7 @@ _PREFIX = "training/"
 
 @dataclass(frozen=True)
 class ChargedRun:
-    """The public facts about the charges of a run that its privacy statement gives."""
+    """The public facts about a run's charges, for its privacy statement."""
 
     ledger: str  # the ledger's id
     dataset: str  # the data set's name in the ledger
@@ -529,8 +534,8 @@ def charged_run(ledger: Ledger, dataset: str, run: str) -> ChargedRun:
     reserved = [(seq, int(match[1])) for seq, match in matches if match is not None]
     if not reserved:
         raise InvalidInput(
-            f"run {run!r} has no charge on data set {dataset!r}. Check the run's id, which is in its "
-            "statement, and the ledger."
+            f"run {run!r} has no charge on data set {dataset!r}. Check the ledger, and the run's id in its "
+            "statement."
         )
     return ChargedRun(
         ledger=ledger.uuid,

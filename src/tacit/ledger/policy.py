@@ -1,4 +1,4 @@
-"""The policy of a data set, fixed before any question, with its budget: prices, caps, totals; its TOML file.
+"""The policy of a data set with its budget, fixed before any query; its TOML file.
 
 A policy is public, and nothing in it is read from the data.
 """
@@ -40,14 +40,14 @@ from tacit.serial import parse_json
 
 Cost: TypeAlias = tuple[int, ...]
 Spent: TypeAlias = Mapping[str, Cost]
-"""The total of the charges to each block; the empty name stands for charges to the whole data set."""
+"""The total cost per block; the empty name is for charges to the whole data set."""
 
 UNIT = 10**12
 """The number of units in an epsilon, rho or Renyi divergence of 1."""
 DELTA_UNIT = 10**18
 """The number of units in a delta of 1."""
 ENDLESS = 10**30
-"""The cost at an order at which the divergence has no known bound; it is above every cap."""
+"""The cost at an order without a known bound on the divergence; it exceeds every cap."""
 
 _LARGEST = 1e6  # the largest epsilon of a budget: more is no privacy; in units, it is below ENDLESS
 
@@ -59,8 +59,8 @@ class Budget(ABC):
 
     * If ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP, even if
       each was chosen in view of all earlier ones.
-    * A price is never below the cost of its event: prices are rounded up, and the cap is rounded down.
-    * An event without a proven price is refused by an error that names the event
+    * Costs of events are rounded up, and the cap is rounded down.
+    * An event without a proven cost is refused by an error that names it
       (:class:`~tacit.errors.UnsupportedEvent`).
 
     >>> from tacit.events import Laplace
@@ -90,8 +90,8 @@ class Budget(ABC):
             )
             if decimal(limit) * unit < 1:
                 raise InvalidInput(
-                    f"{name} of a budget must be at least {1 / unit:g}; got {limit!r}. The ledger counts in "
-                    "that unit."
+                    f"{name} of a budget must be at least {1 / unit:g}, the ledger's resolution; got "
+                    f"{limit!r}."
                 )
             object.__setattr__(self, name, limit)
         if hasattr(self, "threshold_delta"):
@@ -102,13 +102,13 @@ class Budget(ABC):
 
     @property
     def limit(self) -> tuple[float, float]:
-        """The (epsilon, delta) that all releases together may cost."""
+        """The (epsilon, delta) limit on all releases together."""
         return self.epsilon, getattr(self, "delta", 0.0)
 
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The printable names of the numbers in a cost."""
+        """The names of the numbers in a cost."""
 
     @property
     @abstractmethod
@@ -122,10 +122,10 @@ class Budget(ABC):
         Args:
             event: the mechanism.
             adjacency: the neighbouring relation.
-            delta: the delta at which the event is charged, for a budget of (epsilon, delta).
+            delta: the delta at which an (epsilon, delta) budget charges the event.
 
         Raises:
-            UnsupportedEvent: if this budget has no proven price for the event.
+            UnsupportedEvent: if there is no proof for the event in this budget.
         """
 
     @abstractmethod
@@ -147,14 +147,14 @@ class Budget(ABC):
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
             raise InvalidInput(
-                f"a cost in mode {self.mode!r} must have one non-negative integer for each of "
-                f"{', '.join(self.slots)}; got {cost!r}."
+                f"cost in mode {self.mode!r} must be non-negative integers for {', '.join(self.slots)}; got "
+                f"{cost!r}."
             )
         return tuple(part for part in cost if type(part) is int)
 
     @property
     def _conversion(self) -> float:
-        """The part of delta that thresholds leave for the conversion to epsilon, rounded down."""
+        """The part of delta left for the conversion to epsilon, after thresholds; rounded down."""
         rest = decimal(self.delta) - decimal(self.threshold_delta)
         rounded = float(rest)
         return rounded if Fraction(rounded) <= rest else math.nextafter(rounded, 0.0)
@@ -164,7 +164,7 @@ class Budget(ABC):
         return (self._conversion if any(spent[:-1]) else 0.0) + spent[-1] / DELTA_UNIT
 
     def _pure_room(self, room: Cost) -> float:
-        """Return about the largest pure epsilon whose price fits into ``room``; slots may be negative."""
+        """Return about the largest pure epsilon that fits into ``room``; slots may be negative."""
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
@@ -191,7 +191,7 @@ def units_down(value: Fraction, unit: int) -> int:
 
 
 def least_cost(event: Event) -> int:
-    """Return 1 unit if an event releases anything, even if its divergence underflows, else 0."""
+    """Return 1 unit if an event releases anything, even with a divergence that underflows, else 0."""
     return 1 if flatten(event) else 0
 
 
@@ -203,10 +203,10 @@ def above(units: int) -> float:
 @final
 @dataclass(frozen=True)
 class PureBudget(Budget):
-    """A budget of pure epsilons, which add up.
+    """A pure-DP budget: the epsilons of all releases add up.
 
-    It is for data that only queries with Laplace noise read. Basic composition is from Dwork et al. 2006. It
-    also holds if events are chosen adaptively under a fixed budget (Rogers et al. 2016, 1605.08294).
+    Use it for data with only Laplace queries. Basic composition is from Dwork et al. 2006. It also holds if
+    events are chosen adaptively under a fixed budget (Rogers et al. 2016, 1605.08294).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
@@ -221,7 +221,7 @@ class PureBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The limit on epsilon, as a number of the ledger's smallest steps."""
+        """The limit on epsilon, in units."""
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
@@ -229,8 +229,8 @@ class PureBudget(Budget):
         cost = pure_cost(event, adjacency)
         if cost is None or cost[1] > 0:
             raise UnsupportedEvent(
-                f"a budget of pure epsilon cannot hold {event!r}: it has no guarantee with delta 0. Use "
-                "Laplace noise, or open the data set with a budget that has a delta."
+                f"a pure budget cannot charge {event!r}, which has no guarantee with delta 0. Use Laplace "
+                "noise, or open the data set with a budget that has a delta."
             )
         return (units_up(cost[0], UNIT),)
 
@@ -242,11 +242,11 @@ class PureBudget(Budget):
 @final
 @dataclass(frozen=True)
 class ApproximateBudget(Budget):
-    """A budget whose epsilons and deltas add up (Dwork & Lei 2009).
+    """An (epsilon, delta) budget: epsilons and deltas add up (Dwork & Lei 2009).
 
     This also holds for mechanisms that overlap in time (Haney et al. 2023, 2309.05901). An event without an
     epsilon of its own, such as Gaussian noise or a training run, is charged as a whole: the tight accountant
-    computes its epsilon at the delta that the caller names.
+    computes its epsilon at the caller's delta.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -266,13 +266,13 @@ class ApproximateBudget(Budget):
         return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sums of the event's epsilons and deltas or, given ``delta``, its epsilon as a whole."""
+        """Return the sums of the event's epsilons and deltas or, given ``delta``, its total epsilon."""
         if delta is None:
             cost = pure_cost(event, adjacency)
             if cost is None:
                 raise InvalidInput(
-                    f"{event!r} has no epsilon without a delta. Name the delta at which to charge it, such "
-                    f"as delta=1e-7; it is taken from the budget's delta, {self.delta!r}."
+                    f"{event!r} has no epsilon without a delta. Set the delta to charge it at, such as "
+                    f"delta=1e-7; it is taken from the budget's delta, {self.delta!r}."
                 )
             return units_up(cost[0], UNIT), units_up(cost[1], DELTA_UNIT)
         epsilon = _epsilon_as_one(event, adjacency, delta)
@@ -319,12 +319,12 @@ def budget_from_data(data: object, where: str = "a budget") -> Budget:
 @final
 @dataclass(frozen=True)
 class ZeroConcentratedBudget(Budget):
-    """A zCDP budget, in which the rho of all releases adds up (Bun & Steinke 2016, 1605.02065).
+    """A zCDP budget: the rhos of all releases add up (Bun & Steinke 2016, 1605.02065).
 
-    It suits Gaussian noise without sampling. The sum also holds if questions are chosen adaptively under a
-    fixed budget (Feldman & Zrnic 2021, 2008.11193). ``threshold_delta`` is the part of ``delta`` for releases
-    whose guarantee fails with a small probability, such as groups found by a threshold. Such a release must
-    be a single step, as every query is: there is no theorem for interactive mechanisms that overlap in time.
+    Use it for Gaussian noise without sampling. It also holds if queries are chosen adaptively under a fixed
+    budget (Feldman & Zrnic 2021, 2008.11193). ``threshold_delta`` is the part of ``delta`` for releases whose
+    guarantee fails with a small probability, such as groups selected by a threshold. Such a release must be a
+    single step, as every query is: there is no theorem for interactive mechanisms that overlap in time.
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
     >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
@@ -341,8 +341,8 @@ class ZeroConcentratedBudget(Budget):
         if self.cap[0] == 0:
             raise InvalidInput(
                 f"epsilon {self.epsilon!r} at delta {self.delta!r} is too small for zCDP: its rho is below "
-                "1e-12, the unit of counting, so nothing would ever fit. Use a larger epsilon, or a pure "
-                "budget."
+                "1e-12, the ledger's resolution, so nothing would ever fit. Use a larger epsilon, or a "
+                "pure budget."
             )
 
     slots = ("rho", "delta")
@@ -370,14 +370,14 @@ class ZeroConcentratedBudget(Budget):
 @final
 @dataclass(frozen=True)
 class RenyiBudget(Budget):
-    """A budget of Renyi divergences, which add up at each order of a grid declared in advance.
+    """A Renyi-DP budget: divergences add up at each order of a fixed grid.
 
-    Laplace and Gaussian noise, sampled or not, count in the same units. Each of the ``orders`` has an equal
-    part of delta, and a separate cap, which the tight conversion gives for that part. A total is admitted
-    while at least one order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021
-    (2008.11193). For several, the parts of delta add up, as ``docs/how-to/ledger.md`` proves.
-    ``threshold_delta`` is the part of ``delta`` for releases whose guarantee fails with a small
-    probability, such as groups found by a threshold.
+    Laplace and Gaussian noise, sampled or not, share this budget. Each of the ``orders`` gets an equal part
+    of delta, and the tight conversion for that part gives its cap. A total is admitted while at least one
+    order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193). For
+    several, the parts of delta add up, as ``docs/how-to/ledger.md`` proves. ``threshold_delta`` is the part
+    of ``delta`` for releases whose guarantee fails with a small probability, such as groups selected by a
+    threshold.
 
     Attributes:
         orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.
@@ -408,12 +408,12 @@ class RenyiBudget(Budget):
         if useless:
             raise InvalidInput(
                 f"orders {useless} allow almost nothing at epsilon {self.epsilon!r} and delta "
-                f"{self.delta!r}: each uses 1/{len(orders)} of delta for nothing. Leave them out."
+                f"{self.delta!r}, and each takes 1/{len(orders)} of delta. Leave them out."
             )
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of a cost's numbers: one per order, then the delta of thresholds."""
+        """The names of the numbers in a cost: one per order, then the delta of thresholds."""
         return (*(f"order {order:g}" for order in self.orders), "delta")
 
     @property
@@ -529,25 +529,25 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The public facts of a data set: what its budget protects, the budget, and what is known of the data.
+    """The public facts of a data set: the unit of privacy, the budget, and the columns.
 
     Attributes:
-        unit: the unit of privacy, which the promise protects, such as ``patient`` or ``row``.
+        unit: the unit of privacy, such as ``patient`` or ``row``.
         adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
-        budget: the limit on epsilon and delta, and the way in which they are counted.
-        unit_column: the column that identifies a row's unit; None if one row is one unit.
-        rows_per_unit: the largest number of a unit's rows that count. Queries enforce it.
-        groups_per_unit: the largest number of groups of one answer in which a unit counts; if None,
+        budget: the limit on epsilon and delta, with the way to add up costs.
+        unit_column: the column that identifies a row's unit; None if each row is a unit.
+        rows_per_unit: the largest number of rows per unit that count; queries drop the others.
+        groups_per_unit: the largest number of groups of one answer that a unit counts in; None:
             ``rows_per_unit``.
-        largest_table: the largest number of rows that the table can ever have, so that no sum overflows.
+        largest_table: an upper bound on the table's number of rows, now and later, so that no sum overflows.
         public_records: the number of records, if it is public; ``replace-one`` needs it.
         columns: the public facts about each column, by name.
         dialect: the format of the data set's CSV files.
-        blocks: the names of parts of the data set that share no person. Charges to one block do not add to
-            those of another.
-        parent: the data set that this one is derived from. Every charge to this one is charged to it too.
+        blocks: the names of parts of the data set that share no person. Charges to different blocks do not
+            add up.
+        parent: the data set that this one is derived from, which is charged for every charge to this one.
         parent_block: the block of the parent that contains this one.
-        note: a text on who approved the policy, why, and until when. The certificate prints it.
+        note: who approved the policy, why, and until when; the certificate prints it.
 
     >>> from tacit.ledger import PureBudget
     >>> policy = Policy(unit="patient", adjacency="add-remove", budget=PureBudget(1.0))
@@ -596,18 +596,18 @@ class Policy:
     def _check_together(self) -> None:
         if self.unit_column is None and self.rows_per_unit != 1:
             raise InvalidInput(
-                f"rows_per_unit is {self.rows_per_unit}, but without unit_column one row is one unit. Name "
-                "the column of each row's unit as unit_column."
+                f"rows_per_unit is {self.rows_per_unit}, but without unit_column each row is a unit. Set "
+                "unit_column to the column that identifies a row's unit."
             )
         if self.adjacency is Adjacency.REPLACE_ONE and self.public_records is None:
             raise InvalidInput(
-                "replace-one needs public_records: the number of records is public under it. State it, "
-                "or use add-remove, which keeps it secret."
+                "replace-one needs public_records, because the number of records is public under it. Set "
+                "it, or use add-remove, which hides the number."
             )
         if self.adjacency is Adjacency.ADD_REMOVE and self.public_records is not None:
             raise InvalidInput(
-                "add-remove takes no public_records: the number of records is secret under it. Leave it "
-                "out, or use replace-one."
+                "public_records is not allowed with add-remove, which hides the number of records. Leave "
+                "it out, or use replace-one."
             )
         for name, column in self.columns.items():
             _check_text("name of a column", name)
@@ -618,10 +618,10 @@ class Policy:
             if not block.isprintable():
                 raise InvalidInput(f"the name of a block must be printable; got {block!r}.")
         if len(set(self.blocks)) != len(self.blocks):
-            raise InvalidInput(f"blocks must differ from each other; got {self.blocks!r}.")
+            raise InvalidInput(f"blocks must have distinct names; got {self.blocks!r}.")
         if self.parent_block is not None and self.parent is None:
             raise InvalidInput(
-                f"parent_block {self.parent_block!r} is given without parent. Name its data set as parent."
+                f"parent_block {self.parent_block!r} needs parent. Set parent to its data set."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -634,7 +634,7 @@ class Policy:
 
     @property
     def needed_columns(self) -> list[str]:
-        """The unit column and the declared columns, which a table of the data set must have."""
+        """The columns that a table must have: the unit column and the declared columns."""
         return list(dict.fromkeys([*([self.unit_column] if self.unit_column else []), *self.columns]))
 
     def to_data(self) -> dict[str, Any]:
@@ -662,7 +662,7 @@ class Policy:
         """Read a policy from JSON.
 
         Raises:
-            InvalidInput: if the text is not a policy, or has an unknown field, which the message names.
+            InvalidInput: if ``text`` is not a policy, or has an unknown field.
         """
         try:
             data = parse_json(text)
@@ -685,7 +685,7 @@ class Policy:
 
 def _check_text(name: str, value: object, *, empty: bool = False) -> None:
     if not isinstance(value, str) or (not value and not empty) or "\x00" in value:
-        raise InvalidInput(f"{name} must be a text{'' if empty else ' that is not empty'}; got {value!r}.")
+        raise InvalidInput(f"{name} must be a string{'' if empty else ' that is not empty'}; got {value!r}.")
 
 
 _NOT_HERE = ("budget", "columns", "dialect")  # these have separate sections
@@ -726,7 +726,7 @@ def parse_policy(text: str, *, source: str = "the policy") -> Policy:
 
 
 NO_COLUMN = "none"
-"""The value of ``unit_column`` that states that no unit has two rows."""
+"""The value of ``unit_column`` for data in which each row is a unit."""
 
 _HEAD = """\
 # The policy of a data set: the unit that it protects, its budget, and public facts of its columns. It is
@@ -734,20 +734,20 @@ _HEAD = """\
 #
 # Do not take bounds and values from the table: the largest value of a column belongs to a person, and so does
 # a value that only one person has. Take them from public knowledge: an age is from 0 to 120, and the wards
-# are on the hospital's web page. A number outside its bounds counts as the nearest bound.
+# are on the hospital's web page. Numbers outside the bounds are clipped to them.
 """
 _LIMITS = """\
-rows_per_unit = 1                 # the most rows of one unit that are used; more rows need more noise
+rows_per_unit = 1                 # the most rows per unit that count; more rows need more noise
 {adjacency}
 {largest_table}
 # public_records = 1000           # only if the number of records is public; "replace-one" needs it
-# groups_per_unit = 1             # the most groups in which one unit is used
+# groups_per_unit = 1             # the most groups of an answer that one unit counts in
 # blocks = ["2024", "2025"]       # parts that share no person, if you will charge each one separately
-# parent = "visits"               # the data set that this one is made from: it is charged too
+# parent = "visits"               # the data set that this one is derived from, which is charged too
 {note}
 """
-_UNIT_COLUMN = "the column that names a row's unit; delete the line if no unit has two rows"
-_LARGEST_TABLE_HINT = "no version of the table will have more rows: a public figure, such as 100000"
+_UNIT_COLUMN = "identifies a row's unit; delete the line if each row is a unit"
+_LARGEST_TABLE_HINT = "an upper bound on the table's rows, now and later, such as 100000"
 _COLUMNS = """\
 # Delete the columns that no query needs, and the one that identifies the unit. Kinds and formats were
 # proposed from the table; they become public with this policy: check them.
@@ -765,8 +765,8 @@ def policy_template(
     delta: float | None = None,
     note: str | None = None,
 ) -> str:
-    """Return a policy in TOML, for a person to fill in from public knowledge of the data."""
-    policy = [setting("unit", unit, 'one of these is protected: "patient", "customer"')]
+    """Return a policy in TOML, to fill in from public knowledge of the data."""
+    policy = [setting("unit", unit, 'the unit of privacy, such as "patient" or "customer"')]
     if unit_column != NO_COLUMN:
         policy.append(setting("unit_column", unit_column, _UNIT_COLUMN))
     policy.append(
@@ -774,7 +774,7 @@ def policy_template(
             adjacency=setting(
                 "adjacency",
                 adjacency,
-                '"add-remove" hides if a unit is there, "replace-one" what its rows say',
+                '"add-remove" hides whether a unit is there, "replace-one" its values',
             ),
             largest_table=setting("largest_table", largest_table, _LARGEST_TABLE_HINT),
             note=setting("note", note, "who approved this budget, when, why, until when"),
@@ -782,7 +782,7 @@ def policy_template(
     )
     budget = [
         setting("mode", "renyi", 'trainings and queries; "pure": Laplace noise; "zcdp": Gaussian noise'),
-        setting("epsilon", epsilon, "for all that will ever be released: 1 is strong, above 10 says little"),
+        setting("epsilon", epsilon, "for all releases together: 1 is strong, above 10 is weak"),
         setting("delta", delta, 'a tenth of 1 / largest_table, or less; not for "pure"'),
     ]
     parts = [_HEAD, "\n".join(["[policy]", *policy]), "\n".join(["[budget]", *budget]) + "\n"]

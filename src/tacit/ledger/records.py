@@ -1,4 +1,4 @@
-"""The entries, charges, prices and errors of a ledger; entries form a chain of hashes."""
+"""The entries, charges, costs and errors of a ledger; entries form a hash chain."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _check_json(value: object) -> None:
             return
         case float():
             if value != value or value in (float("inf"), float("-inf")):
-                raise InvalidInput(f"JSON has no {value!r}. Leave it out, or write it as a text.")
+                raise InvalidInput(f"JSON has no {value!r}. Leave it out, or write it as a string.")
         case list() | tuple():
             for item in value:
                 _check_json(item)
         case Mapping():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise InvalidInput(f"keys of a JSON object are texts; got {key!r}.")
+                    raise InvalidInput(f"keys of a JSON object must be strings; got {key!r}.")
                 _check_json(item)
         case _:
-            raise InvalidInput(f"{value!r} is not JSON: use numbers, texts, lists and objects.")
+            raise InvalidInput(f"{value!r} is not JSON: use numbers, strings, lists and objects.")
 
 
 def entry_hash(previous: str, body: str) -> str:
@@ -71,7 +71,7 @@ class Entry:
     """One entry of a history.
 
     ``kind`` is ``open``, ``reserve``, ``settle``, ``forfeit``, ``resume``, ``refuse``, ``content``,
-    ``raise-cap`` or ``burn``. ``text`` is the text that was hashed, and ``body`` is the parsed text.
+    ``raise-cap`` or ``burn``. ``text`` is the hashed text, and ``body`` is its content.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -92,9 +92,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The number and hash of the last entry of a history, to be kept outside the ledger.
+    """The number and hash of the last entry of a history; store it outside the ledger.
 
-    It reveals later whether an old backup was restored or the history was rewritten.
+    With it, :meth:`Ledger.verify` detects a restored backup or a rewritten history.
 
     >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
     >>> Anchor.parse(str(anchor)) == anchor
@@ -119,7 +119,9 @@ class Anchor:
         parts = text.strip().split(":")
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
         if not right or len(parts[3]) != 64:
-            raise InvalidInput(f"an anchor is ledger:dataset:number:hash, as tacit prints it; got {text!r}.")
+            raise InvalidInput(
+                f"anchor must be ledger:dataset:number:hash, as tacit prints it; got {text!r}."
+            )
         return cls(parts[0], parts[1], int(parts[2]), parts[3].lower())
 
 
@@ -147,11 +149,11 @@ def current_user() -> str:
 
 
 class Conflict(PrivacyRefusal):
-    """A request contradicts the ledger: another policy, or another request under the same key."""
+    """A request contradicts the ledger, such as another policy, or another request under the same key."""
 
 
 class LeaseLost(PrivacyRefusal):
-    """The caller no longer holds a charge, so nothing may be released under that charge."""
+    """The caller has lost a charge, so nothing may be released under it."""
 
 
 class StillRunning(PrivacyRefusal):
@@ -163,19 +165,19 @@ class StillRunning(PrivacyRefusal):
 
 
 class LedgerUnavailable(TacitError):
-    """The ledger cannot be read or written, so there is no charge and no release; the exit code is 2."""
+    """The ledger cannot be read or written, so nothing is charged or released; the exit code is 2."""
 
 
 class Refused(BudgetExceeded):
     """A charge does not fit; nothing is charged, and the refusal is in the ledger's history.
 
     Args:
-        dataset: the data set whose budget is too small: the charged one, or one that it is derived from.
+        dataset: the data set with too small a budget: the charged one or an ancestor.
         over: the names of the costs that would exceed their caps, such as ``epsilon``.
-        requested: the epsilon by which the total would grow; infinite if no order of the budget bounds it.
-        remaining: the epsilon by which the total may still grow.
+        requested: the increase of the total epsilon; infinite if no order of the budget bounds it.
+        remaining: the increase of the total epsilon that is left.
         difference: the missing epsilon, ``requested - remaining``; 0 if only delta exceeds its cap.
-        would_fit: the largest epsilon of one further release without delta that would fit.
+        would_fit: the largest epsilon that the next release, without delta, can have.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class Refused(BudgetExceeded):
 
 @dataclass(frozen=True)
 class Price:
-    """The cost that an event would have now; asking charges nothing.
+    """The cost of an event if it were charged now.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -253,9 +255,9 @@ class Price:
 class Charge:
     """A charge to a data set.
 
-    ``token`` allows the process to run the mechanism. Only the caller who reserved the charge, or resumed it
-    with the token, gets it; for all others it is None. A ``SETTLED`` charge has its ``answer``, which costs
-    nothing more. A ``FORFEITED`` charge stays spent and has no answer.
+    ``token`` allows the process to run the mechanism. Only the caller who reserved the charge, or resumed it,
+    has the token; for others it is None. A ``SETTLED`` charge has its ``answer``, which costs nothing more. A
+    ``FORFEITED`` charge stays spent and has no answer.
 
     >>> from tacit.events import DiscreteLaplace
     >>> from tacit.ledger import Ledger, Policy, PureBudget
@@ -282,10 +284,10 @@ class DatasetStatus:
     """The state of a data set's budget: what is spent, and what is left.
 
     Attributes:
-        spent: the total cost that is nearest to its cap; with blocks, that of the most expensive block.
+        spent: the total cost nearest to its cap; with blocks, that of the most expensive block.
         spent_epsilon, spent_delta: that total as epsilon and delta. The guarantee is the cap.
         cap_epsilon, cap_delta: the limit on all releases together.
-        remaining_epsilon: the largest epsilon of one further release without delta that would fit.
+        remaining_epsilon: the largest epsilon that the next release, without delta, can have.
         charges: the number of charges in each state.
         blocks: the total cost of each block, including charges to the whole data set.
         fingerprint: the fingerprint of the newest content; None if there is none yet.

@@ -78,19 +78,19 @@ class Target:
 def parse_target(url: str | os.PathLike[str]) -> Target:
     text = os.fspath(url)
     if not text.strip():
-        raise InvalidInput(f"a ledger is named by a path or a URL; got {url!r}.")
+        raise InvalidInput(f"url of a ledger must be a path or a URL; got {url!r}.")
     if "://" not in text:
         return Target("file", Path(text))
     try:
         parsed = make_url(text)
     except ArgumentError:
         raise InvalidInput(
-            f"not a URL of a ledger: {text!r}. Use a path, or postgresql+psycopg://..."
+            f"url {text!r} is not a ledger's. Use a path, or postgresql+psycopg://..."
         ) from None
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             if parsed.query:
-                raise InvalidInput(f"a SQLite URL of a ledger takes no options; got {text!r}.")
+                raise InvalidInput(f"a SQLite URL of a ledger must have no options; got {text!r}.")
             if parsed.database in (None, "", ":memory:"):
                 return Target("memory")
             return Target("file", Path(parsed.database))
@@ -99,7 +99,7 @@ def parse_target(url: str | os.PathLike[str]) -> Target:
                 "postgresql", url=str(parsed.set(drivername="postgresql+psycopg").render_as_string(False))
             )
     raise InvalidInput(
-        f"a ledger is stored in SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
+        "url must be SQLite (a path, sqlite:///ledger.db) or PostgreSQL "
         f"(postgresql+psycopg://user@host/name); got {parsed.drivername!r}."
     )
 
@@ -109,7 +109,7 @@ def prepare(target: Target) -> None:
     if target.path is None:
         return
     if not target.path.parent.is_dir():
-        raise InvalidInput(f"the folder {str(target.path.parent)!r} does not exist; make it first.")
+        raise InvalidInput(f"the folder {str(target.path.parent)!r} does not exist. Create it first.")
     _refuse_folder(target.path)
     refuse_network(target.path)
     if not target.path.exists():
@@ -118,9 +118,7 @@ def prepare(target: Target) -> None:
 
 def _refuse_folder(path: Path) -> None:
     if path.is_dir():
-        raise InvalidInput(
-            f"{str(path)!r} is a folder, and a ledger is a file. Name one in it: {path}/budget.db."
-        )
+        raise InvalidInput(f"{str(path)!r} is a folder. Use a file in it, such as {path}/budget.db.")
 
 
 def connect(target: Target) -> Engine:
@@ -151,8 +149,8 @@ def connect(target: Target) -> Engine:
             mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise PrivacyRefusal(
-                    f"SQLite cannot keep a write-ahead log here: the journal mode is {mode!r}, and "
-                    "a commit may be lost. Put the ledger on a local disk."
+                    f"SQLite cannot write ahead here (journal mode {mode!r}), so a commit could be lost. "
+                    "Put the ledger on a local disk."
                 )
 
     @event.listens_for(engine, "close")
@@ -205,8 +203,8 @@ def _postgresql(url: str) -> Engine:
             value = connection.execute(f"SHOW {setting}").fetchone()[0]
             if value != "on":
                 raise PrivacyRefusal(
-                    f"this PostgreSQL server runs with {setting}={value}: it may lose commits, and with them "
-                    "charges for answers that were shown. Turn the setting on."
+                    f"this PostgreSQL server runs with {setting}={value}, so it could lose charges for "
+                    "answers that were shown. Turn the setting on."
                 )
         connection.rollback()
 
@@ -259,7 +257,7 @@ _WHY_NOT = {
 }
 _NETWORK = {kind: reason for reason, kinds in _WHY_NOT.items() for kind in kinds.split()}
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}  # these serve local disks from one process
-_ANY_FUSE = "a program stands between, as sshfs or s3fs, that keeps no locks other hosts would see"
+_ANY_FUSE = "a program such as sshfs or s3fs stands between, and other hosts do not see its locks"
 
 
 def file_system_of(path: Path, mounts: str) -> str | None:
@@ -292,8 +290,8 @@ def refuse_network(path: Path) -> None:
         reason = _ANY_FUSE
     if reason is not None:
         raise PrivacyRefusal(
-            f"{str(path)!r} is on a {kind} file system: {reason}. Two writers could both find room in the "
-            "budget. Put a SQLite ledger on a local disk, or use PostgreSQL."
+            f"{str(path)!r} is on a {kind} file system: {reason}. Two writers could spend the same budget. "
+            "Put a SQLite ledger on a local disk, or use PostgreSQL."
         )
 
 
@@ -429,8 +427,9 @@ def _read(kind: type[_Row], row: Any) -> _Row:
     except (ValueError, TypeError, AttributeError, RecursionError):
         name = row.name if kind is DatasetRow else row.idem_key
         raise LedgerUnavailable(
-            f"the ledger's record of {name!r} cannot be read: the database was edited, or is damaged. "
-            "Nothing may be released. Restore a backup, and record that with Ledger.recover_from_backup."
+            f"the ledger's record of {name!r} cannot be read: the database was edited or is damaged. "
+            "Nothing may be released. Restore a backup, and record that with "
+            "Ledger.recover_from_backup."
         ) from None
 
 
@@ -614,7 +613,7 @@ class Store:
             tables = sa.inspect(connection).get_table_names()
             if "ledger" in tables or (tables and target.kind == "file"):
                 raise InvalidInput(
-                    f"{target} is not empty: it holds {', '.join(tables)}. Open that ledger, or choose "
+                    f"{target} is not empty: it contains {', '.join(tables)}. Open that ledger, or choose "
                     "another place."
                 )
             META.create_all(connection)

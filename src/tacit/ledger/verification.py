@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _LOOSE = 1.0 + 1e-9
-"""The largest ratio of prices that different machines and versions of the accountants may compute."""
+"""The largest ratio of costs between machines and versions of the accountants."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def replay(
     if state.policy is not None:
         state.compare(charges, mirrored)
     if list(contents) != state.contents:
-        state.problems.append("the stored fingerprints are not those of the history")
+        state.problems.append("the stored fingerprints differ from the history's")
     if anchor is not None:
         state.check_anchor(entries, anchor)
     spent = () if state.policy is None else dearest(state.policy, state.spent)
@@ -115,7 +115,7 @@ class _Replay:
                 self.says(number, f"is missing: the next one is number {entry.seq}")
                 return
             if entry.prev_hash != previous:
-                self.says(entry, "does not hold the hash of the entry before it")
+                self.says(entry, "does not contain the hash of the entry before it")
             if entry.hash != entry_hash(entry.prev_hash, entry.text):
                 self.says(entry, "is not what was hashed")
             about = {"ledger": self.identity.uuid, "dataset": row.name, "seq": number}
@@ -133,7 +133,7 @@ class _Replay:
                 f"the head is entry {row.head_seq}, but the last entry is {len(entries) - 1}"
             )
         if row.head_time != at:
-            self.problems.append("the stored time of the last entry is not the one in it")
+            self.problems.append("the stored time of the last entry differs from the entry's")
 
     # --- entries ------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _Replay:
         self.cap, self.opened = tuple(entry.body["cap"]), entry.body["opened"]
         self._check_cap(entry, self.policy)
         if entry.body["secret"] != hashlib.sha256(self.identity.secret).hexdigest():
-            self.says(entry, "was written with another secret than the ledger has now")
+            self.says(entry, "was written with a secret that is not the ledger's")
 
     def _change(self, entry: Entry, policy: Policy) -> None:
         body = entry.body
@@ -224,13 +224,13 @@ class _Replay:
         row = self.row
         assert self.policy is not None, "checked by the caller"
         if row.policy.to_data() != self.policy.to_data():
-            self.problems.append("the stored policy is not the one of the history")
+            self.problems.append("the stored policy differs from the history's")
         if row.cap != self.cap:
             self.problems.append(f"the stored cap is {row.cap}, by the history {self.cap}")
         if dict(row.spent) != self.spent:
             self.problems.append(f"the stored total is {dict(row.spent)}, by the history {self.spent}")
         if row.opened != self.opened:
-            self.problems.append("the stored time of opening is not the one of the history")
+            self.problems.append("the stored time of opening differs from the history's")
 
         stored = {charge.id: charge for charge in charges}
         for number in sorted(set(stored) ^ set(self.charges)):
@@ -258,17 +258,15 @@ class _Replay:
         own = self.identity.uuid, self.row.name
         if (anchor.ledger, anchor.dataset) != own:
             self.problems.append(
-                f"the anchor is of data set {anchor.dataset!r} in ledger {anchor.ledger}, and this is "
+                f"the anchor is of data set {anchor.dataset!r} in ledger {anchor.ledger}, but this is "
                 f"{own[1]!r} in {own[0]}: another ledger, or a copy, has a separate budget"
             )
         elif str(anchor) in self.burnt:
             self.notes.append(f"the anchor {anchor} is the one that the recovery names")
         elif anchor.seq >= len(entries):
             self.problems.append(
-                f"the history ends at entry {len(entries) - 1}, and the anchor was taken at {anchor.seq}: an "
-                "old backup was restored. Use Ledger.recover_from_backup."
+                f"the history ends at entry {len(entries) - 1}, before the anchor at {anchor.seq}: an old "
+                "backup was restored. Use Ledger.recover_from_backup."
             )
         elif entries[anchor.seq].hash != anchor.hash:
-            self.problems.append(
-                f"entry {anchor.seq} differs from the one of the anchor: the history was rewritten"
-            )
+            self.problems.append(f"entry {anchor.seq} differs from the anchor's: the history was rewritten")

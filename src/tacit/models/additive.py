@@ -93,7 +93,7 @@ class Moments(nn.Module):
         return _with_constant(inputs, self.constant, normalise=self.normalise)
 
     def solve(self, *, records: float, noise_multiplier: float, ridge: float = 1.0) -> LeastSquaresHead:
-        """Return the model, computed after the step that released the sums.  This is post-processing."""
+        """Return the least-squares model from the released sums.  Post-processing, at no cost."""
         # The model predicts targets. For classes it predicts logits that give the predicted probabilities to
         # first order around 1/k.
         #
@@ -213,7 +213,7 @@ class Planned(Protocol):
 
 
 class InPhases(nn.Module, ABC):
-    """A model of which a step trains one part: the part is decided by the step's number."""
+    """A model that trains one part per step, depending on the step's number."""
 
     phase: Tensor
     phase_of: ClassVar[Mapping[str, int]]  # of each part, by its name
@@ -222,7 +222,7 @@ class InPhases(nn.Module, ABC):
     def for_plan(self, plan: Planned) -> None: ...
 
     def groups(self) -> list[dict[str, object]]:
-        """Return the parameter groups from which to make the optimizer, each with its ``phase``."""
+        """Return the parameter groups for the optimizer, each with its ``phase``."""
         return [
             {"params": list(self.get_submodule(name).parameters()), "phase": phase}
             | ({} if name == "layer" else {"weight_decay": 0.0})
@@ -234,7 +234,7 @@ class InPhases(nn.Module, ABC):
         """Return the phase of a step, and the learning rate of each phase that has its own."""
 
     def begin_step(self, optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
-        """Decide what a step trains."""
+        """Choose the part that a step trains."""
         phase, rates = self.part_of(step, steps)
         self.phase.fill_(float(phase))
         for group in optimizer.param_groups:
@@ -248,15 +248,15 @@ class InPhases(nn.Module, ABC):
 class StandardLinear(InPhases):
     """A linear model of targets in [-1, 1] that first learns their mean and spread, then its weights.
 
-    Bounds of a target that are chosen without the data are wide.  The errors of a model are then far smaller
-    than a clipping norm that fits the bounds, and noise in proportion to that norm is wasteful.  Therefore
-    the first steps release only the mean of y and the mean distance from it.  The other steps train on
-    (y - mean) / spread.  :meth:`InPhases.begin_step` decides which step does what.
+    Target bounds chosen without the data are wide, so errors are far smaller than a clipping norm that fits
+    the bounds, and noise in proportion to that norm is wasteful.  Therefore the first steps release the mean
+    of y and its mean absolute deviation.  The other steps train on (y - mean) / spread.
+    :meth:`InPhases.begin_step` chooses the phase of a step.
 
     Args:
         inputs: f, the number of inputs.
         outputs: k, the number of targets.
-        normalise: whether to bring each record to mean 0 and variance 1, which costs no privacy.
+        normalise: scale each record to mean 0 and variance 1, at no cost.
 
     **Guarantee**
 
@@ -288,14 +288,14 @@ class StandardLinear(InPhases):
         self.register_buffer("least", torch.tensor(_LEAST_SPREAD))
 
     def for_plan(self, plan: Planned) -> None:
-        """Read public facts from a plan: its clipping norm, and the least spread that exceeds its noise."""
+        """Read the clipping norm and the smallest spread above the noise from a plan."""
         self.scale.fill_(plan.clipping.norm / math.sqrt(self.about_mean.in_features))
         noise = 2 * plan.gradient_noise_multiplier / plan.expected_batch_size
         noise_floor = _OF_DISTANCE * noise / math.sqrt(_steps_of(plan.steps)[1])
         self.least.fill_(min(max(_LEAST_SPREAD, noise_floor), 1.0))
 
     def mean_and_spread(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the spread of the targets, (k,) each, according to the weights."""
+        """Return the mean and the spread of the targets, (k,) each, from the released weights."""
         mean = (self.about_mean.weight.detach()[0] / self.scale).clamp(-1.0, 1.0)
         spread = _OF_DISTANCE * 2 * self.about_spread.weight.detach()[0] / self.scale
         return mean, spread.clamp_min(self.least).clamp_max(1.0)
@@ -329,14 +329,13 @@ def _steps_of(steps: int) -> tuple[int, int]:
 
 
 class Calibrated(InPhases):
-    """A linear classifier in training, whose mean probabilities are brought to the shares of the classes.
+    """A linear classifier in training, calibrated so that its mean probabilities match the class shares.
 
-    Clipping shortens the gradients of a rare class more than those of a common one, because the model is
-    more wrong about its records.  So a model of clipped gradients gives a rare class too small a probability.
-    A wider clipping norm cures that, but its noise makes the ranking of the records worse.  Therefore the
-    first steps release the shares of the classes, and the last steps train only the constants of the logits,
-    whose gradients have a known length and need no clipping.  With fewer than 50 steps, all train the layer,
-    as the constants would get too much noise.  So do the last steps if no class is rare by the shares.
+    Clipping shrinks the gradients of a rare class most, because the model is most wrong about its records, so
+    the class gets too small a probability.  A wider clipping norm would fix this, but its noise worsens the
+    ranking of the records.  Therefore the first steps release the class shares, and the last steps train only
+    the intercepts of the logits, whose gradients have a known norm and need no clipping.  With fewer than 50
+    steps, or if no class is rare, all steps but the first train the layer.
 
     Args:
         layer: the model, (n, ...) to (n, k) logits, whose last module is a linear layer with a bias.
@@ -381,7 +380,7 @@ class Calibrated(InPhases):
         self.least.fill_(min(2 * records_of_noise / plan.expected_batch_size, 1 / len(self.reach)))
 
     def shares(self) -> Tensor:
-        """Return the shares of the classes, (k,), according to the weights, or the least share for less."""
+        """Return the class shares, (k,), from the released weights, at least the smallest above the noise."""
         shares = 1 / len(self.reach) + self.about_shares.weight.detach()[:, 0] / self.norm
         return shares.clamp_min(self.least).clamp_max(1.0)
 
@@ -399,11 +398,11 @@ class Calibrated(InPhases):
         return torch.where(self.phase == 0, shares - shares.detach(), of_layer_or_constants)
 
     def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
-        """Return the phase of a step, 0 for the shares, 1 for the layer, 2 for the constants, and rates.
+        """Return the phase of a step, 0 for the shares, 1 for the layer, 2 for the intercepts, and rates.
 
-        A step of the last phase is Newton's for a model that gives all records the same probabilities, where
-        the second derivative by a constant is the share of its class.  The
-        second half of them are shorter, and so average.
+        A step of the last phase is a Newton step for a model with equal probabilities for all records, where
+        the second derivative by an intercept is the share of its class.  The second half are shorter, to
+        average the noise.
         """
         # of the steps, so many release the shares of classes, and so many train the constants
         shares_of_steps = (_SHARE_OF_SHARES, _SHARE_OF_CONSTANTS) if steps >= _FEWEST else (0, 0)
@@ -424,7 +423,7 @@ class Calibrated(InPhases):
         return phase, {0: 0.0, 2: min(1.0, 2 / max(1, averaged + 2)) * float(newton)}
 
     def released(self) -> nn.Module:
-        """Return the layer, with the constants added to its bias."""
+        """Return the layer with the intercepts added to its bias."""
         layer = copy.deepcopy(self.layer)
         with torch.no_grad():
             last: Any = layer[-1]
@@ -433,7 +432,7 @@ class Calibrated(InPhases):
 
 
 def released(model: nn.Module) -> nn.Module:
-    """Return the model to release and to evaluate, of a model in training."""
+    """Return the model to release and to evaluate from a model in training."""
     return model.released() if isinstance(model, Calibrated) else model
 
 
@@ -544,7 +543,7 @@ class LinearModel:
         """Return the model's output as the sum of a constant and a curve for each column.
 
         Args:
-            encoder: the encoder that made the model's inputs.  It must encode no text.
+            encoder: the encoder of the model's inputs, without text columns.
 
         Raises:
             InvalidInput: the number of inputs differs from the number of features, or the encoder has text.
@@ -552,7 +551,7 @@ class LinearModel:
         if self.weight.shape[1] != len(encoder.features) or encoder.text is not None:
             raise InvalidInput(
                 f"the model has {self.weight.shape[1]} inputs but the columns have {len(encoder.features)} "
-                "features. Give the encoder that the model was trained with; it must encode no text."
+                "features. Pass the encoder of the model's training, without text columns."
             )
         base, curves, at = self.bias, list[Curve](), 0
         for name in encoder.inputs_of:

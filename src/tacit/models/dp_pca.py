@@ -46,17 +46,17 @@ class DPPCA:
         flat = rows.flatten(1) if rows.ndim > 1 else rows
         if flat.ndim != 2 or flat.shape[1] != len(self.projection):
             raise InvalidInput(
-                f"rows must hold {len(self.projection)} values each, as in the fit; "
+                f"rows must have {len(self.projection)} values each, as in the fit; "
                 f"got shape {tuple(rows.shape)}."
             )
         return flat.to(torch.float32) @ self.projection.to(rows.device)
 
     def whiten(self, rows: Tensor) -> Tensor:
-        """Project rows and divide coordinates by sqrt(eigenvalue + ridge), so that all train equally fast.
+        """Project rows and divide each coordinate by sqrt(eigenvalue + ridge), relative to the first.
 
-        The divisors are relative to that of the first component.  The ridge is sqrt(2 d) sigma, the largest
-        eigenvalue of the noise alone (Wigner's semicircle).  It keeps directions of pure noise from being
-        amplified.  Whitening is post-processing and costs no privacy.  The shapes are those of ``transform``.
+        All coordinates then train equally fast.  The ridge is sqrt(2 d) sigma, the largest eigenvalue of the
+        noise alone (Wigner's semicircle), so directions of pure noise are not amplified.  Whitening is
+        post-processing, at no cost.  Shapes are those of :meth:`transform`.
         """
         ridge = math.sqrt(2.0 * len(self.projection)) * self.event.noise_multiplier
         scale = (self.eigenvalues.clamp(min=0.0) + ridge).rsqrt()
@@ -66,7 +66,7 @@ class DPPCA:
 def fit_dp_pca(rows: Tensor, *, components: int, noise_multiplier: float, gaussian: GaussianNoise) -> DPPCA:
     """Learn the top ``components`` eigenvectors of ``sum_i x_i x_i^T``, for rows x_i scaled to norm 1.
 
-    Rows are not centred, because a mean would be another release.  Rows that are zero or not finite are
+    Rows are not centred, because their mean would be another release.  Rows that are zero or not finite are
     ignored.  Shapes: rows (n, ...) with d values each; the projection is (d, components).
 
     **Guarantee**

@@ -30,7 +30,7 @@ ACTIVATIONS = ("relu", "tanh", "tempered-sigmoid")
 class TemperedSigmoid(nn.Module):
     """``scale * sigmoid(inverse_temperature * x) - offset``, elementwise (Papernot et al., 2007.14191).
 
-    Bounded activations keep per-example gradients small, so that clipping removes less of them.
+    Bounded activations give smaller per-example gradients, of which clipping removes less.
     Scale 2, inverse temperature 2 and offset 1 give tanh.  The output has the shape of the input.
 
     Raises:
@@ -70,8 +70,8 @@ def activation_layer(name: str, *, temper: Temper = TANH_TEMPER) -> nn.Module:
 class Logistic(nn.Sequential):
     """Logistic regression: flatten, then one linear layer to the logits.
 
-    The weights start at zero: the loss is convex, and random weights would only be noise to unlearn.
-    ``normalise`` scales each record to mean 0 and variance 1 over its own values, which costs no privacy.
+    The weights start at zero, because the loss is convex.  ``normalise`` scales each record to mean 0 and
+    variance 1 over its own values, at no cost.
 
     Shapes: (n, ...) with ``inputs`` values per record to (n, classes).
 
@@ -221,8 +221,8 @@ def scattering_cnn(
             *(nn.Flatten(), nn.Linear(1024, classes)),
         )
     raise InvalidInput(
-        f"scattering-cnn takes 7x7 or 8x8 features; got {input_shape}. Images of 28x28 have features "
-        "(channels, 7, 7), and images of 32x32 have (channels, 8, 8)."
+        f"scattering-cnn takes (channels, 7, 7) features of 28x28 images, or (channels, 8, 8) of 32x32; "
+        f"got {input_shape}."
     )
 
 
@@ -238,7 +238,7 @@ def abadi_cifar_cnn(*, size: int = 24, classes: int = 10, channels: int = 3) -> 
     # ``size`` is the side of the square images, a multiple of 4. Shapes: (n, channels, size, size) to (n,
     # classes).
     if check_integer("size", size, low=4) % 4:
-        raise InvalidInput(f"size must be a multiple of 4; got {size}. Two poolings halve it.")
+        raise InvalidInput(f"size must be a multiple of 4, because two poolings halve it; got {size}.")
     return nn.Sequential(
         *(nn.Conv2d(_positive("channels", channels), 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
@@ -438,9 +438,9 @@ def make_private_ready(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` without layers that mix records; the original does not change.
 
     BatchNorm of any kind becomes GroupNorm, as is usual for private networks (De et al., 2204.13650,
-    section 3.1).  G is the largest divisor of C up to 32 that leaves at least four channels to a group.
-    Scale and bias are kept, and running statistics are dropped.  InstanceNorm loses its running statistics.
-    Shared layers stay shared.  :func:`replacements` lists beforehand what will change.
+    section 3.1).  G is the largest divisor of C up to 32 with at least four channels per group.  Scale and
+    bias stay; running statistics, also of InstanceNorm, are dropped.  Shared layers stay shared.
+    :func:`replacements` lists the changes.
 
     **Guarantee**
 

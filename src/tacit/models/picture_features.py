@@ -1,6 +1,6 @@
-"""Picture features that need no data: scattering maps, whitened by synthetic pictures of dead leaves.
+"""Image features that need no data: scattering maps, whitened by synthetic "dead leaves" images.
 
-Letters: n pictures; c colours; h height and w width; p and r, the padded height and width; d features;
+Letters: n images; c colours; h height and w width; p and r, the padded height and width; d features;
 k directions; s_i eigenvalues, decreasing; lam = s_floor.
 """
 
@@ -27,14 +27,14 @@ CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 
 
 class Scattering(nn.Module):
-    """The scattering transform for pictures of one size, as a layer without weights.
+    """The scattering transform for images of one size, as a layer without weights.
 
     Shapes: (n, c, height, width) float32 to (n, 81 c, height / 4, width / 4).  The channels of a colour are
     adjacent, in the order S0, S1 (scale, angle), S2 (first angle, second angle).
 
     **Guarantee**
 
-    * The output for a picture depends only on that picture, and on no data set.
+    * The output for an image depends only on that image, and on no dataset.
     """
 
     fine: Tensor
@@ -84,7 +84,7 @@ def scattering_features(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Compute the scattering features of many pictures, about 1,500 of 28x28 pixels per core-second."""
+    """Compute the scattering features of many images, about 1,500 of 28x28 pixels per core-second."""
     # Shapes: (n, c, h, w) to (n, 81 c, h / 4, w / 4).
     check_integer("chunk", chunk, low=1)
     if images.ndim != 4 or len(images) == 0:
@@ -103,7 +103,7 @@ def scattering_features(
 
 
 def mirror_average(features: Tensor) -> Tensor:
-    """Average features with those of the mirrored picture, and return the left half."""
+    """Average features with those of the mirrored image, and return the left half."""
     # The right half is the mirror image of the left, so it adds nothing. Mirroring a picture mirrors its maps
     # and exchanges the directions of the wavelets, so no second transform is needed. This is exact for S0 and
     # the first scale. For the others it is exact up to the aliasing of halved maps. Shapes: (n, 81 c, h, w)
@@ -119,7 +119,7 @@ def mirror_average(features: Tensor) -> Tensor:
 
 
 def _mirrored_channels() -> list[int]:
-    """Return, for each channel of a mirror image, the index of the picture's channel that it mirrors."""
+    """Return, for each channel of a mirrored image, the index of the channel that it mirrors."""
     turned = [(_ANGLES - 2 - angle) % _ANGLES for angle in range(_ANGLES)]
     first = [1 + scale * _ANGLES + angle for scale in range(_SCALES) for angle in turned]
     start = 1 + _SCALES * _ANGLES
@@ -192,7 +192,7 @@ _DRAWN_AT_ONCE = 256  # pictures drawn together; another value gives other pictu
 
 
 def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> Tensor:
-    """Draw dead-leaves pictures."""
+    """Draw dead-leaves images."""
     # With the same seed, a smaller count gives the first pictures of a larger count.
     for name, value in (("count", count), ("size", size), ("leaves", leaves)):
         check_integer(name, value, low=1)
@@ -206,7 +206,7 @@ def dead_leaves(count: int, *, seed: int, size: int = 32, leaves: int = 40) -> T
 
 @dataclass(frozen=True)
 class _Draw:
-    """Random numbers for each picture of a chunk, shaped to broadcast: (chunk, channels, 1, 1)."""
+    """Random numbers for each image of a chunk, shaped to broadcast: (chunk, channels, 1, 1)."""
 
     generator: torch.Generator
     chunk: int
@@ -244,7 +244,7 @@ def _power_law(uniform: Tensor, low: Tensor, high: float) -> Tensor:
 
 
 def _turned(draw: _Draw, x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return coordinates about a random centre, perhaps outside the picture, turned by a random angle."""
+    """Return coordinates about a random centre, perhaps outside the image, rotated by a random angle."""
     centre, angle = (draw.uniform(2) - 0.5) * 1.3 * size, math.pi * draw.uniform()
     u, v = x - centre[:, :1], y - centre[:, 1:]
     return u * angle.cos() + v * angle.sin(), v * angle.cos() - u * angle.sin()
@@ -260,7 +260,7 @@ def _distance(draw: _Draw, along: Tensor, across: Tensor) -> Tensor:
 
 
 def _pink_noise(draw: _Draw, size: int) -> Tensor:
-    """Draw noise with amplitude 1 / frequency and variance 1 per picture, mostly shared by the colours."""
+    """Draw noise with amplitude 1 / frequency and variance 1 per image, mostly shared by the colours."""
     axis = torch.fft.fftfreq(size)
     frequency = torch.hypot(axis[:, None], axis[None, :]).clamp_min(1 / size)
     noise: Tensor = torch.fft.ifft2(torch.fft.fft2(draw.normal(3, size)) / frequency).real
@@ -326,27 +326,27 @@ _PROCESS = 32  # pixels of a side of dead leaves, before they are resized to the
 
 
 class PictureFeatures(nn.Module):
-    """A layer that maps pictures of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
+    """Maps images of one size in [0, 1] to rows of norm 10, for a linear model with a bias.
 
     Train the linear model by DP-SGD with clipping norm 1, momentum 0.9 and a learning rate of about 0.3.
 
     Args:
-        height, width: the size of the pictures, at least 8.  Larger pictures are averaged down to sides of
-            at most 32, and all to multiples of 4.
+        height, width: the size of the images, at least 8.  Images are averaged down to sides of at most 32,
+            which are multiples of 4.
         colours: c, 1 or 3.
-        mirror: whether to average with the features of the mirrored picture, which suits photographs but not
-            letters.  None means only for colour pictures.
-        floor: the index of the eigenvalue on dead leaves that is lam; a smaller index shrinks less.  By
-            default 400, or a third of the number of features if that is less.
+        mirror: average with the features of the mirrored image, which suits photographs but not letters.
+            Default: only for colour images.
+        floor: the index of the eigenvalue lam; a smaller index shrinks less.  Default: 400, or a third of the
+            number of features if that is less.
 
     Shapes: (n, c, height, width), or (n, c height width), to (n, ``width_out``) float32.
 
     **Guarantee**
 
-    * A picture's features depend only on that picture and on these arguments.
+    * An image's features depend only on that image and on these arguments.
 
     Raises:
-        InvalidInput: the size is too small, or a picture has another size.
+        InvalidInput: if the size is too small, or an image has another size.
 
     >>> features = PictureFeatures(8, 8)
     >>> rows = features(torch.rand(3, 1, 8, 8))
@@ -411,7 +411,7 @@ class PictureFeatures(nn.Module):
 
 
 def _inner_size(height: int, width: int) -> tuple[int, int]:
-    """Return the size that pictures are resized to: multiples of 4, at least 8 and at most 32."""
+    """Return the size to which images are resized: multiples of 4, at least 8 and at most 32."""
     shrink = max(1.0, max(height, width) / _LARGEST)
     return max(8, 4 * int(height / shrink / 4)), max(8, 4 * int(width / shrink / 4))
 

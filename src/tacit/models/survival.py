@@ -1,7 +1,7 @@
 """Discrete-time survival models: a logistic hazard for each declared time bin.
 
-The outputs of a model are log odds of hazards, relative to a hazard of 1 / (2 K) in each bin: a network that
-starts near zero would else begin with hazards of one half, and learn little but the constants.
+A model outputs the log odds of hazards relative to 1 / (2 K) in each bin.  Otherwise a network that starts
+near zero would begin with hazards of one half, and learn little but the constants.
 
 Letters: n records; f inputs; K bins, which contain their lower edges.
 """
@@ -26,7 +26,7 @@ _LEAST_HAZARD, _LARGEST_HAZARD = 1e-3, 0.9
 def watched_and_ended(targets: Tensor, edges: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Return for each record and bin whether the record was at risk, and whether its event was in the bin.
 
-    A record that was censored counts as at risk in the bins whose middle it has seen.
+    A censored record is at risk in the bins whose middle it reached.
 
     Shapes: ``targets`` (n, 2) are times and events, 0 or 1; the results are (n, K) zeros and ones.
 
@@ -70,7 +70,7 @@ def _start(bins: int) -> float:
 
 
 def survival_of(outputs: Tensor) -> Tensor:
-    """Return the probability to survive beyond each bin, (n, K), from a model's outputs (n, K).
+    """Return the probability of surviving beyond each bin, (n, K), from a model's outputs (n, K).
 
     >>> survival_of(torch.zeros(1, 2)).tolist()
     [[0.75, 0.5625]]
@@ -82,7 +82,7 @@ def survival_of(outputs: Tensor) -> Tensor:
 def mean_time(survival: Tensor, edges: Sequence[float]) -> Tensor:
     """Return the mean time until the event or the last edge, whichever comes first, (n,).
 
-    The area under the curve through the points of (n, K) ``survival`` at the upper edges.
+    It is the area under the curve through the points of (n, K) ``survival`` at the upper edges.
 
     >>> mean_time(torch.tensor([[0.5, 0.0]]), (0.0, 1.0, 2.0)).tolist()
     [1.0]
@@ -94,9 +94,9 @@ def mean_time(survival: Tensor, edges: Sequence[float]) -> Tensor:
 class LinearHazard(InPhases):
     """A linear model of the log odds of hazards: one constant for each bin, and slopes shared by all bins.
 
-    The first steps release how many records ended in each bin, by an event or not.  These are K baseline
-    hazards.  The other steps learn the slopes, and one constant.  A separate slope for each bin would
-    need K times as many weights; their noise cost more than they explained on two tables.
+    The first steps release the number of records that ended in each bin, by an event or not, for the K
+    baseline hazards.  The other steps learn the slopes and one constant.  Separate slopes for each bin would
+    need K times as many weights; on two tables their noise outweighed their gain.
 
     **Guarantee**
 
@@ -126,7 +126,7 @@ class LinearHazard(InPhases):
         self.register_buffer("least", torch.tensor(_LEAST_HAZARD))
 
     def for_plan(self, plan: Planned) -> None:
-        """Read public facts from a plan: its clipping norm, and the least share that exceeds its noise."""
+        """Read the clipping norm and the smallest share above the noise from a plan."""
         self.norm.fill_(plan.clipping.norm)
         noise = plan.gradient_noise_multiplier / plan.expected_batch_size / math.sqrt(_first(plan.steps))
         self.least.fill_(min(max(_LEAST_HAZARD, noise), 0.5))
@@ -153,7 +153,7 @@ class LinearHazard(InPhases):
         return torch.where(self.phase == 0, ends - ends.detach() + likelihood.detach(), likelihood)
 
     def part_of(self, step: int, steps: int) -> tuple[int, Mapping[int, float]]:
-        """Return the phase of a step, 0 for the ends of records and 1 for the layer, and the first's rate."""
+        """Return the phase of a step, 0 for the counts and 1 for the layer, and the first's learning rate."""
         first = _first(steps)
         return int(step >= first), {0: 1 / first}
 

@@ -37,15 +37,15 @@ def works(device: torch.device) -> bool:
         with torch.cuda.device_of(result):  # type: ignore[no-untyped-call]
             trial[(1,)](result, TILE=TILE)
         value = float(result)
-        why = None if value == TILE**3 else f"it computes {value} where {TILE**3} is right"
+        why = None if value == TILE**3 else f"a test kernel returned {value} instead of {TILE**3}"
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:  # noqa: BLE001 (compilers of Triton, of C and of the device raise anything)
         why = f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}"
     if why is not None:
         warnings.warn(
-            f"Triton is installed, but its kernels do not run on {device}: {why}. PyTorch's own operations "
-            "replace them: steps take longer, and noise is drawn on the processor.",
+            f"Triton is installed, but its kernels do not run on {device}: {why}. Tacit uses PyTorch's "
+            "operations instead: steps take longer, and noise is drawn on the CPU.",
             RuntimeWarning,
             stacklevel=3,
         )

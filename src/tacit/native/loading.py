@@ -1,4 +1,4 @@
-"""Loading of the kernels, which must have been built from the sources in this folder."""
+"""Loads the kernels, if they were built from the sources in this folder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     """Load the library of ``folder`` if it was built from the sources there, else give the reason."""
     path = folder / "kernels.so"
     if not path.exists():
-        return None, "they were not built: no compiler was available, or the wheel contains none"
+        return None, "they were not built: there was no compiler, or the wheel contains no kernels"
     _share_openmp()
     try:
         loaded = ctypes.CDLL(str(path))
@@ -86,5 +86,5 @@ def _open(folder: Path) -> tuple[ctypes.CDLL | None, str | None]:
     except (OSError, AttributeError) as error:
         return None, f"{path.name} cannot be used: {error}"
     if loaded.tacit_sources().decode() != digest(folder):
-        return None, f"{path.name} was built from different sources; install Tacit again"
+        return None, f"{path.name} was built from different sources; reinstall Tacit"
     return loaded, None

@@ -1,4 +1,4 @@
-"""A Triton kernel that runs once and needs the features of the others, to test whether a device has them."""
+"""A Triton kernel to test whether a device has the features that the other kernels need."""
 
 from __future__ import annotations
 

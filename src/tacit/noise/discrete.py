@@ -67,8 +67,8 @@ def discrete_gaussian(sigma_squared: Fraction | int, size: int, *, bits: Bits | 
 def rounded_gaussian(sigma: Fraction | int, size: int, *, bits: Bits | None = None) -> list[int]:
     """Draw ``size`` independent normal numbers of standard deviation ``sigma``, each rounded to an integer.
 
-    An integer plus such a draw is the integer plus a normal number, rounded.  So noise on integers costs what
-    the same normal noise costs, in any number of dimensions: rounding is post-processing.
+    An integer plus such a draw is the integer plus a normal number, rounded.  Rounding is post-processing, so
+    it costs as much as the same normal noise, in any number of dimensions.
 
     >>> noise = rounded_gaussian(Fraction(5, 2), 1000)
     >>> len(noise), max(map(abs, noise)) < 30
@@ -238,7 +238,7 @@ def _bits_of_the_system() -> Bits:
 def _positive(name: str, value: object) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, Fraction | int) or value <= 0:
         raise InvalidInput(
-            f"{name} must be a positive Fraction or int; got {value!r}. A float is only near the intended "
-            "number: write 1/10 as Fraction(1, 10)."
+            f"{name} must be a positive Fraction or int; got {value!r}. Floats are not exact: write 1/10 as "
+            "Fraction(1, 10)."
         )
     return Fraction(value)

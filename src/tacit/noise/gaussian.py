@@ -395,8 +395,8 @@ def gaussian(
     """Draw a tensor of independent normal numbers; the same address gives the same numbers.
 
     Args:
-        std: standard deviation of the sum of all ranks' noise, in the units of the sum that it is added to; 0
-            gives zeros.  Each rank draws ``N(0, std^2 / ranks)``.
+        std: the standard deviation of all ranks' noise together, in units of the sum; 0 gives zeros.  Each
+            rank draws ``N(0, std^2 / ranks)``.
         step, index, rank, purpose: the address; a training step uses one ``index`` per parameter.
         ranks: the number of machines that add noise to the same sum.
         dtype: float32 or float64.  Narrower types are refused, because they would round the noise away.
@@ -455,9 +455,7 @@ class StepNoise:
         for out in outs.values():
             check_integer("number of draws", out.numel(), low=0, high=_MOST_DRAWS)
             if not out.is_cpu or not out.is_contiguous():
-                raise InvalidInput(
-                    f"noise is drawn into contiguous tensors on the CPU; got one on {out.device}."
-                )
+                raise InvalidInput(f"out must be a contiguous tensor on the CPU; got one on {out.device}.")
         self._draw([(out.view(-1), index, 0) for index, out in outs.items()])
 
     def fill_part(self, out: Tensor, index: int, first: int) -> None:
@@ -538,9 +536,7 @@ class NoiseAhead:
     def take(self, name: str) -> Tensor:
         """Return the noise of one parameter, copied on the current stream; each may be taken once a step."""
         if name not in self._draws:
-            raise InvalidInput(
-                f"no noise is left for {name!r}: this step has used it already, or never drew it."
-            )
+            raise InvalidInput(f"the noise of {name!r} was used already in this step, or never drawn.")
         return self._draws.pop(name).result().to(self._devices[name], non_blocking=True)
 
     def _draw(self, name: str, noise: StepNoise) -> Tensor:

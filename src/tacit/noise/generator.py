@@ -100,9 +100,9 @@ class Generator:
 
     def __reduce__(self) -> tuple[type[Generator], tuple[object, ...]]:
         raise PrivacyRefusal(
-            "the key of a run's noise cannot be copied or pickled: the copy would add the same noise to "
-            "other sums, and the difference would have no noise. Make a new session for each run; "
-            "session.save(path) and session.load(path) move a run to another process."
+            "the key of a run's noise cannot be copied or pickled, because the copy would add the same noise "
+            "to other sums. Make a new session for each run. To move a run to another process, use "
+            "session.save(path) and session.load(path)."
         )
 
     @classmethod
@@ -138,9 +138,9 @@ class Generator:
         """Return the 16 bytes that AES encrypts to block ``first_block`` of an address."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
-                "the noise key was made before the process was forked: the parent has it too, and both "
-                "would add the same noise to different sums. Make the session, and its StepCharges, in the "
-                "process that trains."
+                "the noise key was made before the process was forked, so parent and child would add the "
+                "same noise to different sums. Make the session, and its StepCharges, in the process that "
+                "trains."
             )
         check_integer("step", step, low=0, high=(1 << _STEP_BITS) - 1)
         check_integer("index", index, low=0, high=(1 << _INDEX_BITS) - 1)
@@ -204,9 +204,9 @@ class Generator:
         return int(entry[1][position])
 
     def kept(self, name: Hashable, draw: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
-        """Return ``draw()``, and keep the last two such results, so that steps can share a draw.
+        """Return ``draw()``, and cache the last two results, so that steps can share a draw.
 
-        A result is as secret as the key, and stays with it.  A prefetcher may be one draw ahead of the step.
+        A result is as secret as the key.  A prefetcher may be one draw ahead of the step.
         """
         if name not in self._kept:
             while len(self._kept) > 1:
@@ -217,7 +217,7 @@ class Generator:
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
         """Return a NumPy generator seeded with 256 bits of this address.
 
-        It is for shuffles and augmentations, where the distribution matters but not the secrecy of each word.
+        Use it for shuffles and augmentations, where secrecy of each word does not matter.
         """
         words = self.words(4, purpose=purpose, step=step, index=index)
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))

@@ -1,7 +1,7 @@
 """The public facts of a private run, and checks that refuse runs without a guarantee.
 
-Everything that decides the guarantee is a field of :class:`Mechanism`.  A mechanism that cannot be accounted
-for is refused when it is constructed, before any data is read.
+All that the guarantee depends on is a field of :class:`Mechanism`.  Its constructor refuses a mechanism
+without a proven bound, before any data is read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CORRELATIONS = (Banded, BandedInverse, BLT, Tree)
 
 @dataclass(frozen=True)
 class LossReport:
-    """A noisy mean loss that is released in every step; the plan's cost includes it.
+    """A noisy mean loss, released in every step.  The plan's cost includes it.
 
     A record's loss is clamped to ``[0, bound]`` and scaled to [-1/2, 1/2].  The sum over the batch gets
     noise of standard deviation s_l = ``relative_noise * z``.  It is one more coordinate of the step's
@@ -67,12 +67,12 @@ class LossReport:
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """One noisy release of the model's score on held-out records; the plan's cost includes it.
+    """One noisy score of the model on held-out records.  The plan's cost includes it.
 
     Each record adds its score v in [0, 1] to one sum and 1 - v to another, so adding or removing a record
     changes the pair of sums by at most 1 (in the l2 norm).  Both sums get Gaussian noise of standard
-    deviation ``noise``, in records.  The two costs are added, although training uses other records of the
-    data set.
+    deviation ``noise``, in records.  Its cost is added to that of training, although training uses other
+    records of the dataset.
 
     >>> ScoreReport(noise=20.0).event
     Gaussian(noise_multiplier=20.0)
@@ -162,7 +162,7 @@ class Mechanism:
 
     def _check_kinds(self) -> None:
         for name, value, kind, words in (
-            ("unit", self.unit, str, "a word for what one record is, such as 'image' or 'patient'"),
+            ("unit", self.unit, str, "a word for one record, such as 'image' or 'patient'"),
             ("allow_large_delta", self.allow_large_delta, bool, "True or False"),
             ("loss_report", self.loss_report, LossReport | None, "LossReport(bound=...), or None"),
             (
@@ -178,7 +178,7 @@ class Mechanism:
             check_event("each item of preparation", event)
 
     def _check_parts(self) -> None:
-        """Refuse parts of unknown classes: a subclass could return another event than it performs."""
+        """Refuse parts of unknown classes, because a subclass could perform something else than its event."""
         for name, part, classes in (
             ("sampling", self.sampling, SAMPLERS),
             ("clipping", self.clipping, RULES),
@@ -198,8 +198,7 @@ class Mechanism:
         planned = getattr(self.sampling, "records", self.records)
         if planned != self.records:
             raise InvalidInput(
-                f"the plan has {self.records} records and its sampler {planned}. Make both for the same "
-                "number."
+                f"the plan has {self.records} records and its sampler {planned}. Give both the same number."
             )
         expected, size = self.sampling.expected_batch(self.records), self.expected_batch_size
         if expected is not None and abs(expected - size) > 0.5:
@@ -207,7 +206,7 @@ class Mechanism:
                 f"is {size:g}, and the sampler draws {expected:g}",
                 argument="batch_size",
                 why=f"Both must be the mean number of records in a step, out of {self.records}.",
-                fix="Make it agree with `sampling`.",
+                fix="Give the value that `sampling` implies.",
             )
         if isinstance(self.sampling, BallsInBinsSampling):
             self.sampling.check_steps(self.steps)
@@ -215,7 +214,7 @@ class Mechanism:
             raise InvalidInput(
                 f"{self.sampling.largest_batch} is smaller than the expected batch size, {size:g}",
                 argument="largest_batch",
-                why="Most batches would be cut, and their sums divided by a size that no batch reaches.",
+                why="Most batches would be truncated, and their sums divided by a size that none reaches.",
                 fix=f"Take at least {min(self.records, math.ceil(size + 5 * math.sqrt(size)))}, which "
                 "batches hardly ever exceed, or a smaller `batch_size`.",
             )
@@ -225,27 +224,26 @@ class Mechanism:
             return
         if self.preparation:
             raise PrivacyRefusal(
-                f"preparation has a price for one row, but one {self.unit} has several. Leave the "
-                "preparation out; or leave rows_per_user out of the plan, draw people, and let the "
-                "preparation count each of them once."
+                f"preparation has a known cost for one row, but one {self.unit} has several. Remove "
+                "preparation; or remove rows_per_user, sample people, and let the preparation use one row of "
+                "each person."
             )
         if isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0:
             raise PrivacyRefusal(
-                "cyclic samples of one person's rows have no proven price. Rows of one person are in "
-                "several parts of a cycle. Draw people (leave rows_per_user out of the plan), or take "
-                "Poisson samples of all rows."
+                "rows_per_user has no proven bound with cyclic sampling, because one person's rows are in "
+                "several parts of a cycle. Sample people (remove rows_per_user), or use Poisson sampling of "
+                "all rows."
             )
         if isinstance(self.sampling, BallsInBinsSampling):
             raise PrivacyRefusal(
-                'rows_per_user costs far more with sampling="epochs" than with Poisson samples. No tight '
-                "price is proven for the rows of one person in several batches of an epoch. Draw people "
-                "(leave rows_per_user out of the plan), or take Poisson samples of all rows."
+                'rows_per_user has no tight bound with sampling="epochs", because one person\'s rows are in '
+                "several batches of an epoch. Sample people (remove rows_per_user), or use Poisson sampling "
+                "of all rows."
             )
         if isinstance(self.sampling, ByDate):
             raise PrivacyRefusal(
-                "rows_per_user does not apply to batches by date. Their price depends on how often a "
-                "person takes part. Leave rows_per_user out of the plan, and give the session "
-                "DatedRecords(UserRecords(...), ...)."
+                "rows_per_user does not apply to batches by date: their cost depends on how often a person "
+                "participates. Remove rows_per_user, and train on DatedRecords(UserRecords(...), ...)."
             )
 
     def _check_correlation(self) -> None:
@@ -253,16 +251,15 @@ class Mechanism:
             return
         if self.sampling.participations_in(self.steps) is None:
             raise PrivacyRefusal(
-                f"correlated noise has no proven price with {self.sampling.describe()}. Its price depends "
-                "on the steps at which a record can take part, and this sampling does not fix them. Take "
-                "sampling=CyclicPoissonSampling(rate, cycle), or ByDate(), or all records in each step."
+                f"correlated noise has no proven bound with {self.sampling.describe()}, which does not limit "
+                "the steps in which a record can participate. Use sampling=CyclicPoissonSampling(rate, "
+                "cycle), ByDate(), or all records in each step."
             )
         sampled = isinstance(self.sampling, CyclicPoissonSampling) and self.sampling.sampling_rate < 1.0
         if sampled and not isinstance(self.correlation, Banded):
             raise PrivacyRefusal(
-                "cyclic samples have a proven price only with banded noise. The noise of a step must not "
-                "reach beyond a cycle. Take correlation=Banded(...), or a sampling rate of 1, so that each "
-                "step reads a whole part."
+                "cyclic sampling has a proven bound only with banded noise, whose correlation ends within a "
+                "cycle. Use correlation=Banded(...), or a sampling rate of 1."
             )
         for name, present in (
             ("adaptive clipping", isinstance(self.clipping, AdaptiveClipping)),
@@ -271,8 +268,7 @@ class Mechanism:
         ):
             if present:
                 raise PrivacyRefusal(
-                    f"{name} has no proven price with correlated noise. Leave it out, or take independent "
-                    "noise."
+                    f"{name} has no proven bound with correlated noise. Remove it, or use independent noise."
                 )
 
     def _check_score(self) -> None:
@@ -280,9 +276,9 @@ class Mechanism:
             raise PrivacyRefusal(
                 f"has no guarantee under {self.adjacency}",
                 argument="score_report",
-                why="The number of records is public there. A replaced record may move from training to "
-                "testing, and both parts then change their size.",
-                fix='Plan with `adjacency="add-remove"`, or test on records of another data set.',
+                why="The number of records is public there, but a replaced record may move between training "
+                "and test split and change both sizes.",
+                fix='Use `adjacency="add-remove"`, or test on another dataset.',
             )
 
     def _check_delta(self) -> None:

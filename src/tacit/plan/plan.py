@@ -140,7 +140,7 @@ def facts_of(
         raise InvalidInput(
             "is missing for batches by date",
             argument="batch_size",
-            fix="Give a public figure: the mean number of records in a step.",
+            fix="Give the mean number of records in a step, as a rough public number.",
         )
     batch = records if batch_size is None else check_integer("batch_size", batch_size, low=1)
     if batch > records:
@@ -175,7 +175,7 @@ def _sampling(
             raise InvalidInput(
                 "cannot be combined with `sampling`",
                 argument="largest_batch",
-                why="It cuts Poisson samples.",
+                why="It truncates Poisson samples.",
                 fix="Leave out `sampling`, or give `sampling=TruncatedPoissonSampling(...)` alone.",
             )
         return TruncatedPoissonSampling(batch / records, records, largest_batch)
@@ -206,21 +206,20 @@ class Plan(Mechanism):
 
     Attributes:
         unit: a word for one record: "image", "patient", "row".  The guarantee names it.
-        adjacency: which data sets are neighbours.
+        adjacency: which datasets are neighbours.
         delta: the delta of the guarantee.
-        records: the public number of records.  Under add-remove the true number is secret, and this is
-            a public estimate.  It is never read from the data.
-        sampling, clipping, steps, noise_multiplier: the mechanism, which has T steps.
-        expected_batch_size: B, the public number by which every noisy sum is divided.
-        preparation: other releases about the same records before training, such as DP-PCA.
+        records: the public number of records.  Under add-remove it is an estimate, because the true number is
+            secret.  It is never read from the data.
+        sampling, clipping, steps, noise_multiplier: the mechanism of the T steps.
+        expected_batch_size: B, the public number that divides every noisy sum.
+        preparation: earlier releases about the same records, such as DP-PCA.
         views: K, the number of augmented views per record.  Their gradients are averaged, then clipped once.
-        rows_per_user: None if each record is one unit.  Otherwise records are rows, and this is the most
-            rows of one unit.  Each row is drawn and clipped separately; the cost covers all rows of a unit.
-        correlation: how the noise of the steps is correlated (:mod:`tacit.correlation`); None for independent
-            noise.
-        loss_report: release a noisy training loss per step, or None.
-        score_report: release one noisy score of the model on records of the data set, or None.
-        epsilon_budget: refuse the plan if it costs more than this epsilon.
+        rows_per_user: the most rows of one unit; None if each record is one unit.  Rows are drawn and clipped
+            separately; the cost covers all rows of a unit.
+        correlation: the noise correlation over steps (:mod:`tacit.correlation`); None for independent noise.
+        loss_report: a noisy training loss in each step, or None.
+        score_report: one noisy score on held-out records, or None.
+        epsilon_budget: the most epsilon that the plan may cost, or None.
 
     **Guarantee**
 
@@ -229,9 +228,9 @@ class Plan(Mechanism):
     * ``epsilon`` is an upper bound on the cost of ``event`` at ``delta`` under ``adjacency``.
 
     Raises:
-        BudgetExceeded: if the plan costs more than ``epsilon_budget``.  The message has the steps that fit.
-        PrivacyRefusal: if the sampler or the score has no guarantee under this adjacency, or delta is 1/N or
-            more and ``allow_large_delta`` is not set.
+        BudgetExceeded: if the plan costs more than ``epsilon_budget``.  The message says how many steps fit.
+        PrivacyRefusal: if the sampler or the score has no guarantee under this adjacency, or if delta is at
+            least 1/N without ``allow_large_delta``.
 
     >>> plan = Plan.calibrate(
     ...     epsilon=3.0, delta=1e-5, records=60_000, batch_size=600, epochs=10,
@@ -291,8 +290,8 @@ class Plan(Mechanism):
         Args:
             epsilon: the most privacy loss at ``delta``: 1 is strong, 3 useful, 8 weak.
             advantage: the largest TPR - FPR of any membership test, in (0, 1).
-            true_positive_rate: the largest TPR of any membership test with ``false_positive_rate``.
-            false_positive_rate: the FPR of these tests, in (0, 1).
+            true_positive_rate: the largest TPR of any membership test at ``false_positive_rate``.
+            false_positive_rate: the FPR of that test, in (0, 1).
             settings: the keywords of :class:`PlanSettings`.
 
         Returns:
@@ -334,8 +333,8 @@ class Plan(Mechanism):
         """Read a plan that :meth:`to_json` wrote.
 
         Raises:
-            InvalidInput: if the text is not such a plan.  The message names unknown kinds and fields.
-            TacitError: as the constructor does.
+            InvalidInput: if the text is not a plan.  The message names unknown kinds and fields.
+            TacitError: if the constructor refuses the plan.
         """
         plan = from_json(text, _FAMILIES)
         if not isinstance(plan, cls):
@@ -343,7 +342,7 @@ class Plan(Mechanism):
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
-        """Return the event of the whole run if it had this noise multiplier."""
+        """Return the event of the whole run with another noise multiplier."""
         return self._event(noise_multiplier, self.steps)
 
     @cached_property
@@ -352,7 +351,7 @@ class Plan(Mechanism):
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """Return the event of the first ``steps`` steps and of the other releases (:attr:`Plan.beside`)."""
+        """Return the event of the first ``steps`` steps and of the releases in :attr:`beside`."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
             return Compose(self.beside)
@@ -367,19 +366,19 @@ class Plan(Mechanism):
     def charging_unit(self) -> int:
         """The number of steps that must be charged together.
 
-        It is an epoch for shuffled batches or balls in bins, all steps for correlated noise or batches by
-        date, and 1 otherwise.
+        An epoch for shuffled batches or balls in bins; all steps for correlated noise or batches by date;
+        otherwise 1.
         """
         return self.steps if self.correlation is not None else self.sampling.paid_together(self.steps)
 
     def event_between(self, first: int, stop: int) -> Event:
         """Return the event of the steps ``first``, ..., ``stop - 1``.
 
-        If ``first`` is 0, it includes the other releases (:attr:`Plan.beside`).  If a run is cut at multiples
-        of :attr:`charging_unit`, the events of its parts compose to the event of the whole run.
+        If ``first`` is 0, it includes the releases in :attr:`beside`.  Parts cut at multiples of
+        :attr:`charging_unit` compose to the event of the whole run.
 
         Raises:
-            InvalidInput: if ``first`` is not such a multiple.
+            InvalidInput: if ``first`` is not a multiple of :attr:`charging_unit`.
 
         >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
         ...     clipping=1.0, adjacency="add-remove", unit="patient", preparation=[Gaussian(8.0)])
@@ -392,8 +391,8 @@ class Plan(Mechanism):
             return self.event_after(stop)
         if first % self.charging_unit:
             raise InvalidInput(
-                f"first must be a multiple of {self.charging_unit}; got {first}. That many steps are "
-                "charged together, because their cost is only known for all of them."
+                f"first must be a multiple of {self.charging_unit}; got {first}. These steps have a cost "
+                "only together."
             )
         return self._of_unit(
             self.sampling.event(Gaussian(self.noise_multiplier), stop - first, self.adjacency)
@@ -432,7 +431,7 @@ class Plan(Mechanism):
         return self.curve.epsilon(self.delta)
 
     def epsilon_after(self, counts: Sequence[int]) -> list[float]:
-        """Return epsilon at ``delta`` after the first n steps and the other releases, for n in ``counts``."""
+        """Return epsilon at ``delta`` after n steps and the releases ``beside``, for each n in ``counts``."""
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
         if later:
@@ -444,7 +443,7 @@ class Plan(Mechanism):
 
     @property
     def sampling_rate(self) -> float:
-        """The expected share of the public number of records in a step."""
+        """The expected batch size divided by the public number of records."""
         return self.expected_batch_size / self.records
 
     @property
@@ -470,13 +469,16 @@ class Plan(Mechanism):
 
     @cached_property
     def gradient_noise_multiplier(self) -> float:
-        """z_g: with noise z_g C on the sum, a step with its other releases costs the same as with z alone."""
+        """z_g, the noise on the gradient sum in units of C.
+
+        A step that releases gradients with z_g, loss and count costs as much as gradients alone with z.
+        """
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
-                f"{self.noise_multiplier:g} is too small to compute with",
+                f"{self.noise_multiplier:g} is too small",
                 argument="noise_multiplier",
                 why="It protects nothing.",
-                fix="Take more; 1 is a usual value.",
+                fix="Increase it; 1 is a usual value.",
             )
         precision = self.noise_multiplier**-2
         for noise in (self.count_noise, self.loss_noise):
@@ -484,7 +486,7 @@ class Plan(Mechanism):
                 precision -= (2 * noise) ** -2
         if precision <= 0 and self.count_noise is None:
             raise InvalidInput(
-                f"{self.noise_multiplier:g} is too large to compute with",
+                f"{self.noise_multiplier:g} is too large",
                 argument="noise_multiplier",
                 fix="Take less.",
             )
@@ -509,18 +511,17 @@ class Plan(Mechanism):
         return Signal(self, weights)
 
     def check_records(self, records: int) -> None:
-        """Refuse data with a number of ``records`` that this plan does not cover.
+        """Check that the plan covers data with this number of records.
 
         Raises:
-            InvalidInput: the number is public, and differs from the plan's.
-            InvalidInput: if the number is public, and differs from the plan's.
-            PrivacyRefusal: if the number is secret, and exceeds the records of truncated Poisson sampling.
+            InvalidInput: if the number is public and differs from the plan's.
+            PrivacyRefusal: if the number is secret and exceeds the records of truncated Poisson sampling.
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(
                 f"the plan has {self.records} records and the data {records}. Under {self.adjacency} the "
                 f"number of records is public and must be exact. Make the plan with records={records}, or "
-                "pass the records that it was made for."
+                "pass the data of the plan."
             )
         if isinstance(self.sampling, TruncatedPoissonSampling):
             self.sampling.check_records(records)
@@ -566,13 +567,12 @@ class Plan(Mechanism):
             f"{self.epsilon_budget:g}",
             argument="epsilon_budget",
             why=f"It has {self.steps} steps with noise multiplier {self.noise_multiplier:g}.",
-            fix=f"The largest number of steps that fits is {fits}. Take fewer steps, more noise, or a larger "
-            "budget.",
+            fix=f"At most {fits} steps fit. Take fewer steps, more noise, or a larger budget.",
         )
 
 
 def _without_count(settings: PlanSettings) -> PlanSettings:
-    """Return settings whose clipping rule needs no noise multiplier, as calibration has yet to find it."""
+    """Return settings for calibration, with a clipping rule that needs no noise multiplier."""
     rule = settings.get("clipping")
     if not isinstance(rule, AdaptiveClipping):
         return settings

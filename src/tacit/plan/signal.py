@@ -12,7 +12,7 @@
 #
 #     u = s / sqrt(d) = z / (B sqrt(T)),    share lost = 1 / (1 + h / (u d^a)),
 #
-# was fitted to real runs.  The gain is the improvement over a constant answer that training reaches without
+# was fitted to real runs.  The gain is the improvement over a constant prediction, by training without
 # noise.  The share lost is the share of the gain that noise takes away (``python -m experiments.can_learn``;
 # table in docs/how-to/which-settings.md).
 #
@@ -58,7 +58,7 @@ _FEWEST = 1_000  # weights of the smallest model suggested: linear, 500 features
 
 
 class Verdict(Enum):
-    """The prediction for a run, by the share of the gain that noise takes away."""
+    """The prediction for a run, from the share of the gain that is lost to noise."""
 
     LEARNS = "can learn"
     LITTLE = "learns little"
@@ -100,7 +100,7 @@ class Plans(Protocol):
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a run to the new ``value``, and its effect at the same guarantee."""
+    """One change of a setting to ``value``, and its effect at the same guarantee."""
 
     quantity: str
     value: float
@@ -116,18 +116,18 @@ class Change:
     def __str__(self) -> str:
         words = {
             "weights": "train {:,.0f} weights, such as a linear head on frozen features",
-            "batch_size": "take {:,.0f} records a step",
+            "batch_size": "take {:,.0f} records per step",
             "steps": "take {:,.0f} steps",
             "epsilon": "allow epsilon {:.3g}",
-            "records": "train on {:,.0f} records, the same share of them in a step",
+            "records": "train on {:,.0f} records at the same sampling rate",
         }[self.quantity].format(self.value)
-        return f"{words}: {self.share_lost:.0%} of the gain would be lost"
+        return f"{words}; then {self.share_lost:.0%} of the gain is lost"
 
 
 @final
 @dataclass(frozen=True)
 class Signal:
-    """The noise of a run relative to its gradients; made by :meth:`tacit.plan.Plan.signal`.
+    """The noise of a run relative to its gradients, from :meth:`tacit.plan.Plan.signal`.
 
     Attributes:
         plan: the plan of the run.
@@ -170,21 +170,21 @@ class Signal:
 
     @property
     def lost(self) -> float:
-        """The predicted share of the gain that noise takes away, between 0 and 1."""
+        """The predicted share of the gain that is lost to noise, between 0 and 1."""
         return _lost(self.noise_of_run, self.weights)
 
     @property
     def verdict(self) -> Verdict:
-        """The prediction for the run, by the share :attr:`lost`."""
+        """The prediction for the run, from :attr:`lost`."""
         if self.lost < _LITTLE:
             return Verdict.LEARNS
         return Verdict.LITTLE if self.lost < _NOTHING else Verdict.NOTHING
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The single changes that would help, the most effective first.
+        """The single changes that would help, most effective first.
 
-        All changes after which the run can learn count as equal.  Of equal ones, the cheapest comes first.
+        Changes that let the run learn count as equal; among equals, the cheapest comes first.
         """
         helpful = (change for change in self._candidates() if change.share_lost < self.lost)
         return tuple(sorted(helpful, key=lambda change: max(change.share_lost, _LITTLE)))
@@ -238,26 +238,24 @@ class Signal:
     def in_words(self) -> str:
         """Describe the noise, the verdict and the change that helps most."""
         words = (
-            f"The noise of a step is {self.noise_of_step:.2g} times as long as the longest mean gradient, "
-            f"for {self.weights:,} trained weights; over {self.plan.steps:,} steps it is "
-            f"{self.noise_of_run:.2g} times as long. So the model {self.verdict.value}: noise takes away "
-            f"about {self.lost:.0%} of the gain over the baseline that the same training has without "
-            "noise."
+            f"With {self.weights:,} trained weights, the noise of a step has {self.noise_of_step:.2g} times "
+            f"the largest norm of the mean gradient; averaged over {self.plan.steps:,} steps, "
+            f"{self.noise_of_run:.2g} times. The model {self.verdict.value}: about {self.lost:.0%} of the "
+            "gain over a majority-class baseline is lost to noise."
         )
         return words if self.change is None else f"{words} The change that helps most: {self.change}."
 
     @property
     def reason(self) -> str:
-        """The reason why a loss may not fall, from the plan alone.  It is cheap: no change is calibrated."""
+        """The reason why the loss may not fall, from the plan alone.  Cheap: no change is calibrated."""
         if self.verdict is Verdict.LEARNS:
             return (
-                f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain, so "
-                "look at the learning rate, the steps, and whether the same model learns without noise on "
-                "public records."
+                f"The plan predicts that about {self.lost:.0%} of the gain is lost to noise. Check the "
+                "learning rate, the number of steps, and whether the model learns public data without noise."
             )
         return (
-            f"By its plan, noise takes away about {self.lost:.0%} of the model's possible gain: it "
-            f"{self.verdict.value}. docs/how-to/which-settings.md says what to change."
+            f"The plan predicts that about {self.lost:.0%} of the gain is lost to noise: the model "
+            f"{self.verdict.value}. See docs/how-to/which-settings.md for what to change."
         )
 
     def __str__(self) -> str:
@@ -276,9 +274,9 @@ class Signal:
     def _repr_html_(self) -> str:
         rows = [
             ("Trained weights", f"{self.weights:,}"),
-            ("Noise of a step", f"{self.noise_of_step:.3g} times the longest mean gradient"),
+            ("Noise of a step", f"{self.noise_of_step:.3g} times the largest mean gradient"),
             ("Noise of the run", f"{self.noise_of_run:.3g} times, over {self.plan.steps:,} steps"),
-            ("Lost to noise", f"{self.lost:.0%} of the gain over the baseline"),
+            ("Lost to noise", f"{self.lost:.0%} of the gain over a majority-class baseline"),
             ("Change that helps most", "nothing is needed" if self.change is None else str(self.change)),
         ]
         return facts(f"The model {self.verdict.value}", rows)
@@ -297,13 +295,13 @@ class Ranked:
 
 
 def rank_tuning(options: Mapping[str, int], plan_of: Callable[[str], Plans]) -> list[Ranked]:
-    """Rank methods of fine-tuning, by weights of each, by the share of the gain that noise takes away."""
+    """Rank methods of fine-tuning by predicted loss of gain.  ``options``: the number of weights of each."""
     ranked = [Ranked(name, weights, plan_of(name).signal(weights)) for name, weights in options.items()]
     return sorted(ranked, key=lambda one: one.signal.lost)
 
 
 def warn_if_drowned(signal: Signal) -> None:
-    """Warn of a run that cannot learn, with the user's own line of code as the source of the warning."""
+    """Warn at the user's line of code if a run cannot learn."""
     if signal.verdict is Verdict.NOTHING:
         warnings.warn(
             f"the plan is too noisy for this model. {signal.in_words()} See docs/how-to/which-settings.md",

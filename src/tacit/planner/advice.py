@@ -1,4 +1,4 @@
-"""A question to the planner, the batch sizes that it compares, and its answer."""
+"""The planner: it compares batch sizes under a privacy budget."""
 
 # A step releases the mean of B clipped gradients with noise of standard deviation sigma C / B.  Batch size
 # and budget affect training only through the noise per example r = sigma / B (McKenna et al., 2501.18914),
@@ -35,19 +35,18 @@ class PlanRequest:
     """A request to the planner: the unit of privacy, the privacy budget, and the compute.
 
     Attributes:
-        records: N, the public number of records (under add-remove a public estimate).
+        records: N, the public number of records; under add-remove, an estimate.
         unit: a word for one record: "image", "patient".
         epsilon, delta, adjacency: the guarantee of the whole run; epsilon is at most 100.
-        advantage: instead of epsilon, the most by which the true positive rate of any membership test may
-            exceed its false positive rate.
-        true_positive_rate, false_positive_rate: instead of epsilon, the largest true positive rate of any
-            membership test with that false positive rate.
-        epochs, compute, steps: give exactly one: the expected number of passes over the records; the total
-            number of per-record gradients, T B; or the number of steps, for any batch size.
+        advantage: instead of epsilon, the largest TPR - FPR of any membership test.
+        true_positive_rate, false_positive_rate: instead of epsilon, the largest TPR of any membership test at
+            that FPR.
+        epochs, compute, steps: the length of training, exactly one of: the expected number of passes over the
+            records; the total number of per-record gradients, T B; or the number of steps.
         largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
-        largest_batch: L, the size to which larger Poisson samples are cut; None if samples are not cut.  With
-            L, only those batch sizes are compared for which cut samples take at most a tenth of delta.
-        preparation: other releases about the same records, such as DP-PCA, charged to the same budget.
+        largest_batch: L, the size at which Poisson samples are truncated; None for no truncation.  Compares
+            only batch sizes for which truncation takes at most a tenth of delta.
+        preparation: earlier releases about the same records, such as DP-PCA, charged to the same budget.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
@@ -109,10 +108,10 @@ class PlanRequest:
             object.__setattr__(self, "epsilon", epsilon)
         elif self.largest_batch is not None:
             raise InvalidInput(
-                "needs a budget in epsilon, not a risk",
+                "needs a budget in epsilon",
                 argument="largest_batch",
-                why="Cut samples take a part of delta, and a risk has no delta.",
-                fix="Leave it out, or give `epsilon`.",
+                why="Truncation uses a part of delta, which the other budgets lack.",
+                fix="Remove it, or give `epsilon`.",
             )
 
     def _check_amount(self) -> None:
@@ -130,8 +129,8 @@ class PlanRequest:
             check_integer("steps", self.steps, low=1)
         if self.epochs is not None and self.epochs * self.records < 1.0:
             raise InvalidInput(
-                f"epochs = {self.epochs:g} is too small for {self.records} records: it makes less than one "
-                f"gradient. Give at least {1 / self.records:.2g} epochs."
+                f"epochs = {self.epochs:g} is less than one gradient on {self.records} records. Give at "
+                f"least {1 / self.records:.2g} epochs."
             )
 
     def budget(self, delta: float | None = None) -> dict[str, float | None]:
@@ -151,7 +150,7 @@ class PlanRequest:
             return f"advantage of any attack ≤ {self.advantage:g}"
         if self.true_positive_rate is not None:
             most, at = self.true_positive_rate, self.false_positive_rate
-            return f"true positives of any attack ≤ {most:g} at {at:g} false ones"
+            return f"TPR of any attack ≤ {most:g} at FPR {at:g}"
         return pair({"epsilon": self.epsilon, "delta": self.delta})
 
     @property
@@ -163,11 +162,11 @@ class PlanRequest:
 
     @property
     def largest_step(self) -> int:
-        """The largest batch size with which the compute allows at least one step."""
+        """The largest batch size for which the compute allows a step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
-        """Return T, the number of steps that the budget allows with that batch size.
+        """Return T, the number of steps with that batch size.
 
         Epochs are rounded up, as in :class:`tacit.plan.Plan`.  Compute is a limit and is rounded down.
         """
@@ -177,9 +176,9 @@ class PlanRequest:
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
 
     def delta_of(self, batch_size: int) -> float | None:
-        """Return the delta at which uncut samples must keep epsilon, so that cut ones keep it at ``delta``.
+        """Return the delta for untruncated samples that leaves ``delta`` after truncation.
 
-        The result is None if cut batches would take more than a tenth of delta.
+        The result is None if truncation would take more than a tenth of delta.
         """
         if self.largest_batch is None or self.largest_batch >= self.records:
             return self.delta
@@ -190,11 +189,11 @@ class PlanRequest:
 
     @cached_property
     def largest_size(self) -> int:
-        """The largest batch size that can be compared; 0 if every size is cut too often."""
+        """The largest batch size that can be compared; 0 if every size is truncated too often."""
         return last_whole(lambda size: self.delta_of(size) is not None, 0, self.largest_step + 1)
 
     def event(self, batch_size: int, steps: int, noise: float) -> Event:
-        """Return the event of a run with that batch size, for samples that are not cut."""
+        """Return the event of a run with that batch size, without truncation."""
         sampling = FullBatch() if batch_size == self.records else PoissonSampling(batch_size / self.records)
         training = sampling.event(Gaussian(noise), steps, Adjacency.parse(self.adjacency))
         return Compose((*self.preparation, training)) if self.preparation else training
@@ -210,7 +209,7 @@ NEAR_FLOOR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOption:
-    """One batch size, with the noise and the compute that it needs under the budget.
+    """One batch size, with its noise and compute under the budget.
 
     Attributes:
         rank: 1 is the best; see :attr:`PlanAdvice.options`.
@@ -221,13 +220,13 @@ class PlanOption:
         epochs: T q, the expected number of passes over the records.
         passes: physical batches per expected batch; None if ``largest_physical_batch`` is None.
         cut: the probability that a step's sample exceeds ``largest_batch``; None if that is None.
-        noise_multiplier: sigma, the least that keeps the guarantee.
+        noise_multiplier: sigma, the least for the guarantee.
         noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
         total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
         above_floor: the total noise divided by the floor, minus 1.
         saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the share of the total noise
-            that would be removed by twice N (with the same B and T), by twice epsilon, or by twice the
-            compute: batches twice as large or, if these exceed N, twice as many steps.
+            removed by doubling N (with the same B and T), epsilon, or the compute (with batches twice as
+            large or, if these exceed N, twice as many steps).
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -260,9 +259,8 @@ class PlanAdvice:
 
     Attributes:
         question: the request.
-        options: the batch sizes, best first.  Less total noise is better.  Options within 5 % of the floor
-            count as equal.  Among them the smaller batch is better, as it takes less compute or leaves more
-            steps.
+        options: the batch sizes, best first: by total noise and, within 5 % of the floor, smaller batches
+            first, because they take less compute or more steps.
         floor: the total noise of full batches, which does not depend on the number of steps.
         elbow: the smallest batch size within 5 % of the floor, to two digits; None if the compute does not
             reach it.
@@ -293,7 +291,7 @@ class PlanAdvice:
 
     @cached_property
     def epsilons(self) -> tuple[float, float]:
-        """The recommended option's epsilon at delta, if samples are cut at the largest batch and if not."""
+        """The recommended option's epsilon at delta, with and without truncation at the largest batch."""
         best, question = self.recommended, self.question
         curve = question.curve(best.batch_size, best.steps, best.noise_multiplier)
         return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
@@ -344,8 +342,8 @@ class PlanAdvice:
             return ""
         cut, whole = map(shown_epsilon, self.epsilons)
         return (
-            f" Samples of more than {largest:,} are cut: that happens to a step with probability "
-            f"{best.cut:.1e}, and epsilon is {cut} instead of {whole}."
+            f" Samples of more than {largest:,} are truncated, with probability {best.cut:.1e} per step, and "
+            f"epsilon is {cut} instead of {whole}."
         )
 
     def _about_the_elbow(self) -> str:
@@ -425,8 +423,8 @@ def _check_batch_sizes(question: PlanRequest, batch_sizes: Sequence[int]) -> lis
     checked = sorted({check_integer("batch size", size, low=1) for size in batch_sizes})
     if checked and checked[-1] > largest:
         raise InvalidInput(
-            f"batch size {checked[-1]} is too large: at most {largest} fit {question.records} records "
-            "and the compute. Leave it out, or give more compute."
+            f"batch size {checked[-1]} is too large: with {question.records} records and this compute, the "
+            f"limit is {largest}. Remove it, or give more compute."
         )
     if question.largest_size == 0 or any(question.delta_of(size) is None for size in checked):
         _refuse_cuts(question, checked[-1] if checked else 1)
@@ -438,14 +436,14 @@ def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
     room = smallest_largest_batch(rate, question.records, steps, question.delta)
     smaller = f", or batches of at most {question.largest_size:,}" if question.largest_size else ""
     raise InvalidInput(
-        f"largest_batch {question.largest_batch} cuts batches of {size} too often: over {steps:,} steps, "
-        f"cuts would take more than a tenth of delta = {question.delta:g}. Take a largest_batch of at least "
-        f"{room}{smaller}."
+        f"largest_batch {question.largest_batch} truncates batches of {size} too often: over {steps:,} "
+        f"steps, this would take more than a tenth of delta = {question.delta:g}. Take a largest_batch of at "
+        f"least {room}{smaller}."
     )
 
 
 def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
-    """Return sigma, the least noise multiplier with which batches of that size keep the guarantee.
+    """Return sigma, the least noise multiplier for the guarantee with batches of that size.
 
     >>> round(noise_multiplier(PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", epochs=40), 8192), 2)
@@ -528,7 +526,7 @@ def _option(question: PlanRequest, batch_size: int, floor: float) -> PlanOption:
     whole_sigma = sigma if largest is None else _noise(whole, batch_size, steps)
 
     def saved(other: PlanRequest, size: int, count: int, epsilon: float | None = None) -> float:
-        """Return the share of the total noise that another N, B, T or epsilon removes, for uncut samples."""
+        """Return the share of the total noise that another N, B, T or epsilon removes, untruncated."""
         try:
             noise = _noise(other, size, count, epsilon)
         except LooseBudget as least:  # this noise is good enough for a comparison, and is never recommended

@@ -1,4 +1,4 @@
-"""The public model at a path: its kind by file names and configuration files, found without torch."""
+"""Finds the kind of a public model from file names and configuration files, without torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ModelFolder:
         names = sorted(file.name for file in folder.path.iterdir())
         if "adapter_config.json" in names:
             raise InvalidInput(
-                f"{where} holds an adapter, not a whole model. Merge it into its base model first "
+                f"{where} contains an adapter, not a whole model. Merge it into its base model first "
                 "(merge_and_unload of peft), and save that."
             )
         for name in files:
@@ -66,16 +66,16 @@ class ModelFolder:
                 )
         if not folder.has_weights and (pickles := [name for name in _PICKLES if name in names]):
             raise InvalidInput(
-                f"{where}: the weights in {pickles[0]} are a pickle. A pickle can run any code when it is "
-                f"read. Save them as {SAFETENSORS}: load the model in transformers and call save_pretrained. "
-                f"Without {pickles[0]} the weights would be random."
+                f"{where}: the weights in {pickles[0]} are a pickle, which can run any code when read. Save "
+                f"them as {SAFETENSORS}: load the model in transformers and call save_pretrained. Without "
+                f"{pickles[0]} the weights would be random."
             )
         if not isinstance(folder.config.get("model_type"), str):
-            raise InvalidInput(f"{where}: {CONFIG} has no model_type. Take the folder of a whole model.")
+            raise InvalidInput(f"{where}: {CONFIG} has no model_type. Use the folder of a whole model.")
         if "auto_map" in folder.config:
             raise InvalidInput(
-                f"{where}: {CONFIG} has the key auto_map. It names code in the folder, and Tacit does not "
-                "run such code. Take a model that transformers knows, or build this one by [model] factory."
+                f"{where}: {CONFIG} has the key auto_map, for code in the folder, which Tacit does not run. "
+                "Use a model that transformers includes, or build this one by [model] factory."
             )
         for file in folder.weight_files:
             if not file.is_file():
@@ -153,9 +153,8 @@ class ModelFolder:
         largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
         if largest >= vocabulary:
             raise InvalidInput(
-                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, and "
-                f"config.json says vocab_size = {vocabulary}. Take the tokenizer and the model that belong "
-                "together."
+                f"the tokenizer in {self.path} does not fit the model: it has a token {largest}, but "
+                f"config.json has vocab_size = {vocabulary}. Use the model's own tokenizer."
             )
         return tokenizer
 
@@ -183,7 +182,7 @@ def file_digest(path: Path) -> str:
 
 FORMAT = 1
 SAVED = "pretrained.json"
-"""The file in a saved folder that says how to load the model in this folder."""
+"""The file in a saved folder with the settings to load its model."""
 _SETTINGS = ("architecture", "length", "image_size")
 TEXT, PICTURES, WEIGHTS, PROGRAM = "text", "pictures", "weights", "program"
 _TAKES = {TEXT: ("length",), PICTURES: ("image_size",), WEIGHTS: ("architecture", "image_size"), PROGRAM: ()}
@@ -200,8 +199,8 @@ class Found:
     Attributes:
         kind: ``TEXT`` or ``PICTURES`` for a transformers folder, ``WEIGHTS`` or ``PROGRAM`` for a file.
         path: the folder or file to load.
-        settings: the settings for loading it that are given: architecture, length or image_size.
-        digest: the digest that the loaded model must have, if ``Pretrained.save`` wrote it; else None.
+        settings: the given settings for loading it: architecture, length or image_size.
+        digest: the digest of the loaded model, if ``Pretrained.save`` wrote it; else None.
     """
 
     kind: str
@@ -232,7 +231,7 @@ def look_at(path: Path, label: str, arguments: Mapping[str, Any]) -> Found:
             )
     if kind == WEIGHTS and "architecture" not in settings:
         raise InvalidInput(
-            f"{where} holds weights alone, without their network",
+            f"{where} contains only weights, without their network",
             fix='Name `architecture`, such as architecture = "mobilenet_v2".',
         )
     return Found(kind, place, settings, digest)
@@ -243,9 +242,8 @@ def _kind(path: Path, label: str) -> str:
         present = [(path / name).is_file() for name in (TOKENIZER, _PREPROCESSOR)]
         if all(present):
             raise InvalidInput(
-                f'{label} = "{path}" holds both {TOKENIZER} and {_PREPROCESSOR}. Its model takes texts and '
-                "pictures together. Save its part for texts or its part for pictures alone, with "
-                "save_pretrained."
+                f'{label} = "{path}" has both {TOKENIZER} and {_PREPROCESSOR}: its model takes texts and '
+                "images together. Save its text part or its image part alone, with save_pretrained."
             )
         folder = ModelFolder.check(path, called=label, files=(CONFIG,))
         of_pictures = present[1] or (
@@ -254,18 +252,15 @@ def _kind(path: Path, label: str) -> str:
         if not of_pictures and not present[0]:
             ModelFolder.check(path, called=label)  # reports the missing files
         if not folder.has_weights:
-            raise InvalidInput(
-                f'{label} = "{path}" has no weights: model.safetensors is missing, and random weights give '
-                "no features. Add the file."
-            )
+            raise InvalidInput(f'{label} = "{path}" has no weights. Add model.safetensors.')
         return PICTURES if of_pictures else TEXT
     if path.suffix.lower() in _WEIGHTS:
         return WEIGHTS
     if path.suffix.lower() in _PROGRAMS:
         return PROGRAM
     raise InvalidInput(
-        f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}. It may also be a folder of a '
-        "transformers model. Give the file the ending of its format."
+        f'{label} = "{path}" must end in {", ".join((*_WEIGHTS, *_PROGRAMS))}, or be the folder of a '
+        "transformers model. Use the file extension of its format."
     )
 
 
@@ -287,15 +282,15 @@ def _saved_model(folder: Path, arguments: Mapping[str, Any]) -> tuple[Path, dict
         if settings.get(name) != value:
             raise InvalidInput(
                 f"{name} = {value!r} contradicts the model saved in {folder}, which has "
-                f"{settings.get(name)!r}. Leave it out, or load the original model."
+                f"{settings.get(name)!r}. Remove it, or load the original model."
             )
     return (folder if file is None else folder / Path(str(file)).name), settings, digest
 
 
 def usual_size(height: int, width: int) -> int:
-    """Return the side in pixels to which images should be scaled for a model that takes any size.
+    """Return the side length in pixels to which images are resized for a model that takes any size.
 
-    Small images are scaled to 128 pixels only: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels and
-    takes twice as long at 224.
+    It is 128 for small images: on CIFAR-10, MobileNetV2 is most accurate at 128 pixels, and takes twice as
+    long at 224.
     """
     return SMALL_SIZE if max(height, width) <= _SMALL else USUAL_SIZE

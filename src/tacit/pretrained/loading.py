@@ -1,4 +1,4 @@
-"""A public model from a file or folder: its kind, its settings, and networks of torch.export and ONNX."""
+"""Loads a public model from a file or folder, also of torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FLOATS = {"tensor(float)": torch.float32, "tensor(int64)": torch.int64}
 
 @final
 class PretrainedExported(Pretrained):
-    """A program that maps (n, ...) inputs to (n, d) features, and cannot be trained.
+    """An exported program from (n, ...) inputs to (n, d) features, which cannot be trained.
 
-    The program must include all preprocessing, such as scaling, as this class does none.
+    The program must include all preprocessing, such as scaling.
 
     Attributes:
         shape: the shape of one input, without the batch axis.
@@ -44,8 +44,8 @@ class PretrainedExported(Pretrained):
         self._rows, self._type = declared[0], dtype
         if self._rows not in (None, 1):
             raise InvalidInput(
-                f"{path} takes batches of exactly {self._rows} records, so no record can go through it "
-                "alone. Export it with a dynamic first axis (dynamic_shapes, or dynamic_axes)."
+                f"{path} takes batches of exactly {self._rows} records. Export it with a dynamic first axis "
+                "(dynamic_shapes, or dynamic_axes)."
             )
         kind = {".onnx": "ONNX"}.get(path.suffix.lower(), "torch.export")
         parameters = parameters_of(body)
@@ -59,7 +59,7 @@ class PretrainedExported(Pretrained):
         )
 
     def _count_features(self, body: nn.Module, path: Path) -> int:
-        """Return d, which one made-up record of zeros shows."""
+        """Return d, from one record of zeros."""
         if None in self.shape:
             raise InvalidInput(
                 f"{path} takes inputs (n, {', '.join(str(s or 'any') for s in self.shape)}) of variable "
@@ -85,7 +85,7 @@ class PretrainedExported(Pretrained):
         return int(features.shape[1])
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight made-up records; they are zeros and ones if the inputs are integers."""
+        """Return eight synthetic records, of zeros and ones if the inputs are integers."""
         rows = super().made_up(example)
         return rows if self._type.is_floating_point else rows.round()
 
@@ -94,7 +94,7 @@ class PretrainedExported(Pretrained):
         if tuple(inputs.shape[1:]) != self.shape:
             raise InvalidInput(
                 f"records must have shape {self.shape} for this network; got {tuple(inputs.shape[1:])}. "
-                "Resize the records (in a run, pictures with [data] size), or export the network for their "
+                "Resize the records (in a run, images with [data] size), or export the network for their "
                 "shape."
             )
         inputs = inputs.to(self._type)
@@ -115,8 +115,8 @@ def _torch_export(path: Path) -> PretrainedExported:
                     content = json.loads(archive.read(name))
                     if any(not _is_harmless(key, value) for key, value in _walk(content)):
                         raise InvalidInput(
-                            f"{path} holds pickles or Python code. They would run when it is read. Export "
-                            "the network again from plain tensors, or save its weights as .safetensors."
+                            f"{path} contains pickles or Python code, which would run when it is read. "
+                            "Export the network from plain tensors, or save its weights as .safetensors."
                         )
                 elif name.endswith(".pt"):
                     torch.load(io.BytesIO(archive.read(name)), weights_only=True)
@@ -213,22 +213,19 @@ def load_pretrained(
     length: int | None = None,
     image_size: int | None = None,
 ) -> Pretrained:
-    """Load a public model from local files, without its head and with frozen weights; download nothing.
+    """Load a public model from local files, without its head and with frozen weights.
 
     Args:
-        path: the folder of a transformers model for text (with tokenizer.json) or images; or a weights file
-            (.pth, .pt or .safetensors), with ``architecture``; or a network of torch.export (.pt2) or ONNX
-            (.onnx) that returns features; or a folder written by :meth:`Pretrained.save`.
-        architecture: the network of a weights file: "mobilenet_v2", or a model name of torchvision or timm,
-            if installed.
-        length: the number of tokens to read from each text; by default 256, or the model's limit if that is
-            lower.
-        image_size: the side in pixels to which images are scaled; by default the size that the folder
-            declares, or 224.
+        path: the model: the folder of a transformers model for text (with tokenizer.json) or images; a
+            weights file (.pth, .pt or .safetensors), with ``architecture``; a network of torch.export (.pt2)
+            or ONNX (.onnx) that returns features; or a folder from :meth:`Pretrained.save`.
+        architecture: the network of a weights file: "mobilenet_v2", or a model name of torchvision or timm.
+        length: the number of tokens to read from each text.  Default: 256, or the model's limit if lower.
+        image_size: the side length in pixels to which images are resized.  Default: the size in the folder,
+            or 224.
 
     Raises:
-        InvalidInput: if files are missing, do not fit each other, or would run code; or if an argument does
-            not fit them.
+        InvalidInput: if files are missing, do not fit each other or an argument, or would run code.
         MissingExtra: if a package that reads them is not installed.
 
     >>> load_pretrained("nowhere")
@@ -241,7 +238,7 @@ def load_pretrained(
 
 
 def load_called(label: str, path: Path | str, settings: Mapping[str, Any]) -> Pretrained:
-    """Load a public model; errors call its path ``label``."""
+    """Load a public model; ``label`` names its path in errors."""
     location = look_at(Path(path), label, settings)
     with torch.random.fork_rng(devices=[]):  # networks are built with random weights first
         loaded = _loaded(location, label)

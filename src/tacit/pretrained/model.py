@@ -43,7 +43,7 @@ class Pretrained(nn.Module, ABC):
     """A public model without its head, in float32, loaded by :func:`tacit.pretrained.load_pretrained`.
 
     Attributes:
-        body: the network, at first frozen; all its weights can be trained, or only LoRA.
+        body: the network, frozen at first.
         features: d, the number of features.
         digest: the SHA-256 of the weights and of all settings that change the features, in hexadecimal.
         name: a description in one line.
@@ -64,8 +64,8 @@ class Pretrained(nn.Module, ABC):
     ) -> None:
         """Wrap a body as a model.
 
-        ``decides`` holds all facts that change the features: the digest is computed from them.  ``settings``
-        are the arguments of ``load_pretrained`` that load this model again.
+        ``decides`` contains all facts that change the features, for the digest.  ``settings`` are the
+        arguments of ``load_pretrained`` that load this model again.
         """
         super().__init__()
         self.body = body.requires_grad_(False)
@@ -81,7 +81,7 @@ class Pretrained(nn.Module, ABC):
     def embed(self, inputs: Tensor) -> Tensor:
         """Return (n, d) features without gradients, computed in small batches.
 
-        The features are computed on the model's device, and returned on the device of ``inputs``.
+        They are computed on the model's device, and returned on the device of ``inputs``.
         """
         features = torch.empty((len(inputs), self.features), device=inputs.device)
         with torch.inference_mode():
@@ -91,7 +91,7 @@ class Pretrained(nn.Module, ABC):
         return features
 
     def made_up(self, example: Tensor) -> Tensor:
-        """Return eight made-up records, of the shape and type of ``example``."""
+        """Return eight synthetic records, of the shape and type of ``example``."""
         generator = torch.Generator().manual_seed(0)
         return torch.rand((8, *example.shape[1:]), generator=generator).to(example)
 
@@ -101,9 +101,9 @@ class Pretrained(nn.Module, ABC):
         return next((p.device for p in self.body.parameters()), torch.device("cpu"))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of a body that is trained; a frozen body stays in evaluation mode.
+        """Set the mode of a trained body; a frozen body stays in evaluation mode.
 
-        Batch norm always stays in evaluation mode, as the statistics of a batch would mix records.
+        Batch norm always stays in evaluation mode, because batch statistics would mix records.
         """
         if not any(p.requires_grad for p in self.body.parameters()):
             return self
@@ -116,7 +116,7 @@ class Pretrained(nn.Module, ABC):
     def save(self, folder: Path) -> tuple[str, ...]:
         """Write the files that ``load_pretrained(folder)`` needs for this model, and return their names.
 
-        The files contain the original weights; :meth:`save_trained` saves weights that were trained since.
+        The files contain the original weights; :meth:`save_trained` saves the trained ones.
         """
         return self._save(folder, self._files, self._settings)
 
@@ -167,8 +167,8 @@ def files_in(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 class UnitLength(nn.Module):
     """Scales inputs (n, d + c): the d features to length 1, and each of the c columns by 1 / sqrt(c).
 
-    So a record's features have length 1 for any public model, and its c columns, each in [-1, 1], together
-    have length at most 1.
+    So a record's features have length 1 for any public model, and its c columns in [-1, 1] have length at
+    most 1.
     """
 
     def __init__(self, features: int) -> None:
@@ -195,9 +195,9 @@ class Head(nn.Sequential):
 
 @final
 class TunedModel(nn.Module):
-    """A public model with a head, which maps records and their c ordinary columns to (n, k) outputs.
+    """A public model with a head, from records and their c ordinary columns to (n, k) outputs.
 
-    Without gradients, :meth:`Pretrained.embed` computes the features, as this takes little memory.
+    Without gradients, :meth:`Pretrained.embed` computes the features, to save memory.
     """
 
     def __init__(self, encoder: Pretrained, head: Head, columns: int = 0) -> None:
@@ -249,7 +249,7 @@ def with_all_weights(model: TunedModel) -> TunedModel:
 
 
 def merged(model: TunedModel) -> TunedModel:
-    """Merge LoRA into the weights that it updates, and freeze them, so that the model does not need peft."""
+    """Merge LoRA into the weights and freeze them, so that the model does not need peft."""
     merge: Any = getattr(model.encoder.body, "merge_and_unload", None)
     if merge is not None:
         model.encoder.body = merge()
@@ -261,8 +261,8 @@ def _body(model: TunedModel) -> nn.Module:
     body = model.encoder.body
     if not model.encoder.tunable:
         raise InvalidInput(
-            '[model] tune must be "head" for a .pt2 or .onnx file: its weights cannot be trained. For "lora" '
-            'or "full", give a file of weights instead, and name its network with [model] architecture.'
+            '[model] tune must be "head" for a .pt2 or .onnx file, which cannot be trained. For "lora" or '
+            '"full", give a file of weights, and name its network with [model] architecture.'
         )
     return body
 
@@ -278,8 +278,8 @@ _SUM = 32
 class FeatureCache:
     """A cache of a frozen model's features, in files that only their owner can read.
 
-    A file's name is the SHA-256 of the model's digest and of the records, so the features of another model or
-    of other records are never used. A damaged file is computed again. An interrupted run continues where it
+    A file's name is the SHA-256 of the model's digest and of the records, so features of another model or of
+    other records are never used. A damaged file is computed again. An interrupted run continues where it
     stopped.
     """
 
@@ -292,8 +292,8 @@ class FeatureCache:
         """Return (n, d) features of (n, ...) records, on the CPU."""
         if any(p.requires_grad for p in self.encoder.parameters()):
             raise InvalidInput(
-                "the encoder must be frozen. Features of a trained encoder change at each step. Freeze it "
-                "with requires_grad_(False), or call the encoder itself, without the cache."
+                "the encoder must be frozen, because cached features must not change. Freeze it with "
+                "requires_grad_(False), or call the encoder without the cache."
             )
         features = torch.empty((len(inputs), self.encoder.features))
         for start in range(0, len(inputs), PIECE):
@@ -317,8 +317,8 @@ class FeatureCache:
                 raise
             megabytes = left * self.encoder.features * 4 / 1e6
             raise InvalidInput(
-                f"the disk of {self.folder} is full: features of {left:,} records are not written yet, and "
-                f"need {megabytes:,.1f} MB more. Make room and run the same command again: it continues."
+                f"the disk of {self.folder} is full: features of {left:,} records still need "
+                f"{megabytes:,.1f} MB. Free some space and run the same command again; it continues."
             ) from None
         return features
 
@@ -352,23 +352,23 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 Encoder = Callable[[Tensor], Tensor]
 _ROUNDING = 1e-3  # relative; rounding differs far less, and features that mix records differ far more
 _CAUSES = (
-    "Its features depend on other records, and no private step bounds that. Look for batch norm in training "
-    "mode (call eval() first), for x - x.mean(0), and for padding without a mask."
+    "So it mixes records, and their influence has no bound. Look for batch norm in training mode (call "
+    "eval() first), for x - x.mean(0), and for padding without a mask."
 )
 
 
 def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
-    """Refuse an encoder whose features depend on other records, or that does not return features.
+    """Refuse an encoder that mixes records, or that does not return features.
 
-    The encoder gets made-up records alone, in a batch and in another order. If it is a module, its buffers
-    are restored.
+    The encoder gets synthetic records alone, in a batch and in another order. A module's buffers are
+    restored.
     """
     with torch.no_grad(), torch.random.fork_rng(), _restored_buffers(encoder):
         rows, features = _accepted_records(encoder, example_inputs)
         if not _alike(features, _features(encoder, rows)):
             raise UnsupportedModel(
-                "the encoder is not deterministic: the same records get different features each time. Look "
-                "for dropout in training mode (call eval() first) and for torch.rand."
+                "the encoder is not deterministic. Look for dropout in training mode (call eval() first) and "
+                "for torch.rand."
             )
         alone = torch.cat([_features(encoder, row) for row in torch.split(rows, 1)])
         if not _alike(features, alone):
@@ -380,7 +380,7 @@ def check_isolated(encoder: Encoder, example_inputs: Tensor) -> None:
 
 
 def _accepted_records(encoder: Encoder, example: Tensor) -> tuple[Tensor, Tensor]:
-    """Return made-up records that the encoder accepts, and their features."""
+    """Return synthetic records that the encoder accepts, and their features."""
     if isinstance(encoder, Pretrained):
         rows = encoder.made_up(example)
         return rows, _features(encoder, rows)
@@ -397,20 +397,20 @@ def _features(encoder: Callable[[Tensor], object], rows: Tensor) -> Tensor:
     except Exception as problem:  # noqa: BLE001  # an encoder raises anything; the records are made up
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
-            f"the encoder fails on made-up records of shape {tuple(rows.shape)}: {type(problem).__name__}: "
+            f"the encoder fails on synthetic records of shape {tuple(rows.shape)}: {type(problem).__name__}: "
             f"{reason}. Make it accept inputs (n, ...) for any n."
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != len(rows):
         output = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidInput(
             f"the encoder must return features (n, d); for n = {len(rows)} records it returned {output}. "
-            "Take its output before the head, and call flatten(1) on it."
+            "Use its output before the head, with flatten(1)."
         )
     if not features.is_floating_point() or not bool(features.isfinite().all()):
         raise InvalidInput(
             f"the encoder must return finite floats; it returned {features.dtype}"
             + (", with NaN or infinity among them" if features.is_floating_point() else "")
-            + ". Check its weights, and the range of inputs that it expects."
+            + ". Check its weights and its range of inputs."
         )
     return features.detach().clone()
 

@@ -1,4 +1,4 @@
-"""Public networks of texts or pictures from local files, without their heads, that compute features.
+"""Public networks for texts or images from local files, without their heads.
 
 Letters: n texts or images; at most L tokens per text; T positions of a batch, T <= L; c channels and h by w
 pixels; s by s pixels after scaling; d features.
@@ -35,7 +35,7 @@ def _transformers() -> Any:  # a slow import, which weights of torchvision do no
 
 @contextmanager
 def said_plainly(where: str, kind: str) -> Iterator[None]:
-    """Replace any error of transformers about its files by an :class:`InvalidInput` about the folder."""
+    """Raise errors of transformers about its files as :class:`InvalidInput` about the folder."""
     try:
         yield
     except InvalidInput:
@@ -74,7 +74,7 @@ def refuse_lacking(lacking: list[str], where: str) -> None:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise InvalidInput(
             f"{where}: the weights do not fit config.json. Missing or different in shape: "
-            f"{', '.join(lacking[:3])}{more}. Take the weights and config.json of the same model."
+            f"{', '.join(lacking[:3])}{more}. Use the weights and config.json of the same model."
         )
 
 
@@ -107,16 +107,15 @@ class Encoded(NamedTuple):
     tokens: Tensor
     """Tokens (n, L)."""
     cut: int
-    """The number of texts that were cut to L tokens. It is as sensitive as the texts."""
+    """The number of texts truncated to L tokens. It is as sensitive as the texts."""
 
 
 @final
 class PretrainedText(Pretrained):
     """A transformers model that maps rows of tokens to features.
 
-    The features are the mean of the last hidden states over the tokens of a text. For a causal model they are
-    the last token's state, as only this state depends on the whole text. A pooling file in the folder takes
-    precedence.
+    The features are the mean of the last hidden states over the tokens of a text; for a causal model, the
+    last token's state, which alone depends on the whole text. A pooling file in the folder takes precedence.
 
     Attributes:
         length: L, the number of tokens read from each text.
@@ -136,8 +135,8 @@ class PretrainedText(Pretrained):
         self.pooling = _pooling(folder) or (_LAST if causal else _MEAN)
         if causal and self.pooling == _FIRST_TOKEN:
             raise InvalidInput(
-                f"{folder.path / POOLING} asks for the state of the first token. This model reads from left "
-                "to right, so that state depends on no other token. Remove the file."
+                f"{folder.path / POOLING} asks for the state of the first token, which in a causal model "
+                "depends on no other token. Remove the file."
             )
         files = files_in(folder.path, (CONFIG, INDEX, *TOKENIZER_FILES, POOLING))
         super().__init__(
@@ -162,12 +161,12 @@ class PretrainedText(Pretrained):
         return self.encode(texts).tokens
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the tokens as :meth:`tokens` does, and the number of texts that were cut."""
+        """Return the tokens as :meth:`tokens` does, and the number of truncated texts."""
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InvalidInput(
-                    f"texts: row {row} is {type(text).__name__}, not a text. Leave such rows out, or use "
-                    '"" for a missing text. The first row is 0.'
+                    f"texts: row {row} (from 0) is {type(text).__name__}, not a string. Remove such rows, or "
+                    'use "" for a missing text.'
                 )
         tokens = torch.full((len(texts), self.length), END)
         cut = 0
@@ -234,7 +233,7 @@ def _load(folder: ModelFolder, label: str) -> Any:
     config = config_of(folder, where)
     if getattr(config, "is_encoder_decoder", False):
         raise InvalidInput(
-            f"{where}: {config.model_type} has an encoder and a decoder. Take a model with one of the two, "
+            f"{where}: {config.model_type} has an encoder and a decoder. Use a model with only one of them, "
             "such as BERT, a sentence transformer, GPT-2 or Llama."
         )
     body, lacking = load_network(_transformers().AutoModel, folder, config, where, "a model of text")
@@ -243,7 +242,7 @@ def _load(folder: ModelFolder, label: str) -> Any:
         lacking = [name for name in lacking if not name.startswith("pooler.")]
     refuse_lacking(lacking, where)
     if body.get_input_embeddings() is None or not hasattr(body.config, "hidden_size"):
-        raise InvalidInput(f"{where} takes no tokens. Take a model of text, such as BERT or GPT-2.")
+        raise InvalidInput(f"{where} takes no tokens. Use a text model, such as BERT or GPT-2.")
     body.config.use_cache = False  # a cache of earlier tokens, for generating text
     return body
 
@@ -275,10 +274,9 @@ def _pooling(folder: ModelFolder) -> str | None:
     }
     if len(modes) != 1 or not modes <= by_mode.keys():
         raise InvalidInput(
-            f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}. Tacit knows "
-            f"only {', '.join(by_mode)}, one at a time. Take another model, or remove the folder 1_Pooling: "
-            "Tacit then takes the mean of the tokens, or the last token if the model reads from left to "
-            "right."
+            f"{folder.path / POOLING} asks for {' and '.join(sorted(modes)) or 'no pooling'}. Tacit supports "
+            f"one of {', '.join(by_mode)}. Use another model, or remove the folder 1_Pooling: Tacit then "
+            "uses the mean of the tokens, or the last token of a causal model."
         )
     return by_mode[modes.pop()]
 
@@ -347,8 +345,8 @@ class PretrainedPictures(Pretrained):
         """Return (n, d) features of (n, c, h, w) images; c is 1 or 3."""
         if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
             raise InvalidInput(
-                f"pictures must have shape (n, c, height, width); got {tuple(inputs.shape)}. c is 3, or 1 "
-                "for grey. Move the axis of the colours to the second place."
+                f"images must have shape (n, c, height, width), with c = 3, or 1 for grey; got "
+                f"{tuple(inputs.shape)}. Move the colour axis to the second place."
             )
         pixels = scaled(inputs.float(), self.image_size).expand(-1, 3, -1, -1)
         return _pooled(self.body((pixels - self._mean) / self._std))
@@ -392,8 +390,8 @@ def _features(body: nn.Module, size: int, kind: str) -> int:
     except Exception as problem:  # noqa: BLE001  # a network may raise any exception for a wrong size
         reason = " ".join(str(problem).split())[:300].rstrip(".")
         raise InvalidInput(
-            f"{kind} fails on pictures of {size} by {size} pixels: {type(problem).__name__}: "
-            f"{reason}. Take the image_size that it was trained with, or a model of pictures."
+            f"{kind} fails on images of {size} by {size} pixels: {type(problem).__name__}: "
+            f"{reason}. Use the image_size of its training, or an image model."
         ) from None
     if features.dim() != 2:
         raise InvalidInput(f"{kind} must return features (n, d); it returned shape {tuple(features.shape)}.")
@@ -480,7 +478,7 @@ def load_weights(path: Path, *, architecture: str, image_size: int | None = None
             + (f" ({lacking[0]})" if lacking else "")
             + f", and {len(beyond)} of the file's tensors belong to no layer"
             + (f" ({beyond[0]})" if beyond else "")
-            + ". Name the architecture that they were trained in."
+            + ". Name the architecture of these weights."
         )
     body.load_state_dict({name: weights[name].to(expected[name].dtype) for name in expected})
     return PretrainedPictures(
@@ -503,21 +501,19 @@ def _read(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # torch's message says how to run the code anyway
         raise InvalidInput(
-            f"{path} is not a file of tensors alone. Nothing else is read, as other pickles can run any "
-            "code: save model.state_dict(), best as .safetensors."
+            f"{path} contains more than tensors. Other pickles can run any code, so they are not read. Save "
+            "model.state_dict(), best as .safetensors."
         ) from None
     except Exception as problem:  # noqa: BLE001  # the libraries raise anything for another format
         reason = reason_of(problem).partition("\n")[0][:200].rstrip(".")
         raise InvalidInput(
-            f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Only tensors are read, "
-            "as other pickles can run any code: save model.state_dict(), best as .safetensors."
+            f"{path} cannot be read as weights: {type(problem).__name__}: {reason}. Save "
+            "model.state_dict(), best as .safetensors."
         ) from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]  # the format of many training scripts
     if not isinstance(content, dict) or not all(isinstance(one, Tensor) for one in content.values()):
-        raise InvalidInput(
-            f"{path} holds no weights: it must be a dict from names to tensors. Save model.state_dict()."
-        )
+        raise InvalidInput(f"{path} contains no dict from names to tensors. Save model.state_dict().")
     return content
 
 

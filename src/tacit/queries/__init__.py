@@ -1,8 +1,8 @@
-"""Private queries over tables: counts, sums, means, quantiles, survival, groups, in Python and in SQL.
+"""Private queries over tables: counts, sums, means, quantiles, survival curves and groups, in Python and SQL.
 
-A ``query``, perhaps read from ``sql``, becomes a ``plan``: integers to sum and amounts of noise
-(``measures``), and the SQL that an engine runs (``statements``, ``engines``). A ``private_table`` charges
-the ledger, after the curator's ``table_check``, adds the plan's noise, and makes values with intervals.
+A ``query`` (or its ``sql``) becomes a ``plan``: integer sums with their noise (``measures``), and the SQL
+that an engine runs (``statements``, ``engines``). A ``private_table``, registered by the curator after a
+``table_check``, charges the ledger, adds the noise and returns values with intervals.
 """
 
 from tacit.queries.private_table import Answer, PrivateTable

@@ -1,4 +1,4 @@
-"""A whole distribution from noisy counts of candidates and of runs of them: shares and quantiles."""
+"""Shares and quantiles from noisy counts of candidates and of runs of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines, which run statements on a table: DuckDB for frames and files, PostgreSQL, Spark."""
+"""Engines that run statements on a table: DuckDB for data frames and files, PostgreSQL, Spark."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _TIMES = (
 
 
 class EngineFailure(TacitError):
-    """An engine failed on a statement, for a reason that is not shown.
+    """An engine failed on a statement; the reason is not shown.
 
-    The message is always the same: the reason may depend on the data, and then it would be an answer without
+    The message is always the same, because a reason could depend on the data, and would reveal it without
     noise.
     """
 
@@ -102,7 +102,7 @@ class Engine(ABC):
 
     @abstractmethod
     def rows(self, statement: Statement) -> list[tuple[Any, ...]]:
-        """Run a statement, and return the keys and integers of every group, without noise.
+        """Run a statement; return the keys and integers of each group, without noise.
 
         Raises:
             EngineFailure: if anything fails; the reason is not given.
@@ -119,7 +119,7 @@ class Engine(ABC):
         return Places(int(count), None)
 
     def load(self) -> None:
-        """Read the file now if it is to be read only once, before any charge; a second call does nothing.
+        """Load a file that is read only once, before any charge; a second call does nothing.
 
         Raises:
             MalformedTable: if the file's rows do not form a table.
@@ -127,7 +127,7 @@ class Engine(ABC):
         return
 
     def unreadable(self) -> tuple[Mapping[str, Places], Mapping[str, Places]]:
-        """Return the unreadable cells and the objects of another type, by column; both count as missing.
+        """Return the unreadable and the mistyped cells, by column; both count as missing.
 
         Raises:
             MalformedTable: if the file's rows do not form a table.
@@ -136,7 +136,7 @@ class Engine(ABC):
 
     @abstractmethod
     def content(self) -> Iterable[bytes]:
-        """Return the content as bytes, for its keyed fingerprint; different bytes are another version."""
+        """Return the content as bytes, for its keyed fingerprint; other bytes are another version."""
 
     @abstractmethod
     def close(self) -> None:
@@ -152,9 +152,9 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
         kind = types[policy.unit_column]
         if _base(kind) not in _UNIT_TYPES:
             raise InvalidInput(
-                f"the unit column {policy.unit_column!r} cannot be of type {kind}: one unit may be written "
-                "in several forms, and count several times. Convert it to a number or a text, such as in "
-                "a view."
+                f"the unit column {policy.unit_column!r} cannot be of type {kind}: one unit could have "
+                "several spellings, and count several times. Convert it to an integer or a string, "
+                "such as in a view."
             )
     for name, column in policy.columns.items():
         if name == policy.unit_column:
@@ -172,8 +172,8 @@ def check_types(types: Mapping[str, str], policy: Policy) -> None:
         if not fits[column.kind]:
             article = "an" if column.kind == "integer" else "a"
             raise InvalidInput(
-                f"column {name!r} is declared {article} {column.kind}, but the table has it as "
-                f"{types[name]}. Convert the column, or declare what it is."
+                f"column {name!r} is declared {article} {column.kind}, but its type is {types[name]}. "
+                "Convert the column, or correct the declaration."
             )
 
 
@@ -193,7 +193,7 @@ def missing_words_of(column: str, policy: Policy) -> tuple[str, ...]:
 
 
 def refuse_missing_values(policy: Policy) -> None:
-    """Refuse a policy that declares words for missing values, which a database cannot apply."""
+    """Refuse a policy with ``missing_values``, which a database cannot apply."""
     if columns := [column for column in policy.needed_columns if missing_words_of(column, policy)]:
         name, word = columns[0], missing_words_of(columns[0], policy)[0]
         raise InvalidInput(
@@ -247,12 +247,12 @@ _POSTGRES_TYPES = {"double precision": "DOUBLE", "real": "FLOAT", "numeric": "DE
 class PostgresEngine(_Database):
     """A table or view in PostgreSQL, read in one read-only transaction.
 
-    All statements of one engine read the table as it was at the first statement. To see later rows, open
-    another engine and close this one: an open transaction keeps the server from cleaning up.
+    All statements read the table as it was at the first one. To see later rows, close this engine and open
+    another: an open transaction keeps the server from cleaning up.
 
     Args:
         url: the address of the database, such as ``postgresql://user@host/database``.
-        table: the exact, case-sensitive name of the table. No character in it has a special meaning.
+        table: the exact, case-sensitive name of the table; no character in it is special.
         schema: the schema that contains the table.
 
     Raises:
@@ -293,7 +293,7 @@ class PostgresEngine(_Database):
         for name, _, deterministic in self._columns:
             if name in columns and not deterministic:
                 raise InvalidInput(
-                    f"column {name!r} has a collation under which different texts are equal. Use a view that "
+                    f"column {name!r} has a collation in which different strings are equal. Use a view that "
                     f'has it as "{name}" COLLATE "C".'
                 )
 
@@ -323,14 +323,14 @@ _SPARK_TYPES = {"string": "VARCHAR", "int": "INTEGER"}
 class SparkEngine(_Database):
     """A table, or a view of a data frame, in a Spark session.
 
-    Spark reads the table again for every statement, so the table must not change meanwhile.
+    Spark reads the table for every statement, so it must not change while the engine is open.
 
     Args:
         session: the Spark session.
         table: the name of the table, with its schema if needed: ``clinic.visits``.
 
     Raises:
-        InvalidInput: if there is no such table, or the session's settings change the meaning of statements.
+        InvalidInput: if there is no such table, or a setting of the session changes what statements mean.
         MissingExtra: if pyspark is not installed.
     """
 
@@ -347,8 +347,8 @@ class SparkEngine(_Database):
             actual = session.conf.get(setting)
             if actual != value:
                 raise InvalidInput(
-                    f"the Spark session has {setting} = {actual}; it must be {value}, or statements mean "
-                    f'something else. Set it with session.conf.set("{setting}", "{value}").'
+                    f"the Spark session has {setting} = {actual}, which changes the meaning of statements. "
+                    f'Set session.conf.set("{setting}", "{value}").'
                 )
         super().__init__(table.split("."))
         try:
@@ -363,8 +363,8 @@ class SparkEngine(_Database):
         for name in columns:
             if " collate " in self._columns[name]:
                 raise InvalidInput(
-                    f"column {name!r} has a collation under which different texts may be equal. Cast it to "
-                    "a plain string first."
+                    f"column {name!r} has a collation in which different strings may be equal. Cast it to a "
+                    "plain string first."
                 )
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
@@ -455,7 +455,7 @@ def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray
     try:
         numbers, places = numbers_of(cells, policy.columns[column], policy.dialect)
     except InvalidInput as problem:
-        raise InvalidInput(f"column {column!r}: {problem} Convert it, or declare what it is.") from None
+        raise InvalidInput(f"column {column!r}: {problem} Convert it, or correct its declaration.") from None
     lacking = np.isnan(numbers)
     if kind == "boolean":
         return pa.array(numbers == 1.0, pa.bool_(), mask=lacking), places
@@ -467,7 +467,7 @@ def _read_cells(cells: Cells, column: str, policy: Policy) -> tuple[Any, NDArray
 
 
 def _needs_reading(column: str, arrow_type: Any, policy: Policy) -> bool:
-    """Return whether a column of this Arrow type must be read cell by cell, such as numbers in texts."""
+    """Return whether to read a column of this Arrow type cell by cell, such as numbers in strings."""
     types = _pyarrow().types
     string = (
         types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type)
@@ -504,7 +504,7 @@ def arrow_table(data: object, policy: Policy) -> Read:
     pa, names, kind = _pyarrow(), policy.needed_columns, kind_of_frame(data)
     if kind == "mapping":
         raise InvalidInput(
-            "data must be a table; got a mapping. Give a data frame, a pyarrow Table or the path of a file."
+            "data must be a table; got a mapping. Pass a data frame, a pyarrow Table or the path of a file."
         )
     check_names(names_of_frame(data), names, "the table")
     frame: Any = data
@@ -557,7 +557,7 @@ def _cell_by_cell(series: Any, column: str, policy: Policy) -> tuple[Any, NDArra
 
 
 def _as_text(cell: object) -> str | None:
-    """Return a text that can be encoded: half of a surrogate pair cannot."""
+    """Return a string that can be encoded: half of a surrogate pair cannot."""
     is_text = isinstance(cell, str) and cell.encode(errors="ignore").decode() == cell
     return str(cell) if is_text else None
 
@@ -589,14 +589,14 @@ _PIECE = 1 << 20
 class DuckDBEngine(Engine):
     """A data frame, an Arrow table, or the path of a Parquet or CSV file, or of a folder of Parquet files.
 
-    A CSV file is read once, as the kinds that the policy declares. Cells that do not fit become missing. A
-    Parquet file is read again for every statement, unless it contains numbers or dates as texts. Neither file
-    may change while the engine is open.
+    A CSV file is read once, with the kinds that the policy declares; cells that do not fit become missing. A
+    Parquet file is read for every statement, unless it contains numbers or dates as strings. Neither file may
+    change while the engine is open.
 
     Args:
         data: the table, or the path of its file.
-        policy: the policy of the data set; only its columns are used. The constructor does not check types,
-            as they are often inferred from cells; :meth:`check` does.
+        policy: the policy of the data set; only its columns are used. :meth:`check` checks the types, not the
+            constructor, because types are often inferred from cells.
 
     Raises:
         InvalidInput: if the table cannot be read, or lacks a column.
@@ -628,9 +628,7 @@ class DuckDBEngine(Engine):
             self._connection.register(SOURCE, read.table)
         except self._error:
             types = ", ".join(f"{field.name!r} {field.type}" for field in read.table.schema)
-            raise InvalidInput(
-                f"DuckDB has no type for a column of the table: {types}. Convert it."
-            ) from None
+            raise InvalidInput(f"DuckDB has no type for one of the columns: {types}. Convert it.") from None
 
     def _attach(self, path: Path, policy: Policy) -> None:
         files = _files_of(path)
@@ -646,19 +644,19 @@ class DuckDBEngine(Engine):
             return
         if path.is_file() and path.suffix.lower() != ".parquet":
             raise InvalidInput(
-                f"{str(path)!r} is not a table that can be queried. Give a .parquet, .csv or .tsv file; the "
+                f"{str(path)!r} is not a table that can be queried. Use a .parquet, .csv or .tsv file; the "
                 "last two may end in .gz."
             )
         if strange := [file for file in files if any(letter in str(file) for letter in "*?[]{}")]:
             raise InvalidInput(
-                f"the path {str(strange[0])!r} contains one of *?[]{{}}, which mark a pattern. Rename the "
+                f"the path {str(strange[0])!r} contains one of *?[]{{}}, which are wildcards. Rename the "
                 "file."
             )
         if any(must_be_read(file, policy) for file in files):
             if path.is_dir():
                 raise InvalidInput(
-                    f"the folder {str(path)!r} has numbers or dates as texts, or words for missing values. "
-                    "Convert these columns: the files of a folder are not read cell by cell."
+                    f"the folder {str(path)!r} has numbers or dates as strings, or missing_values, which "
+                    "are not read in the files of a folder. Convert these columns."
                 )
             self._unread = policy
             return
@@ -677,20 +675,23 @@ class DuckDBEngine(Engine):
             self._connection.execute(f"SET allowed_paths = {quoted}")
         except self._error:
             raise InvalidInput(
-                f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may hold rows "
-                "and is not shown.)"
+                f"{str(path)!r} cannot be read as Parquet: it is damaged. (DuckDB's message may contain "
+                "rows and is not shown.)"
             ) from None
         own, *others = map(_top_names, schemas)
         if any(names != own for names in others):
-            raise InvalidInput(f"the files of {str(path)!r} have different columns. Write them alike.")
+            raise InvalidInput(
+                f"the files of {str(path)!r} have different columns. Write them with the same columns."
+            )
         if [str(row[0]) for row in described] != own:  # a renamed column may have the name of another one
             check_names(own, own, repr(str(path)))
             raise InvalidInput(
-                f"DuckDB changes names of columns in {str(path)!r}. Rename them to plain, different names."
+                f"DuckDB changes some column names of {str(path)!r}. Rename these columns to plain, "
+                "distinct names."
             )
 
     def load(self) -> None:
-        """Read a file if that is needed; see :meth:`Engine.load`."""
+        """Load a file that is read only once; see :meth:`Engine.load`."""
         if self._unread is not None and self._path is not None:
             self._register(file_table(self._path, self._unread))
 
@@ -714,7 +715,7 @@ class DuckDBEngine(Engine):
         return ({}, {}) if self._read is None else (self._read.unreadable, self._read.mistyped)
 
     def places(self, condition: Any) -> Places:
-        """Return places as :meth:`Engine.places` does, with indices, as DuckDB keeps the order of rows."""
+        """Return places as :meth:`Engine.places` does, with indices: DuckDB preserves the order of rows."""
         self.load()
         number = exp.Window(this=exp.RowNumber()) - exp.Literal.number(1)
         rows = exp.select(alias(condition, "found"), alias(number, "place")).from_(SOURCE)
@@ -782,8 +783,8 @@ class DuckDBDatabase(_Database):
                 self._connection.execute(setting)
         except duckdb.Error:
             raise InvalidInput(
-                f"{str(path)!r} cannot be opened as a DuckDB database to read. Check the path, and close "
-                "programs that write to it."
+                f"{str(path)!r} cannot be opened as a DuckDB database. Check the path, and close programs "
+                "that write to it."
             ) from None
         try:
             self._connection.execute("BEGIN")
@@ -810,7 +811,7 @@ def database_at(source: str, table: str | None) -> Engine | None:
         return None
     if table is None:
         raise InvalidInput(
-            "a database has many tables. Name one with --table, or in a run file by [data] table."
+            "Which table of the database? Use --table schema.table, or in a run file [data] table."
         )
     schema, _, name = table.rpartition(".")
     if of_postgres:

@@ -1,4 +1,4 @@
-"""The integers that a query sums, their sensitivity to one unit, and the noise for a share of the budget.
+"""The integer sums of a query, their sensitivity to one unit, and the noise for a share of the budget.
 
 Legend: x is the value of a row, k its integer, s the step of the grid, c the centre. K is the number of a
 unit's rows that count, and G the number of an answer's groups in which a unit may count.
@@ -69,14 +69,14 @@ class Grid:
     def __post_init__(self) -> None:
         if max(-self.lower, self.upper) > _LARGEST_BOUND or self.step < _SMALLEST_STEP:
             raise InvalidInput(
-                f"bounds [{self.lower!r}, {self.upper!r}] in steps of {self.step!r} cannot be summed or "
-                f"squared in doubles: bounds must be at most {_LARGEST_BOUND:g} in size, and steps at least "
-                f"{_SMALLEST_STEP:g}. Declare bounds that values can reach, or the column in another unit."
+                f"bounds [{self.lower!r}, {self.upper!r}] in steps of {self.step!r} overflow or underflow: "
+                f"bounds must be at most {_LARGEST_BOUND:g} in size, and steps at least "
+                f"{_SMALLEST_STEP:g}. Declare tighter bounds, or the column in another unit."
             )
         if max(abs(self.lower), abs(self.upper)) / self.step > _LARGEST_CELL:
             raise InvalidInput(
-                f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: a double "
-                "cannot tell neighbouring values apart. Declare a larger step."
+                f"step {self.step!r} is too small for bounds [{self.lower!r}, {self.upper!r}]: neighbouring "
+                "values are equal as doubles. Declare a larger step."
             )
         if self.low == self.high:
             raise InvalidInput(
@@ -88,8 +88,8 @@ class Grid:
     def of(cls, name: str, column: Column) -> Grid:
         if column.low is None or column.high is None:
             raise InvalidInput(
-                f"column {name!r} has no bounds: one row could change the answer without limit. Declare "
-                "lower and upper in the policy of the data set; never take them from the data."
+                f"column {name!r} has no bounds, so one row could change the answer without limit. Declare "
+                "lower and upper in the policy; never take them from the data."
             )
         return cls(column.low, column.high, column.grid_step)
 
@@ -109,7 +109,7 @@ class Measure:
     """An integer per row, summed over the rows of each group; the base class of measures."""
 
     words: ClassVar[str]
-    """A description of the sum as a format string; ``{0}`` is the measure."""
+    """A description of the sum, as a format string for the measure ``{0}``."""
     binned: ClassVar[bool] = False
     """Whether a group has one sum for every bin."""
 
@@ -138,7 +138,7 @@ class Measure:
 
     @property
     def gives(self) -> tuple[Measure, ...]:
-        """The measures whose numbers this one gives."""
+        """The measures that this one replaces."""
         return (self,)
 
 
@@ -151,7 +151,7 @@ class Rows(Measure):
 
 @dataclass(frozen=True)
 class Units(Measure):
-    """The number of different units in a group: a sum over units, not over rows."""
+    """The number of distinct units in a group: a sum over units, not over rows."""
 
     words = "number of units"
 
@@ -221,7 +221,7 @@ class Squares(Measure):
 
 @dataclass(frozen=True)
 class Pair(Measure):
-    """The sum and the number of the values of a column, which share one noise of two integers."""
+    """The sum and the number of a column's values, released together as two noisy integers."""
 
     # A and B are the sums of k - low and of k - high, so A - B is the number of values times H = high - low.
     # A row moves A and B by at most H together, and its sum and its number by H each. So the pair (A, B) has
@@ -256,7 +256,7 @@ class Pair(Measure):
         return [a + b, a - b] if self.turned else [a, b]
 
     def form(self, measure: Measure) -> tuple[Fraction, Fraction]:
-        """Return the factors of the two integers in the sum or in the number of the values."""
+        """Return the factors of the two released integers in the sum or the count."""
         half, each = Fraction(1, 2), Fraction(1, self.largest)
         number = (Fraction(0), each) if self.turned else (each, -each)
         if measure == self.count:
@@ -330,7 +330,7 @@ class Regular(Measure):
 
 @dataclass(frozen=True)
 class Lifetimes(Measure):
-    """The number of rows in each bin of time without the event, then with it, then beyond the last edge."""
+    """The number of rows per time bin without the event, then with it, then beyond the last edge."""
 
     # Bin i is (edges[i], edges[i+1]]; a time of 0 is in the first one. A row is beyond if its time is above
     # the last edge, or equal to it without an event: nobody knows how long after the edge such a time ends.
@@ -383,8 +383,8 @@ def bound(measure: Measure, policy: Policy, *, groups: bool, filtered: bool) -> 
     each = measure.largest
     if each * policy.largest_table > _LARGEST_SUM:
         raise PrivacyRefusal(
-            f"{policy.largest_table} rows of up to {each} steps each do not fit into 64 bits. Declare a "
-            "smaller largest_table or a larger step for the column in the policy."
+            f"{policy.largest_table} rows of up to {each} steps each overflow 64 bits. Declare a smaller "
+            "largest_table, or a larger step for the column."
         )
     if isinstance(measure, Pair):
         return Bound(rows * each, each=rows * each, places=2 * rows if groups else 2)
@@ -418,7 +418,7 @@ def in_units(grid: Grid, integer: int | Fraction) -> Fraction:
 
 
 def measures_of(item: Aggregate, policy: Policy, complete: Collection[str] = ()) -> list[Measure]:
-    """Return the measures of an aggregate; ``complete`` names the columns without a missing cell."""
+    """Return the measures of an aggregate; ``complete`` is the set of columns without a missing cell."""
     match item:
         case Count(None):
             return [Rows()]
@@ -445,7 +445,7 @@ def measures_of(item: Aggregate, policy: Policy, complete: Collection[str] = ())
 def pairs_of(
     query: Query, policy: Policy, complete: Collection[str], counted: Collection[Measure]
 ) -> dict[Measure, Pair]:
-    """Return the pairs to measure, by each of the sums and counts that they give.
+    """Return the pairs to measure, keyed by the sums and counts in them.
 
     ``counted`` are the counts that are public or measured anyway.
     """
@@ -505,8 +505,7 @@ def bins_of(item: Quantile, policy: Policy) -> Bins | Regular:
     if item.candidates is not None:
         if len(item.candidates) > _MOST_CANDIDATES + 1:
             raise InvalidInput(
-                f"a quantile chooses among at most {_MOST_CANDIDATES + 1} candidates; got "
-                f"{len(item.candidates)}."
+                f"candidates must be at most {_MOST_CANDIDATES + 1} values; got {len(item.candidates)}."
             )
         candidates = map(float, item.candidates)
         edges = tuple(low / 2 + high / 2 for low, high in itertools.pairwise(candidates))
@@ -529,7 +528,7 @@ def exact(name: str, value: object, *, high: float = 1e6, low: float = 1e-9) -> 
     number = check_real(name, value, low=0.0, high=high, open_low=True)
     if number < low:
         raise InvalidInput(
-            f"{name} must be at least {low:g}; got {value!r}. With less, an answer is only noise."
+            f"{name} must be at least {low:g}; got {value!r}. Below that, an answer is only noise."
         )
     return Fraction(repr(number))
 

@@ -1,4 +1,4 @@
-"""The moments of a table for a linear model: an engine encodes its rows, and sums products of integers.
+"""The moments of a table for a linear model: an engine encodes its rows and sums integer products.
 
 Letters: x is a row's features and the constant, y its targets; d and k are their numbers.
 """
@@ -61,11 +61,12 @@ class TableMoments:
 
     Attributes:
         engine: the table.
-        policy: the declared columns, and the column of each row's unit if a unit may have several rows, of
-            which the mean counts.
+        policy: the declared columns, and the unit column if a unit may have several rows; their mean then
+            counts.
         encoder: the inputs and the targets, of these columns.
-        normalise: whether x is scaled to norm 1 row by row, instead of by the largest possible norm.
-        codes: for classes the targets y of each class, of norm at most 1; for numbers None.
+        normalise: whether each row's x is scaled to norm 1; otherwise x is divided by the largest possible
+            norm.
+        codes: for classes, the target y of each class, of norm at most 1; None for numeric targets.
 
     **Guarantee**
 
@@ -84,13 +85,14 @@ class TableMoments:
             column = self.encoder.columns[name]
             if column.is_moment and isinstance(self.engine, SparkEngine):
                 raise InvalidInput(
-                    f"column {name!r} is a {column.kind}, and Spark has no number for it that other engines "
-                    "share. Make a view with a number, such as the days since a public day."
+                    f"column {name!r} is a {column.kind}, which Spark converts to other numbers than other "
+                    "engines. Create a view with a number instead, such as the days since a public "
+                    "date."
                 )
             if column.buckets is not None:
                 raise InvalidInput(
-                    f"column {name!r} has buckets, whose hash a database does not know. Declare its values, "
-                    "or make a view with a column of the buckets."
+                    f"column {name!r} has buckets, which a database cannot compute. Declare its values, or "
+                    "create a view with a column of the buckets."
                 )
 
     @property
@@ -112,11 +114,11 @@ class TableMoments:
         return _radius(self.inputs + 1), _radius(self.outputs)
 
     def describe(self) -> str:
-        """Return the program that holds the table, and the number of features, for a statement."""
+        """Return the database and the number of features, for a privacy statement."""
         return f"a table in {self.engine.product}, as {self.inputs} features by declared columns"
 
     def check(self) -> None:
-        """Refuse a table that the encoder would refuse, or whose bounds clip every value of a column.
+        """Refuse a table that the encoder would refuse, or with a column that the bounds clip entirely.
 
         Raises:
             InvalidInput: with the name of the column, and the number of rows.
@@ -127,8 +129,8 @@ class TableMoments:
         unreadable, _ = self.engine.unreadable()
         for name, places in unreadable.items():
             raise InvalidInput(
-                f"{places.count:,} values of column {name!r} cannot be read as declared. Correct the table, "
-                "or declare what the column is. Nothing was charged."
+                f"{places.count:,} values of column {name!r} cannot be read as declared. Correct the table "
+                "or the declaration. Nothing was charged."
             )
         faults = list(self._faults())
         counts = [
@@ -137,7 +139,7 @@ class TableMoments:
         tree = exp.select(exp.Count(this=exp.Star()), *counts).from_(SOURCE, copy=False)
         ((rows, *found),) = self.engine.rows(Statement((), tree, 0))
         if not rows:
-            raise InvalidInput("the table holds no rows. Check its name.")
+            raise InvalidInput("the table has no rows. Check its name.")
         for (_, what, fix, whole), count in zip(faults, map(int, found), strict=True):
             if count and (count == rows or not whole):
                 raise InvalidInput(f"{count:,} of {int(rows):,} rows {what}. {fix} Nothing was charged.")
@@ -146,7 +148,7 @@ class TableMoments:
         """Yield tests of rows, each with its message, and whether only a fault of all rows is one."""
         if (unit := self.policy.unit_column) is not None:
             named = or_else(exp.and_(*unit_tests(unit)))
-            yield exp.Not(this=named), f"do not say whose they are, column {unit!r}", "Remove them.", False
+            yield exp.Not(this=named), f"have no value in the unit column {unit!r}", "Remove them.", False
         for name in self._names:
             column, is_target = self.encoder.columns[name], name in self.encoder.target_names
             cell = self._cell(name)
@@ -162,7 +164,7 @@ class TableMoments:
             elif not is_one_hot(column) and column.low is not None:
                 low, high = bounds_of(column)
                 outside = sql("(:x < :low OR :x > :high)", x=cell, low=low, high=high)
-                what = f"lie outside the bounds of column {name!r}: all would count as a bound"
+                what = f"lie outside the bounds of column {name!r}, and would all be clipped"
                 yield or_else(outside), what, "Declare bounds in the units of the column.", True
 
     def content(self) -> Iterable[bytes]:
@@ -273,7 +275,7 @@ class TableMoments:
 
     @cached_property
     def _cells(self) -> Any:
-        """Rows of the table with one number or text for each column, NULL if it is missing, and the unit."""
+        """Rows with one number or string per column, NULL if missing, and the unit."""
         columns = []
         for at, name in enumerate(self._names):
             column = self.encoder.columns[name]
@@ -298,7 +300,7 @@ class TableMoments:
         return (*self.encoder.inputs_of, *self.encoder.target_names)
 
     def _cell(self, name: str) -> Any:
-        """Return a cell as a double, or as a text if it is of a category; NULL if it is missing."""
+        """Return a cell as a double, or as a string for a category; NULL if it is missing."""
         column, x = self.encoder.columns[name], typed(name, self.policy)
         if column.is_number:
             return _case([(not_nan(name), x)])

@@ -1,4 +1,4 @@
-"""The plan of an answer: integers to measure, noise for each, the event that is charged, noisy integers."""
+"""The plan of an answer: the integer sums, their noise, and the event that is charged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MOST_GROUPS = 100_000  # the most combinations of declared keys
 
 
 class Privacy(TypedDict, total=False):
-    """The privacy parameters of a question, as :meth:`PrivateTable.ask` and similar methods take them."""
+    """The privacy parameters of a query, as :meth:`PrivateTable.ask` and similar methods accept them."""
 
     epsilon: float | None  # the epsilon of the whole answer
     rho: float | None  # the zCDP parameter of the answer, instead of epsilon, for ``gaussian``
@@ -134,7 +134,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The plan of an answer under a policy, made from public facts without reading data.
+    """The plan of an answer under a policy, computed from public facts only.
 
     **Guarantee**
 
@@ -172,14 +172,14 @@ class Compiled:
 
     @property
     def stated_cost(self) -> tuple[float, float] | None:
-        """The (epsilon, delta) that the question states; None if it states rho instead of epsilon."""
+        """The (epsilon, delta) of the query; None if it states rho instead of epsilon."""
         if all(release.law == "public" for release in self.releases) and self.threshold is None:
             return 0.0, 0.0
         epsilon, delta = self.parameters["epsilon"], self.parameters["delta"]
         return None if epsilon is None else (float(epsilon), float(delta or 0.0))
 
     def request(self, version: str, *, block: str | None = None, attempt: int = 1) -> dict[str, Any]:
-        """Return the canonical request, which is equal for equal questions on one content at one price."""
+        """Return the canonical request: equal for equal queries on one content at one cost."""
         return {
             "scheme": _SCHEME,
             "query": json.loads(query_to_json(self.query)),
@@ -201,10 +201,10 @@ def compile_query(
     in_block: bool = False,
     **privacy: Unpack[Privacy],
 ) -> Compiled:
-    """Plan the answer to a question, and its cost, from public facts alone.
+    """Plan the answer to a query, and its cost, from public facts only.
 
-    ``complete`` names the columns in which registration has found no missing cell. ``in_block`` says that the
-    rows are those of a block, whose number is not public: an exchanged record may leave the block.
+    ``complete`` are the columns in which registration found no missing cell. If ``in_block``, the rows are
+    those of a block. Their number is not public, because an exchanged record may leave the block.
     """
     parameters = _Parameters(**privacy)
     check_query(query, policy)
@@ -282,8 +282,8 @@ def _declared_groups(query: Query, policy: Policy) -> tuple[Key, ...] | None:
         lists.append(tuple(keys))
     if math.prod(map(len, lists)) > _MOST_GROUPS:
         raise InvalidInput(
-            f"the declared values of {', '.join(query.by)} make {math.prod(map(len, lists))} groups; at most "
-            f"{_MOST_GROUPS} are answered at a time. Group by fewer columns."
+            f"by gives {math.prod(map(len, lists))} groups ({', '.join(query.by)}), more than "
+            f"{_MOST_GROUPS}. Group by fewer columns."
         )
     return tuple(itertools.product(*lists))
 
@@ -304,26 +304,24 @@ def _noise_of(parameters: _Parameters, *, parts: int, threshold: bool) -> _Noise
         check_real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True)
     if threshold and delta is None:
         raise InvalidInput(
-            "delta is needed, as the policy does not declare the groups. A threshold on their noisy size "
-            "finds them, and fails with probability delta. State delta, such as 1e-9, or declare the values."
+            "delta is needed, because the policy does not declare the groups: a noisy threshold selects "
+            "them, and fails with probability delta. Set delta, such as 1e-9, or declare the values."
         )
     if law == "laplace":
         if epsilon is None or rho is not None:
-            raise InvalidInput(
-                "Laplace noise takes epsilon; rho belongs to mechanism 'gaussian'. State epsilon."
-            )
+            raise InvalidInput("rho is only for mechanism 'gaussian'. Set epsilon for Laplace noise.")
         if delta is not None and not threshold:
             raise InvalidInput(
-                "this answer needs no delta: Laplace noise for declared groups has delta = 0. Leave "
-                f"out delta={delta!r}."
+                f"delta={delta!r} is not needed: Laplace noise for declared groups has delta = 0. Leave it "
+                "out."
             )
         return _Noise(law, exact("epsilon", epsilon) / max(parts, 1), delta)
     if (epsilon is None) == (rho is None):
-        raise InvalidInput("Gaussian noise takes rho, or epsilon with delta. State one of them.")
+        raise InvalidInput("mechanism 'gaussian' needs rho, or epsilon with delta. Set one of them.")
     if rho is not None:
         return _Noise(law, exact("rho", rho) / max(parts, 1), delta if threshold else None)
     if delta is None:
-        raise InvalidInput("Gaussian noise has no epsilon without a delta: state delta too, or rho instead.")
+        raise InvalidInput("mechanism 'gaussian' needs a delta with epsilon. Set delta too, or rho instead.")
     converted = rho_within(exact("epsilon", epsilon), delta / 2 if threshold else delta)
     return _Noise(law, converted / max(parts, 1), delta / 2 if threshold else None)
 
@@ -407,8 +405,8 @@ class OpenDPSampler:
         # sensitivity D.
         if not 0 < scale <= Fraction(sys.float_info.max) or Fraction(float(scale)) != scale:
             raise InvalidInput(
-                f"OpenDP takes the scale of noise as a positive float; got {scale!r}. Choose the nearest "
-                "larger float, or Tacit's sampler (own), which takes any fraction."
+                f"OpenDP needs the scale of the noise as a positive float; got {scale!r}. Use the nearest "
+                "larger float, or noise='own', which allows any fraction."
             )
         dp = self._dp
         domain = dp.vector_domain(dp.atom_domain(T="i64"))
@@ -428,7 +426,7 @@ def sampler(name: str = "own") -> Sampler:
 
 
 RawTable = dict[Measure, dict[Key, list[int]]]
-"""For each measure and group, the integers without noise (one, or one per bin).
+"""The integers without noise, for each measure and group: one, or one per bin.
 
 Never show, log or store them.
 """

@@ -1,4 +1,4 @@
-"""Private tables, which charge the ledger before they answer; answers, their intervals and their text."""
+"""Tables that charge the ledger before they answer a query; their answers, with intervals."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ _CURVES = Survival | CumulativeHazard | RestrictedMean
 class Estimate:
     """A value with its interval ``[low, high]``; a quantile has a rank error instead.
 
-    In 95 % of all answers, the rank of a quantile's value is off by at most ``rank_error`` rows. Each row
-    counts as the candidate nearest to it.
+    In 95 % of all answers, a quantile's rank is off by at most ``rank_error`` rows, with each row rounded to
+    its nearest candidate.
 
     >>> Estimate(12, low=8, high=16).to_data()
     {'value': 12, 'low': 8, 'high': 16}
@@ -385,22 +385,22 @@ class Answer:
     Attributes:
         by: the columns that make the groups.
         columns: the names of the aggregates.
-        rows: one row per group, in the policy's order of keys; sorted by key if a threshold finds the groups.
-        mechanism: how the answer was computed from the data, one line per release.
-        edges: for each aggregate, the bin edges if it is a histogram, else an empty tuple.
-        points: for each aggregate, the times, values or shares at which it has values if it is a curve or
-            several quantiles, else an empty tuple.
+        rows: one per group, in the policy's order of keys; sorted by key if a threshold selects the groups.
+        mechanism: how noise was added, one line per release.
+        edges: for each aggregate, its bin edges; empty unless it is a histogram.
+        points: for each aggregate, its x axis (times, values or shares); empty if it is a single value or a
+            histogram.
         charge: the key of the charge in the ledger.
         epsilon, delta: the cost of this answer alone.
-        remaining: the largest epsilon that one more release may cost now.
-        repeated: whether the question was asked before. If so, this answer comes from the ledger and costs
-            nothing.
-        threshold: the noisy number of units below which groups are left out; None if groups are declared.
+        remaining: the largest epsilon that the next release may cost.
+        repeated: whether the query was asked before; the answer then comes from the ledger at no cost.
+        threshold: groups with a noisy number of units below it are left out; None if the policy declares the
+            groups.
         unit: the policy's word for a unit, such as ``patient``.
-        log_rank: chi-squared and the p-value of the log-rank test, if the answer has survival curves of two
-            groups; the test accounts for the noise.
-        sampled: whether there are intervals for noise and sampling together, which those of survival are.
-        axes: for each aggregate, the name of what ``points`` are, such as the column of times.
+        log_rank: chi-squared and p-value of the log-rank test between the survival curves of two groups, if
+            there are any; the test accounts for the noise.
+        sampled: whether some intervals cover sampling as well as noise, as those of survival curves do.
+        axes: for each aggregate, the name of its x axis, such as the time column.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -429,16 +429,16 @@ class Answer:
     axes: tuple[str, ...] = ()
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
-        """Return the value of an aggregate (by default the only one) in one group; for a histogram, a tuple.
+        """Return an aggregate's value in the group ``keys``: a number, or a tuple if it has several values.
 
         Raises:
-            InvalidInput: if there is no such aggregate or group.
+            InvalidInput: if there is no such group or aggregate; ``column`` may be None if there is only one.
         """
         result = self.estimate(column, keys)
         return tuple(item.value for item in result) if isinstance(result, tuple) else result.value
 
     def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
-        """Return the value of an aggregate with its interval; arguments and errors as for :meth:`value`."""
+        """Return a value with its interval; arguments and errors as for :meth:`value`."""
         exists = column in self.columns if column is not None else len(self.columns) == 1
         if not exists:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
@@ -567,7 +567,7 @@ def _bin(edges: tuple[float, ...], number: int) -> str:
 
 
 def content_of(compiled: Compiled, noisy: Noisy) -> dict[str, Any]:
-    """Return the part of an answer that the ledger stores: all that depends on the data and the noise."""
+    """Return the part of an answer that depends on the data and the noise, which the ledger stores."""
     query = compiled.query
     readings = [
         Reading(compiled, {release: values[place] for release, values in noisy.values.items()})
@@ -635,7 +635,7 @@ def _estimate(data: Any) -> Estimate | tuple[Estimate, ...]:
 
 
 def foreseen(compiled: Compiled) -> tuple[str, ...]:
-    """Return one line per aggregate with the width of its noise; skip widths that depend on the data."""
+    """Return the noise's width for each aggregate, one per line; skip widths that depend on the data."""
     widths = {item: 1 if item.choice is not None else item.measure.bins for item in compiled.releases}
     reading = Reading(compiled, {release: (0,) * width for release, width in widths.items()})
     lines = []
@@ -688,16 +688,15 @@ def _law(release: Release) -> str:
 # The order is always: check against the policy, price, reserve, count, add noise, settle, show.
 
 _UNREGISTERED = (
-    "this table is not registered as {dataset!r}. The curator must first check every cell against the "
-    "policy. Until then no question is priced or answered, whatever is in the table. The curator runs "
-    "`tacit ledger register LEDGER TABLE --dataset {dataset}`, or in Python "
-    "tacit.queries.register_table(table, ledger=ledger, dataset={dataset!r})."
+    "this table is not registered as {dataset!r}. No query is priced or answered until the curator has "
+    "checked its cells against the policy: `tacit ledger register LEDGER TABLE --dataset {dataset}`, or in "
+    "Python tacit.queries.register_table(table, ledger=ledger, dataset={dataset!r})."
 )
 
 
 @dataclass(frozen=True)
 class Quote:
-    """The price of a question, and the mechanism of its answer; nothing was charged.
+    """The cost of a query and the mechanism of its answer, before any charge.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -715,7 +714,7 @@ class Quote:
     """
 
     price: Price  # the ledger's price
-    mechanism: tuple[str, ...]  # how the answer would be computed from the data, one line per release
+    mechanism: tuple[str, ...]  # how noise would be added, one line per release
     # the width of the noise in 95 % of all answers, one line per aggregate. It omits means, variances and
     # standard deviations, as their noise depends on the number of rows.
     foreseen: tuple[str, ...]
@@ -727,30 +726,29 @@ class Quote:
 
     @property
     def asked_before(self) -> bool:
-        """Whether the answer is in the ledger, and costs nothing."""
+        """Whether the ledger has the answer already, so that it costs nothing."""
         return self.state == "SETTLED"
 
 
 @final
 class PrivateTable:
-    """A table whose answers are charged to one budget.
+    """Answers queries about a table and charges them to its privacy budget.
 
     Args:
         data: a pandas or Polars DataFrame, a pyarrow Table, the path of a Parquet or CSV file, or an
             :class:`~tacit.queries.engines.Engine`.
-        ledger: the ledger that holds the budget.
-        dataset: the name under which the ledger has opened the data set.
-        block: the person-disjoint block of the data set that ``data`` contains, if any.
-        noise: the sampler of the noise, ``own`` (Tacit) or ``opendp``.
+        ledger: the ledger with the budget.
+        dataset: the data set's name in the ledger.
+        block: the name of the block in ``data``, if the data set is split into blocks without common persons.
+        noise: the library that samples the noise, ``own`` (Tacit) or ``opendp``.
 
-    The curator must have registered the table with :func:`~tacit.queries.register_table`, which checks its
-    cells and stores its fingerprint. The private table refuses all other tables, also those with a cell that
-    the curator did not accept, with one and the same message.
+    The curator first registers the table with :func:`~tacit.queries.register_table`, which checks its cells
+    and stores its fingerprint. Any other table is refused, always with the same message.
 
-    The budget belongs to the persons, not to the file. New content of the same data set is another version,
-    and its answers are charged again, to the same budget. Only the curator can know that new content *is* the
-    same data set. The ledger recognises unchanged content: it refuses to register it under another name with
-    a separate budget, or as another block.
+    The budget belongs to the persons, not to the file. New content of the same data set is another version:
+    its answers are charged again, to the same budget. Only the curator can know that new content *is* the
+    same data set. The ledger refuses to register unchanged content under another name with its own budget, or
+    as another block.
 
     Raises:
         PrivacyRefusal: if the table is not registered.
@@ -824,7 +822,7 @@ class PrivateTable:
 
     @listing_privacy
     def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
-        """Return the price of a question without a charge, and without reading data; see :meth:`ask`."""
+        """Return a query's cost, without a charge or a look at the data; arguments as for :meth:`ask`."""
         compiled = self._compiled(query, privacy)
         key, _ = self._request(compiled, attempt)
         price = self._ledger.price(
@@ -838,23 +836,22 @@ class PrivateTable:
 
     @listing_privacy
     def ask(self, query: Query, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Answer a question, after charging the ledger for it.
+        """Charge a query to the ledger, then answer it.
 
         Args:
-            query: the question.
-            privacy: ``epsilon`` of the whole answer, or ``rho`` for Gaussian noise. ``delta`` is needed for
-                Gaussian noise with epsilon, and if a threshold finds the groups. ``mechanism`` is the
-                distribution of the noise, ``laplace`` or ``gaussian``.
-            attempt: 2, 3, ... to ask the same question again and be charged again: for fresh noise, or for an
-                answer if an earlier attempt was charged and lost.
-            by: the analyst's name for the ledger's history, which is public.
+            query: the query.
+            privacy: ``epsilon`` for the whole answer, or ``rho`` for Gaussian noise. Set ``delta`` for
+                Gaussian noise with epsilon, or if a threshold selects the groups. ``mechanism``: ``laplace``
+                or ``gaussian`` noise.
+            attempt: 2, 3, ... to repeat a query and pay again, for fresh noise or because an answer was lost.
+            by: the analyst's name in the ledger's public history.
 
         Raises:
-            Refused: if the question does not fit the budget; the message gives its cost, what is left, and
-                what would fit.
-            StillRunning: if another process is answering the same question.
+            Refused: if the query does not fit the budget; the message gives its cost, what is left, and what
+                would fit.
+            StillRunning: if another process is answering the same query.
             EngineFailure: if the engine failed; the charge stays, and the message does not give the reason.
-            InvalidInput, PrivacyRefusal: if the question does not fit the policy; nothing is charged.
+            InvalidInput, PrivacyRefusal: if the policy does not allow the query; nothing is charged.
         """
         compiled = self._compiled(query, privacy)
         charge = self._reserve(compiled, attempt, by)
@@ -873,11 +870,11 @@ class PrivateTable:
 
     @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Answer a question in SQL, as :func:`~tacit.queries.sql.parse` reads it; FROM names the data set.
+        """Answer a query in SQL, in the subset of :func:`~tacit.queries.sql.parse`; FROM names the data set.
 
         Raises:
-            InvalidInput, PrivacyRefusal: if a part of the text is not supported or not allowed; the message
-                shows its position, and nothing is charged.
+            InvalidInput, PrivacyRefusal: if part of the query is not supported or not allowed; the message
+                shows where, and nothing is charged.
         """
         query = parse(text, self._policy, table=self._dataset)
         return self.ask(query, attempt=attempt, by=by, **privacy)
@@ -897,17 +894,17 @@ class PrivateTable:
     ) -> Answer:
         """Estimate survival, cumulative hazard and restricted mean from one noisy table of counts.
 
-        The answer has the columns ``survival``, ``hazard`` and ``restricted_mean``; each interval covers the
-        noise and the sampling of the rows. With two groups, ``log_rank`` tests whether they differ.
+        The answer has the columns ``survival``, ``hazard`` and ``restricted_mean``. Intervals cover the noise
+        and the sampling of the rows. With two groups, ``log_rank`` tests whether they differ.
 
         Args:
-            time: the column with the times, which are from 0 to a declared upper bound.
-            event: the column that is true (or 1) if the event happened at that time, and false (or 0) if the
-                row was only observed so long.
-            edges: the ends of the bins of time, from 0; by default those of the policy's bins, or 20 equal
-                bins. A time above the last edge counts as censored there.
-            where: the condition on the rows that count.
-            groups: the columns whose values make the groups.
+            time: the column of times, from 0 to a declared upper bound.
+            event: the column that is true (or 1) if the event happened at that time, false (or 0) if the row
+                is censored.
+            edges: the edges of the time bins, from 0; by default those in the policy, or of 20 equal bins.
+                Times above the last edge are censored there.
+            where: the condition on the rows to count.
+            groups: the columns to group by.
             attempt, by, privacy: as for :meth:`ask`, with the same errors.
         """
         shape = (time, event, None if edges is None else tuple(edges))
@@ -965,18 +962,18 @@ class PrivateTable:
             return self._answer(compiled, charge, repeated=True)
         if charge.state == "RESERVED":
             raise StillRunning(
-                "the same question is being answered, or its process died; it is charged once. Ask again "
-                f"later for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC). Or ask "
+                "the same query is being answered, or its process died; it is charged once. Ask again "
+                f"later, for its answer (the reservation ends {charge.lease_ends:%Y-%m-%d %H:%M} UTC), or "
                 "now with a higher attempt, which is charged again."
             )
         raise PrivacyRefusal(
-            "this question was charged before, but its answer was lost. The charge stays, since the answer "
+            "this query was charged before, but its answer was lost. The charge stays, because the answer "
             "may have been seen. To ask and pay again, raise attempt by 1, such as to attempt=2."
         )
 
     def _answer(self, compiled: Compiled, charge: Charge, *, repeated: bool) -> Answer:
         if not isinstance(charge.answer, dict):
-            raise PrivacyRefusal(f"the ledger's entry {charge.key!r} is not an answer to a question.")
+            raise PrivacyRefusal(f"the ledger's entry {charge.key!r} is not an answer to a query.")
         epsilon, delta = compiled.stated_cost or self._policy.budget.epsilon_of(charge.cost)
         left = self._ledger.price(self._dataset, Compose(()), block=self._block).remaining
         return read_content(

@@ -1,4 +1,4 @@
-"""Questions as frozen data: aggregates of the rows that a predicate keeps, per group; the policy's check."""
+"""Queries as frozen data: aggregates, predicates and groups; the check of a query against its policy."""
 
 from __future__ import annotations
 
@@ -27,32 +27,34 @@ def put(item: object, field: str, value: object) -> None:
 
 
 def column_name(field: str, value: object) -> str:
-    """Return ``value`` if it can be the name of a column: a text that is not empty."""
+    """Return ``value`` if it can be the name of a column: a string that is not empty."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{field} must be the name of a column; got {value!r}.")
     return value
 
 
 def plain_value(field: str, value: object) -> Value:
-    """Return a finite number, boolean or text that all engines can hold; 65.0 becomes 65, -0.0 becomes 0."""
+    """Return a finite number, boolean or string that engines can store; 65.0 becomes 65, -0.0 becomes 0."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
         if "\x00" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
-            raise InvalidInput(f"{field} must be a text without NUL and lone surrogates; got {value!r}.")
+            raise InvalidInput(f"{field} must be a string without NUL or lone surrogates; got {value!r}.")
         return value
     if isinstance(value, int):
         if abs(value) > 1 << 53:
-            raise InvalidInput(f"{field} must be exact as a double: at most 2**53 in size; got {value}.")
+            raise InvalidInput(
+                f"{field} must be at most 2**53 in size, so that it is exact as a double; got {value}."
+            )
         return value
     number = check_real(field, value)
     return int(number) if number.is_integer() and abs(number) <= 1 << 53 else number
 
 
 def sequence_of(field: str, values: object) -> tuple[Any, ...]:
-    """Return a sequence as a tuple; refuse a text, which is never meant as a sequence of letters."""
+    """Return a sequence as a tuple; refuse a string, which is never meant as a sequence of letters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{field} must be a tuple; got {values!r}.")
+        raise InvalidInput(f"{field} must be a tuple or list; got {values!r}.")
     return tuple(values)
 
 
@@ -97,7 +99,7 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """The column is missing: NULL, or NaN in a column of numbers.
+    """The column is missing: NULL, or NaN in a numeric column.
 
     >>> IsNull("age")
     IsNull(column='age')
@@ -218,7 +220,7 @@ def leaves_of(predicate: Predicate | None) -> list[Compare | IsNull | In]:
 
 
 def canonical(predicate: Predicate) -> dict[str, Any]:
-    """Return a form that is equal whatever the order, nesting and repetition of the parts of And and Or."""
+    """Return a form that ignores order, nesting and repetition of the parts of And and Or."""
     name = type(predicate).__name__
     match predicate:
         case Not(part):
@@ -260,7 +262,7 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class CountUnits(Aggregate):
-    """The number of different units (persons, say) that have a row; SQL's ``count(DISTINCT unit)``.
+    """The number of distinct units, such as patients; SQL's ``count(DISTINCT unit)``.
 
     >>> CountUnits()
     CountUnits()
@@ -280,7 +282,7 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """The mean of a column, clipped as in :class:`Sum`; it is measured as a centred sum and a count.
+    """The mean of a column, clipped as in :class:`Sum`; a noisy centred sum is divided by a noisy count.
 
     >>> Mean("age")
     Mean(column='age')
@@ -293,8 +295,8 @@ class Mean(Aggregate):
 class Variance(Aggregate):
     """The variance of a column, clipped as in :class:`Sum`.
 
-    It is measured as a count, a centred sum and a centred sum of squares. If ``sample``, the divisor is
-    n - 1, as in SQL's VARIANCE, else n.
+    It is computed from a noisy count, centred sum and centred sum of squares. The divisor is n - 1 if
+    ``sample``, as in SQL's VARIANCE, else n.
 
     >>> Variance("age")
     Variance(column='age', sample=True)
@@ -320,11 +322,11 @@ class StandardDeviation(Aggregate):
 class Quantile(Aggregate):
     """The ``q``-quantile of a column, chosen by the exponential mechanism among ``candidates``.
 
-    The candidates are public: those given here, or a regular grid within the policy's bounds.
+    The candidates are public. By default they are a regular grid within the policy's bounds.
 
-    ``q`` 1/2 is the median, 1 the maximum and 0 the minimum. For the maximum and the minimum, the mechanism
-    aims at a rank a few rows inside, as the very largest value belongs to one person. That rank is public,
-    and the noise can resolve it.
+    ``q`` is 0.5 for the median, 1 for the maximum and 0 for the minimum. The extreme value belongs to one
+    person, so for maximum and minimum the mechanism aims at a public rank a few rows inside, which the noise
+    can resolve.
 
     >>> Quantile("age", 0.5, candidates=(0, 20, 40, 60, 80))
     Quantile(column='age', q=0.5, candidates=(0, 20, 40, 60, 80))
@@ -349,10 +351,10 @@ class Histogram(Aggregate):
 
 @dataclass(frozen=True)
 class Quantiles(Aggregate):
-    """Several quantiles of a column, from noisy counts of the whole distribution, which are charged once.
+    """Several quantiles of a column, from one noisy histogram that is charged once.
 
-    The default is a box plot: the median, the quartiles, and whiskers that leave 5 % on each side, as the
-    largest and the smallest value belong to one person each.
+    The default is a box plot: the median, the quartiles, and whiskers at 5 % and 95 %, because the smallest
+    and the largest value belong to one person each.
 
     >>> Quantiles("age").qs
     (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -364,9 +366,9 @@ class Quantiles(Aggregate):
 
 @dataclass(frozen=True)
 class Cdf(Aggregate):
-    """The share of a column's values that are at most each of ``points``, from the same counts.
+    """The share of values at or below each of ``points``, from the histogram of :class:`Quantiles`.
 
-    The points are public: those given here, the edges of the policy's bins, or 20 regular ones.
+    The points are public. By default they are the bin edges in the policy, or 20 regular points.
 
     >>> Cdf("age", (18, 65)).points
     (18, 65)
@@ -378,12 +380,11 @@ class Cdf(Aggregate):
 
 @dataclass(frozen=True)
 class Survival(Aggregate):
-    """The share that has no event until each of ``edges``: a survival curve from bins of time.
+    """The survival curve: the share of rows without an event up to each of ``edges``.
 
-    A row has a ``time``, and an ``event``: true if the event happened at that time, false if the row was
-    only observed so long (censored). A time above the last edge counts as censored there. The edges are
-    public: those given here, which begin with 0; or those of the bins that the policy declares for the time;
-    or 20 equal bins up to its upper bound.
+    A row has a ``time`` and an ``event``: true if the event happened then, false if the row is censored.
+    Times above the last edge are censored there. The edges are public and begin with 0. By default they are
+    the bin edges that the policy declares for the time, or those of 20 equal bins up to its upper bound.
 
     >>> Survival("months", "died", edges=(0, 6, 12, 24))
     Survival(time='months', event='died', edges=(0, 6, 12, 24))
@@ -396,7 +397,7 @@ class Survival(Aggregate):
 
 @dataclass(frozen=True)
 class CumulativeHazard(Aggregate):
-    """The cumulative hazard at each of ``edges``, from the same counts as :class:`Survival`.
+    """The cumulative hazard at each of ``edges``, from the same noisy counts as :class:`Survival`.
 
     >>> CumulativeHazard("months", "died").edges is None
     True
@@ -409,7 +410,7 @@ class CumulativeHazard(Aggregate):
 
 @dataclass(frozen=True)
 class RestrictedMean(Aggregate):
-    """The mean time without an event, up to the last edge: the area below the curve of :class:`Survival`.
+    """The mean event-free time up to the last edge: the area under the curve of :class:`Survival`.
 
     >>> RestrictedMean("months", "died").time
     'months'
@@ -474,15 +475,15 @@ _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
 
 @dataclass(frozen=True)
 class Query:
-    """A question: ``aggregates`` of the rows for which ``where`` is true, per group of the columns ``by``.
+    """A query: ``aggregates`` of the rows where ``where`` is true, per group of the columns ``by``.
 
     Attributes:
         aggregates: one or more; they share the query's privacy parameters.
         where: the condition on the rows that count; None for all rows.
-        by: the columns whose values make the groups; empty for one group of all rows.
-        table: the name of the table in the question. The canonical form omits it, as the data set decides
-            which table is meant.
-        names: the names of the aggregates in the answer; if empty, made of their kinds and columns.
+        by: the columns to group by; empty for one group of all rows.
+        table: the table's name in SQL. The canonical form omits it, because the data set determines the
+            table.
+        names: the names of the aggregates in the answer; if empty, built from their kinds and columns.
 
     Raises:
         InvalidInput: if a field is not a predicate, an aggregate or a name, or the predicate is too large.
@@ -522,7 +523,7 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The aggregates' names in the answer; if default names repeat, they get numbers."""
+        """The aggregates' names in the answer; repeated default names are numbered."""
         names = tuple(map(_default_name, self.aggregates))
         counts = [names[:place].count(name) for place, name in enumerate(names)]
         numbered = (
@@ -558,7 +559,7 @@ def column_of(item: Aggregate) -> str | None:
 
 
 def query_to_json(query: Query) -> str:
-    """Return a text that is equal for equal questions; it omits the names of the table and of the outputs."""
+    """Return JSON that is equal for equal queries; it omits the names of the table and of the outputs."""
     data = {
         "aggregates": [{"aggregate": type(item).__name__} | vars(item) for item in query.aggregates],
         "where": None if query.where is None else canonical(query.where),
@@ -573,22 +574,22 @@ _A_NUMBER = "a number", lambda value: isinstance(value, int | float) and not isi
 _COMPARED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "number": _A_NUMBER,
     "integer": _A_NUMBER,
-    "category": ("a text", lambda value: isinstance(value, str)),
+    "category": ("a string", lambda value: isinstance(value, str)),
     "boolean": ("True or False", lambda value: isinstance(value, bool)),
-    "date": ("a date as a text, such as '2020-01-31'", lambda value: _is_moment("date", value)),
+    "date": ("a date as a string, such as '2020-01-31'", lambda value: _is_moment("date", value)),
     "datetime": (
-        "a datetime as a text, such as '2020-01-31 14:05:00'",
+        "a datetime as a string, such as '2020-01-31 14:05:00'",
         lambda value: _is_moment("datetime", value),
     ),
-    "text": ("nothing, as its values identify persons", lambda _: False),
+    "text": ("nothing, because its values identify persons", lambda _: False),
 }
 """For each kind of column, the values that it is compared with: in words, and as a test."""
 _NO_GROUPS = {
-    "number": "every different number would be a group. Use a histogram, or declare the column as integer or "
-    "category.",
-    "date": "every day would be a group. Ask for one range of days after the other in WHERE, or declare a "
+    "number": "every distinct number would be a group. Use a histogram, or declare the column as integer "
+    "or category.",
+    "date": "every day would be a group. Query one range of days at a time with WHERE, or declare a "
     "category of months or years.",
-    "datetime": "every moment would be a group. Ask for one range after the other in WHERE, or declare a "
+    "datetime": "every moment would be a group. Query one range at a time with WHERE, or declare a "
     "category of months or hours.",
     "text": "every person could be a group. Declare a column of kind category, with its values.",
 }
@@ -614,9 +615,8 @@ def check_query(query: Query, policy: Policy) -> None:
 def declaration(name: str, policy: Policy) -> Column:
     if name == policy.unit_column:
         raise PrivacyRefusal(
-            f"column {name!r} names the {policy.unit} of each row: an answer about it may be about one "
-            f"{policy.unit}. Ask only how many different values it has: CountUnits(), or in SQL "
-            f"count(DISTINCT {name})."
+            f"column {name!r} identifies the {policy.unit} of each row, so an answer could be about one "
+            f"{policy.unit}. Only count its distinct values: CountUnits(), or count(DISTINCT {name}) in SQL."
         )
     if name not in policy.columns:
         near = nearest(name, policy.columns, "it declares", cutoff=0.6)
@@ -632,8 +632,8 @@ def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
         case Compare(name, op, value):
             if not (column.is_number or column.is_moment) and op not in ("=", "!="):
                 raise InvalidInput(
-                    f"column {name!r} is of kind {column.kind!r}, which has no order: only = and != compare "
-                    f"it; got {op!r}."
+                    f"column {name!r} is of kind {column.kind!r}, which has no order; got {op!r}. Compare it "
+                    "with = or !=."
                 )
             values = (value,)
         case In(_, values):
@@ -641,8 +641,7 @@ def check_leaf(leaf: Compare | IsNull | In, policy: Policy) -> None:
     for value in values:
         if not fits(value):
             raise InvalidInput(
-                f"column {leaf.column!r} is of kind {column.kind!r} and is compared with {words}; got "
-                f"{value!r}."
+                f"column {leaf.column!r} is of kind {column.kind!r}; compare it with {words}; got {value!r}."
             )
 
 
@@ -660,11 +659,11 @@ def check_aggregate(item: Aggregate, policy: Policy) -> None:
     aggregate = type(item).__name__
     if column.is_moment and not isinstance(item, Count):
         raise InvalidInput(
-            f"{aggregate} needs a column of numbers; {name!r} is a {column.kind}, which can be counted and "
-            "compared. Prepare a column of numbers, such as the days since a public day, with bounds."
+            f"{aggregate} needs a numeric column; {name!r} is a {column.kind}, which you can only count and "
+            "compare. Prepare a numeric column with bounds, such as the days since a public date."
         )
     if not column.is_number and not isinstance(item, Count):
-        raise InvalidInput(f"{aggregate} needs a column of numbers; {name!r} is of kind {column.kind!r}.")
+        raise InvalidInput(f"{aggregate} needs a numeric column; {name!r} is of kind {column.kind!r}.")
     if isinstance(item, Survival | CumulativeHazard | RestrictedMean):
         _check_lifetimes(item, column, policy)
 
@@ -674,14 +673,15 @@ def _check_lifetimes(
 ) -> None:
     if time.low is None or time.low < 0:
         raise InvalidInput(
-            f"times are from 0 to a declared upper bound, but the policy declares {item.time!r} from "
-            f"{time.low!r}. Declare lower = 0, and register the table again: that finds negative times."
+            f"a survival time must have lower = 0 and an upper bound; the policy declares {item.time!r} with "
+            f"lower = {time.low!r}. Declare lower = 0 and register the table again, which finds negative "
+            "times."
         )
     if policy.rows_per_unit > 1:
         raise InvalidInput(
-            f"a survival curve counts one row of each {policy.unit}, as its intervals are for rows that are "
-            f"independent; the policy counts up to {policy.rows_per_unit}. Prepare a table with one row of "
-            f"each {policy.unit}, such as until the first event, and open it with rows_per_unit = 1."
+            "a survival curve needs rows_per_unit = 1, because its intervals assume independent rows; the "
+            f"policy has {policy.rows_per_unit}. Prepare a table with one row per {policy.unit}, such as "
+            "until the first event."
         )
     event = declaration(item.event, policy)
     zero_or_one = event.kind == "integer" and (
@@ -689,12 +689,12 @@ def _check_lifetimes(
     )
     if event.kind != "boolean" and not zero_or_one:
         raise InvalidInput(
-            f"an event is true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare it "
-            'as kind = "boolean". If its cells are not yes and no, or 1 and 0, state which mean what: true = '
-            '["2"], false = ["1"].'
+            f"an event must be true or false, or 1 or 0; {item.event!r} is declared as {event.kind}. Declare "
+            'kind = "boolean". If its cells are other words, also state them, such as true = ["2"], false = '
+            '["1"].'
         )
     if item.edges is not None and (item.edges[0] != 0 or len(item.edges) > _MOST_TIMES + 1):
         raise InvalidInput(
-            f"edges of times must begin with 0 and be at most {_MOST_TIMES + 1}; got {len(item.edges)} from "
-            f"{item.edges[0]}."
+            f"edges of a survival curve must begin with 0 and be at most {_MOST_TIMES + 1}; got "
+            f"{len(item.edges)} from {item.edges[0]}."
         )

@@ -1,4 +1,4 @@
-"""SQL as a text form of a :class:`~tacit.queries.query.Query`: a closed subset, never executed."""
+"""SQL for a :class:`~tacit.queries.query.Query`: a closed subset, which is never executed."""
 
 from __future__ import annotations
 
@@ -62,49 +62,48 @@ _SHOWN = 76  # characters of the line shown in an error
 _QUIETLY: dict[str, Any] = {"comments": False, "unsupported_level": ErrorLevel.IGNORE}  # options of printing
 
 _ONE_TABLE = (
-    "a statement reads one table: a join would repeat a person's rows, and the noise would no longer hide "
-    "that person. Join beforehand, and open the result with a policy whose parent is the first table"
+    "a query reads one table: a join would repeat a person's rows, and the noise would no longer hide "
+    "that person. Join the tables first, and open the result with a policy whose parent is the first table"
 )
 _NO_ROWS = "rows are never shown, only aggregates with noise"
 _NO_ARITHMETIC = (
-    "there is no arithmetic on columns, whose result would have no declared bounds: prepare the column "
-    "beforehand and declare it in the policy. Computing with the answer is free"
+    "arithmetic on columns is not supported, because the result has no declared bounds: add a column with "
+    "the result and declare it in the policy. Arithmetic on the answer is free"
 )
-_SORTED = (
-    "rows come in the order of their keys, which reveals nothing: sort or shorten the answer, which is free"
-)
+_SORTED = "rows are sorted by their keys, which reveals nothing: sort or shorten the answer, which is free"
 
 # For each reason to refuse, with its fix: sqlglot's kinds of words, and names of nodes and their arguments.
 _REASONS = {
     _ONE_TABLE: "JOIN STRAIGHT_JOIN CROSS NATURAL LATERAL ASOF USING ON INNER OUTER LEFT RIGHT FULL SEMI "
     "ANTI POSITIONAL UNION EXCEPT INTERSECT WITH EXISTS RECURSIVE TABLE_SAMPLE PIVOT UNPIVOT UNNEST VALUES "
     "ONLY FINAL FROM JOINS",
-    "a statement only reads: it cannot write, set or load anything": "INTO COPY INSERT UPDATE DELETE CREATE "
+    "a query only reads: it cannot write, set or load anything": "INTO COPY INSERT UPDATE DELETE CREATE "
     "DROP ALTER PRAGMA ATTACH DETACH SET COMMAND LOAD INSTALL EXECUTE TRUNCATE MERGE USE CALL RESET BEGIN "
     "COMMIT ROLLBACK",
     _NO_ROWS: "DESCRIBE SUMMARIZE SHOW EXPLAIN ANALYZE",
     _NO_ARITHMETIC: "PLUS SLASH DIV MOD CARET DPIPE AMP PIPE DSTAR ADD SUB MUL",
-    "there are no casts: the policy says of what kind a column is": "DCOLON CAST TRY_CAST TRYCAST",
-    "write a date as a text: '2020-01-31'": "DATE TIMESTAMP DATETIME TIME",
-    "there are no patterns: list the values with IN": "LIKE ILIKE GLOB RLIKE SIMILAR_TO TILDE IRLIKE",
-    "write the value itself into the statement": "PARAMETER PLACEHOLDER COLON SESSION_PARAMETER",
-    "write a string in plain single quotes, a quote inside it twice": "BYTE_STRING HEREDOC_STRING RAW_STRING "
+    "casts are not supported: the policy declares the kind of each column": "DCOLON CAST TRY_CAST TRYCAST",
+    "write a date as a string: '2020-01-31'": "DATE TIMESTAMP DATETIME TIME",
+    "patterns are not supported: list the values with IN": "LIKE ILIKE GLOB RLIKE SIMILAR_TO TILDE IRLIKE",
+    "write the value itself into the query": "PARAMETER PLACEHOLDER COLON SESSION_PARAMETER",
+    "write a string in plain single quotes, and double a quote inside it": "BYTE_STRING HEREDOC_STRING "
+    "RAW_STRING "
     "HEX_STRING BIT_STRING NATIONAL_STRING UNICODE_STRING",
     f"window functions show single rows, and {_NO_ROWS}": "OVER WINDOW QUALIFY PARTITION_BY",
     _SORTED: "LIMIT OFFSET FETCH SORT_BY ORDER",
-    "only names of columns and literals stand in a condition: prepare the column beforehand": "CASE WHEN "
+    "conditions contain only column names and literals: prepare the column beforehand": "CASE WHEN "
     "THEN ELSE END ANY SOME ARROW DARROW L_BRACE STRUCT MAP INTERVAL",
-    "filter the answer, which is free: every group is released anyway": "HAVING",
-    "write the condition after WHERE; two conditions are two questions": "FILTER",
-    "nothing stands next to this comma: leave it out": "COMMA",
+    "filter the answer instead, which is free: every group is released anyway": "HAVING",
+    "write the condition after WHERE; for two conditions, ask two queries": "FILTER",
+    "remove this comma, or write something next to it": "COMMA",
     "only units can be counted once each: count(DISTINCT unit_column)": "DISTINCT",
-    "name the columns of GROUP BY one by one, and leave ALL out elsewhere": "ALL",
-    "there is one table and no schema: write the bare name. A number begins with a digit": "DOT",
-    f"a minus stands only before a number; {_NO_ARITHMETIC}": "DASH NEG",
-    "brackets stand only around the edges of a histogram: histogram(age, [0, 20, 40])": "L_BRACKET R_BRACKET "
+    "list the columns of GROUP BY by name, and remove ALL elsewhere": "ALL",
+    "there is one table and no schema: write the bare name. Begin a number with a digit": "DOT",
+    f"a minus is only allowed before a number; {_NO_ARITHMETIC}": "DASH NEG",
+    "brackets are only allowed around lists of numbers: histogram(age, [0, 20, 40])": "L_BRACKET R_BRACKET "
     "BRACKET ARRAY",
-    f"there are no subqueries: {_ONE_TABLE}": "SELECT SUBQUERY",
-    "ask one question at a time: each is priced and charged separately": "SEMICOLON WHERE GROUP_BY",
+    f"subqueries are not supported: {_ONE_TABLE}": "SELECT SUBQUERY",
+    "ask one query at a time: each is charged separately": "SEMICOLON WHERE GROUP_BY",
 }
 _REASON_OF = {kind: reason for reason, kinds in _REASONS.items() for kind in kinds.split()}
 _ONCE = frozenset(["SELECT", "FROM", "WHERE", "GROUP_BY"])
@@ -126,15 +125,15 @@ _NAMES = (
     "cumulative_hazard restricted_mean"
 )
 _CONDITIONS = (
-    "a condition compares a column with a literal (=, <>, <, <=, >, >=), or tests it with IN (...), BETWEEN "
+    "a condition compares a column to a literal (=, <>, <, <=, >, >=), or tests it with IN (...), BETWEEN "
     "... AND ..., IS NULL or IS TRUE; conditions are joined by AND, OR and NOT"
 )
 
 
 def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
-    """Read one statement of the supported subset; nothing is run, charged or looked up in the data.
+    """Parse one SQL statement of the supported subset, without running or charging it.
 
-    ``table`` is the name that FROM must give. If it is None, FROM may give any name.
+    FROM must name ``table``; if that is None, FROM may give any name.
 
     **Guarantee**
 
@@ -143,9 +142,9 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     * No query contains the unit column, except as ``count(DISTINCT unit_column)``.
 
     Raises:
-        InvalidInput: if the text cannot be parsed, or a part of it is not in the subset or the policy; the
+        InvalidInput: if the text cannot be parsed, or part of it is not in the subset or the policy; the
             message shows where.
-        PrivacyRefusal: if the question is about the unit column.
+        PrivacyRefusal: if the query is about the unit column.
         MissingExtra: if sqlglot is not installed.
 
     >>> from tacit.ledger import Column, Policy, PureBudget
@@ -157,7 +156,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
     ((Mean(column='age'),), Compare(column='age', op='>=', value=18), ('ward',), ('years',))
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"the statement must be a text; got {text!r}.")
+        raise InvalidInput(f"the statement must be a string; got {text!r}.")
 
     reader = Reader(text, policy)
     reader.check_words()
@@ -167,7 +166,7 @@ def parse(text: str, policy: Policy, *, table: str | None = None) -> Query:
         reader.check_all_read(tree)
         reader.check_all_printed(tree)
     except RecursionError:
-        raise InvalidInput("the statement is nested too deeply. Ask a simpler question.") from None
+        raise InvalidInput("the statement is nested too deeply. Ask a simpler query.") from None
     return query
 
 
@@ -180,7 +179,7 @@ def _words(text: str) -> list[Any]:
 
 
 def _spelling(text: str) -> list[tuple[str, str]]:
-    """Return each word as its kind and, if it is a name or a literal, its text; aliases need no AS."""
+    """Return the kind of each word, with its text if it is a name or a literal; aliases need no AS."""
     # The name of a function has many spellings, so only its place counts: before a parenthesis.
     words = [(word.token_type.name, word.text.lower()) for word in _words(text)]
     spelling = []
@@ -195,7 +194,7 @@ def _spelling(text: str) -> list[tuple[str, str]]:
 
 
 class Reader:
-    """A text read as SQL under a policy: its words, the nodes read so far, and errors that show a place."""
+    """A parser of one SQL text under a policy; its errors show the place in the text."""
 
     def __init__(self, text: str, policy: Policy) -> None:
         self.text = text
@@ -211,7 +210,7 @@ class Reader:
         try:
             self.words = _words(text)
         except TokenError:
-            problem = "a string, a quoted name or a comment has no end"
+            problem = "a string, a quoted name or a comment is not closed"
             raise self.refusal_at(0, len(text), problem, "close it") from None
 
     # --- errors -------------------------------------------------------------------------------------------
@@ -242,14 +241,14 @@ class Reader:
         return self.refusal_at(start, end + 1, problem, remedy, kind)
 
     def misplaced(self, node: Node, problem: str, remedy: str) -> TacitError:
-        """Return an error for a node that stands where it may not, with the reason for its kind."""
+        """Return an error for a node in the wrong place, with the reason for its kind."""
         text = " ".join(node.sql("duckdb", **_QUIETLY).split())[:40]
         reason = _REASON_OF.get(type(node).__name__.upper(), remedy)
         return self.refusal(node, f"{text} {problem}", reason)
 
     @contextmanager
     def at(self, node: Node, problem: str = "the policy does not allow this") -> Iterator[None]:
-        """Let errors of the checks that questions in Python have, too, point at a node."""
+        """Make errors of the checks that Python queries share point at a node."""
         try:
             yield
         except (InvalidInput, PrivacyRefusal) as error:
@@ -261,7 +260,7 @@ class Reader:
         """Refuse a word that is not of an allowed kind, a second clause of a kind, and too many words."""
         first = self.words[0].token_type.name if self.words else ""
         if first != "SELECT":
-            remedy = _REASON_OF.get(first, "write for example: SELECT count(*) FROM visits WHERE age > 65")
+            remedy = _REASON_OF.get(first, "write, for example, SELECT count(*) FROM visits WHERE age > 65")
             end = self.words[0].end + 1 if self.words else 1
             raise self.refusal_at(0, end, "a statement begins with SELECT", remedy)
         if len(self.words) > _MOST_WORDS:
@@ -279,7 +278,7 @@ class Reader:
             if kind not in _ALLOWED or misplaced or twice:
                 text = self.text[word.start : word.end + 1]
                 problem = f"{' '.join(text.split())[:40]} is not supported here"
-                remedy = _REASON_OF.get(kind, "leave it out; the page on queries shows what is supported")
+                remedy = _REASON_OF.get(kind, "remove it; the docs on queries list what is supported")
                 if text.lower() in columns:
                     problem = f"{text} is a keyword of SQL"
                     remedy = f'if you mean the column, write "{columns[text.lower()]}"'
@@ -287,7 +286,7 @@ class Reader:
 
         brackets = accumulate((kind == "L_PAREN") - (kind == "R_PAREN") for kind in kinds)
         if max(brackets) > _DEEPEST or " NOT" * (_DEEPEST + 1) in f" {' '.join(kinds)}":
-            raise InvalidInput("parentheses or NOTs are nested too deeply. Ask a simpler question.")
+            raise InvalidInput("parentheses or NOTs are nested too deeply. Ask a simpler query.")
 
     def check_all_read(self, tree: Node) -> None:
         for node in tree.walk():
@@ -295,7 +294,7 @@ class Reader:
                 raise self.misplaced(node, "is not supported here", "leave it out")
 
     def check_all_printed(self, tree: Node) -> None:
-        """Refuse a text whose words are not those of its tree: the parser has dropped or added one."""
+        """Refuse a text if the parser dropped or added a word."""
         # sqlglot turns WITHIN GROUP into DuckDB's own form, so it is printed in PostgreSQL's
         as_read = tree.transform(
             lambda node: (
@@ -311,9 +310,9 @@ class Reader:
                 mark = self.words[place]
                 text = self.text[mark.start : mark.end + 1]
                 remedy = _REASON_OF.get(word[0], "leave it out")
-                raise self.refusal_at(mark.start, mark.end + 1, f"{text} has no meaning here", remedy)
+                raise self.refusal_at(mark.start, mark.end + 1, f"{text} is ignored here", remedy)
         if set(added) - {("ALIAS", "")}:
-            raise self.refusal(tree, "a part of this has no meaning", "write it more plainly")
+            raise self.refusal(tree, "part of this is ignored", "write it more plainly")
 
     # --- nodes --------------------------------------------------------------------------------------------
 
@@ -344,14 +343,14 @@ class Reader:
                 places = [*value] if isinstance(value, list) else [value]
                 place = places[0] if isinstance(places[0], exp.Expression) else node
                 remedy = _REASON_OF.get(word.upper(), "leave it out")
-                raise self.refusal(place, f"no {word.replace('_', ' ')} may stand here", remedy)
+                raise self.refusal(place, f"{word.replace('_', ' ')} not allowed here", remedy)
 
     def child(self, node: Node, name: str) -> Node:
         self.only(node, name)
         return node.args[name]
 
     def bare(self, node: Node) -> Node:
-        """Return the node inside parentheses, which have no meaning around one side of a comparison."""
+        """Return the node inside parentheses, which change nothing around one side of a comparison."""
         while isinstance(node, exp.Paren):
             node = self.child(node, "this")
         return node
@@ -365,15 +364,15 @@ class Reader:
     def column(self, node: Node) -> str:
         """Return the name of a declared column, as the policy writes it; refuse the unit column."""
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
-            raise self.misplaced(node, "stands where a column should", "name the columns one by one")
+            raise self.misplaced(node, "is not a column", "list the columns by name")
         name = self.spelled(self.identifier(self.child(node, "this")))
-        quoted = "; strings stand in 'single quotes'" if node.this.args.get("quoted") else ""
-        with self.at(node, f"this column cannot be asked about{quoted}"):
+        quoted = "; write strings in 'single quotes'" if node.this.args.get("quoted") else ""
+        with self.at(node, f"you cannot query this column{quoted}"):
             declaration(name, self.policy)
         return name
 
     def spelled(self, name: str) -> str:
-        """Return a column's name as the policy writes it, if case decides between no two columns."""
+        """Return a column's name as the policy writes it; ignore case unless that is ambiguous."""
         names = self.policy.needed_columns
         matches = [each for each in names if each.lower() == name.lower()]
         return matches[0] if len(matches) == 1 and name not in names else name
@@ -383,20 +382,20 @@ class Reader:
         if isinstance(node, exp.Neg):
             sign, node = -1, self.child(node, "this")
         if not isinstance(node, exp.Literal) or node.is_string:
-            raise self.misplaced(node, "stands where a number should", "write a number, like 65 or 1.5")
+            raise self.misplaced(node, "is not a number", "write a number, like 65 or 1.5")
 
         self.only(node, "this", "is_string")
         digits = str(node.this)
         try:
             number = int(digits) if digits.isdecimal() and len(digits) <= 30 else float(digits)
         except ValueError:
-            raise self.refusal(node, "this is no number", "write a number, like 65 or 1.5") from None
+            raise self.refusal(node, "this is not a number", "write a number, like 65 or 1.5") from None
         if not math.isfinite(number):
             raise self.refusal(node, "this number is too large", "write one below 1e308")
         return sign * number
 
     def value(self, node: Node, name: str) -> Value:
-        """Return the value of a literal as the column ``name`` has it; whether it fits is checked later."""
+        """Return the value of a literal for the column ``name``; a later check tests whether it fits."""
         column = self.policy.columns[name]
         match node:
             case exp.Null():
@@ -410,8 +409,8 @@ class Reader:
                 return self._text_of(node, name, column)
             case exp.Literal() | exp.Neg():
                 return self._number_of(node, name, column)
-        remedy = "only a literal is compared with a column: a number, TRUE, or a string in 'single quotes'"
-        raise self.misplaced(node, "stands where a literal should", remedy)
+        remedy = "compare a column to a literal: a number, TRUE, or a string in 'single quotes'"
+        raise self.misplaced(node, "is not a literal", remedy)
 
     def _text_of(self, node: Node, name: str, column: Column) -> str:
         text = str(node.this)
@@ -420,8 +419,8 @@ class Reader:
                 return str(as_moment(f"column {name!r}", column.kind, text))
         if column.kind == "category" and column.values is not None and text not in column.values:
             near = nearest(text, [str(key) for key in column.values], "its keys are", cutoff=0.6)
-            remedy = f"{near} For the rows of all other values, write {name} NOT IN (...) with every key"
-            raise self.refusal(node, f"{text!r} is no declared key of {name!r}", remedy)
+            remedy = f"{near} For rows with any other value, write {name} NOT IN (...) with every key"
+            raise self.refusal(node, f"{text!r} is not a declared key of {name!r}", remedy)
         return text
 
     def _number_of(self, node: Node, name: str, column: Column) -> Value:
@@ -430,8 +429,8 @@ class Reader:
             words = dict.fromkeys(column.false or FALSE, False) | dict.fromkeys(column.true or TRUE, True)
             return number if isinstance(node, exp.Neg) else words.get(str(node.this), number)
         if column.kind == "integer" and (number != int(number) or abs(number) > 2**53):
-            problem = f"{name!r} holds whole numbers; got {number:g}"
-            raise self.refusal(node, problem, "write a whole number of at most 2**53 in size")
+            problem = f"{name!r} contains integers; got {number:g}"
+            raise self.refusal(node, problem, "write an integer of at most 2**53 in size")
         return float(number) if column.kind == "number" else number
 
 
@@ -461,7 +460,7 @@ def read_select(reader: Reader, tree: Node, table: str | None) -> Query:
     seen: set[str] = set()
     for node, written in (*by, *names):
         if written.lower() in seen:
-            raise reader.refusal(node, f"the name {written!r} occurs twice", "name every column once")
+            raise reader.refusal(node, f"the name {written!r} occurs twice", "give each column its own name")
         seen.add(written.lower())
     return Query(
         aggregates=tuple(aggregates),
@@ -475,7 +474,7 @@ def read_select(reader: Reader, tree: Node, table: str | None) -> Query:
 def _read_table(reader: Reader, clause: Node, table: str | None) -> str:
     source = reader.child(clause, "this")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
-        remedy = "no functions, no files and no subqueries"
+        remedy = "write the table's name; functions, files and subqueries are not supported"
         raise reader.refusal(source, "FROM takes only the name of the table", remedy)
     identifier = reader.child(source, "this")
     name = reader.identifier(identifier)
@@ -488,7 +487,7 @@ def _read_table(reader: Reader, clause: Node, table: str | None) -> str:
 def _read_aggregates(
     reader: Reader, tree: Node, by: list[str]
 ) -> tuple[list[Aggregate], list[tuple[Node, str]]]:
-    """Return the aggregates and their names; the keys of GROUP BY may stand among them, in any order."""
+    """Return the aggregates and their names; skip the keys of GROUP BY, in any order."""
     aggregates: list[Aggregate] = []
     aliases: list[tuple[Node, str]] = []
     for node in tree.expressions:
@@ -499,10 +498,10 @@ def _read_aggregates(
         if isinstance(inner, exp.Column):
             name = reader.column(inner)
             if name not in by:
-                remedy = f"put it after GROUP BY, or ask for an aggregate of it; {_AGGREGATES}"
+                remedy = f"add it to GROUP BY, or use an aggregate of it; {_AGGREGATES}"
                 raise reader.refusal(inner, f"the bare column {name!r} would show rows", remedy)
             if alias:
-                raise reader.refusal(inner, "a key takes no other name", "leave the alias out")
+                raise reader.refusal(inner, "a key cannot have an alias", "remove the alias")
             continue
 
         aggregate = read_aggregate(reader, inner)
@@ -510,7 +509,7 @@ def _read_aggregates(
             check_aggregate(aggregate, reader.policy)
         if aggregate in aggregates:
             remedy = "ask for it once: the two would share its epsilon"
-            raise reader.refusal(inner, "this is asked for twice", remedy)
+            raise reader.refusal(inner, "this aggregate occurs twice", remedy)
         aggregates.append(aggregate)
         aliases.append((node, alias))
     if not aggregates:
@@ -566,7 +565,7 @@ def read_aggregate(reader: Reader, node: Node) -> Aggregate:
             return _quantile(reader, reader.child(ordered, "this"), reader.child(node.this, "this"))
         case exp.Anonymous():
             return _named(reader, node)
-    raise reader.misplaced(node, "is no supported aggregate", _AGGREGATES)
+    raise reader.misplaced(node, "is not a supported aggregate", _AGGREGATES)
 
 
 def _named(reader: Reader, node: Node) -> Aggregate:
@@ -578,11 +577,11 @@ def _named(reader: Reader, node: Node) -> Aggregate:
             return Mean(_numbers(reader, column))
         case "histogram", [column, exp.Array() as ends]:
             numbers = _list(reader, ends)
-            with reader.at(ends, "these are no edges of bins"):
+            with reader.at(ends, "these are not bin edges"):
                 return Histogram(_numbers(reader, column), numbers)
         case "quantiles", [column, exp.Array() as shares]:
             qs = _list(reader, shares)
-            with reader.at(shares, "these are no shares"):
+            with reader.at(shares, "these are not shares"):
                 return Quantiles(_numbers(reader, column), qs)
         case "boxplot", [column]:
             return Quantiles(_numbers(reader, column))
@@ -590,7 +589,7 @@ def _named(reader: Reader, node: Node) -> Aggregate:
             return Cdf(_numbers(reader, column))
         case "cdf", [column, exp.Array() as places]:
             points = _list(reader, places)
-            with reader.at(places, "these are no points"):
+            with reader.at(places, "these are not points"):
                 return Cdf(_numbers(reader, column), points)
         case "histogram", _:
             remedy = "write histogram(age, [0, 20, 40, 60])"
@@ -598,11 +597,11 @@ def _named(reader: Reader, node: Node) -> Aggregate:
         case name, [time, exp.Column() as event, *rest] if name in _OF_TIMES and len(rest) < 2:
             edges = _list(reader, rest[0]) if rest and isinstance(rest[0], exp.Array) else None
             if (edges is None) == (not rest):
-                with reader.at(node, "these are no times and events"):
+                with reader.at(node, "these are not times and events"):
                     return _OF_TIMES[name](_numbers(reader, time), reader.column(event), edges)
     if name in _OF_TIMES:
         remedy = f"write {name}(time, event) or {name}(time, event, [0, 6, 12]); rows have no weights"
-        raise reader.refusal(node, "it takes a time, an event, and edges of bins", remedy)
+        raise reader.refusal(node, "it takes a time, an event, and bin edges", remedy)
     if name in ("quantiles", "cdf", "boxplot"):
         remedy = "write quantiles(age, [0.25, 0.5, 0.75]), cdf(age), cdf(age, [18, 65]) or boxplot(age)"
         raise reader.refusal(node, "it takes a column and a list of numbers", remedy)
@@ -615,19 +614,19 @@ def _list(reader: Reader, node: Node) -> tuple[int | float, ...]:
 
 
 def _numbers(reader: Reader, node: Node) -> str:
-    """Return the name of a column that has bounds, or is no column of numbers, which is refused later."""
+    """Return the name of a column; refuse a numeric column without bounds."""
     name = reader.column(node)
     column = reader.policy.columns[name]
     if column.is_number and (column.lower is None or column.upper is None):
-        remedy = "bounds are public facts that the policy states; they are never read from the data"
-        raise reader.refusal(node, f"the policy states no bounds of {name!r}", remedy)
+        remedy = "declare public bounds in the policy; they are never read from the data"
+        raise reader.refusal(node, f"the policy declares no bounds for {name!r}", remedy)
     return name
 
 
 def _quantile(reader: Reader, column: Node, share: Node | None) -> Aggregate:
     name = _numbers(reader, column)
     if share is None:
-        raise reader.refusal(column, "the share is missing", "write for example quantile(age, 0.9)")
+        raise reader.refusal(column, "the share is missing", "write, for example, quantile(age, 0.9)")
     with reader.at(share, "0.5 is the median, and 0.9 leaves a tenth above"):
         return Quantile(name, float(reader.number(share)))
 
@@ -650,7 +649,11 @@ def _read_count(reader: Reader, node: Node) -> Aggregate:
             columns = reader.child(inner, "expressions")
             is_one = len(columns) == 1 and isinstance(columns[0], exp.Column)
             if unit is None or not is_one or reader.spelled(columns[0].name) != unit:
-                counts = f"count(DISTINCT {unit}) counts each {policy.unit} once" if unit else "there is none"
+                counts = (
+                    f"count(DISTINCT {unit}) counts each {policy.unit} once"
+                    if unit
+                    else "the policy declares none"
+                )
                 remedy = f"{counts}. For other columns, count the groups of GROUP BY with noise"
                 raise reader.refusal(node, "count(DISTINCT ...) takes only the unit column", remedy)
             reader.identifier(reader.child(columns[0], "this"))
@@ -702,11 +705,11 @@ def read_condition(reader: Reader, node: Node, *, positive: bool = True) -> Pred
             return leaf if positive else Not(leaf)
         case exp.Column():
             leaf = Compare(reader.column(node), "=", positive)
-            _leaf(reader, node, leaf, "this is no condition")
+            _leaf(reader, node, leaf, "this is not a condition")
             return leaf
         case exp.Boolean():
-            raise reader.refusal(node, "this holds for all rows or for none", "leave it out")
-    raise reader.misplaced(node, "is no supported condition", _CONDITIONS)
+            raise reader.refusal(node, "this is true for all rows or for none", "leave it out")
+    raise reader.misplaced(node, "is not a supported condition", _CONDITIONS)
 
 
 def _chain(reader: Reader, node: Node) -> list[Node]:
@@ -728,7 +731,7 @@ def _comparison(reader: Reader, node: Node, positive: bool) -> Predicate:
         column, literal, op = literal, column, _MIRRORED[op]
     if not isinstance(column, exp.Column):
         place = reader.bare(node.this)
-        raise reader.misplaced(place, "stands where a column should", _CONDITIONS)
+        raise reader.misplaced(place, "is not a column", _CONDITIONS)
 
     name = reader.column(column)
     value = reader.value(literal, name)
@@ -790,6 +793,6 @@ def describe_columns(policy: Policy) -> list[tuple[str, str]]:
             more = f" and {len(keys) - 12} more" if len(keys) > 12 else ""
             facts.append(", ".join(keys[:12]) + more)
         elif column.kind == "category":
-            facts.append("of undeclared keys")
+            facts.append("without declared keys")
         described.append((name, " ".join(facts)))
     return described

@@ -1,4 +1,4 @@
-"""The SQL that an engine runs: trees over one row, and statements built from measures and public facts."""
+"""The SQL that an engine runs: expressions on one row, and statements for the measures of a query."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _parsed(text: str) -> Any:
 
 
 def sql(text: str, **parts: Any) -> Any:
-    """Return the tree of a fixed text, with ``parts`` in place of names such as ``:x``."""
+    """Parse a fixed SQL text, with ``parts`` in place of names such as ``:x``."""
 
     # A part is a tree, the name of a column, or a public number: an int becomes a whole literal, and a float
     # exactly this double.
@@ -97,7 +97,7 @@ def or_else(test: Any, otherwise: str = "FALSE") -> Any:
 
 
 def not_nan(column: str) -> Any:
-    """Return a test that a number is neither NULL nor NaN; every engine orders NaN above infinity."""
+    """Return a test that a number is neither NULL nor NaN; engines sort NaN above infinity."""
     return sql("CAST(:x AS DOUBLE) <= CAST('Infinity' AS DOUBLE)", x=column)
 
 
@@ -275,8 +275,8 @@ def unit_tests(column: str) -> list[Any]:
 class Statement:
     """A tree that selects ``keys`` group columns, then one integer per measure.
 
-    If there are bins, the last key is the bin. A group without rows may be absent: its integers are 0. The
-    result of a statement without keys is one row.
+    If there are bins, the last key is the bin. Groups without rows may be absent; their integers are 0.
+    Without keys, the result is one row.
     """
 
     measures: tuple[Measure, ...]
@@ -303,9 +303,7 @@ def statement(measures: Sequence[Measure], query: Query, policy: Policy) -> Stat
     # left out of whole groups.
     binned = measures[0].binned
     if binned and len(measures) > 1:
-        raise InvalidInput(
-            f"a measure with bins must be alone in its statement; got {len(measures)} measures."
-        )
+        raise InvalidInput(f"a measure with bins needs its own statement; got {len(measures)} measures.")
     groups = [f"key{place}" for place in range(len(query.by))]
     keys = [*groups, "bin"] if binned else groups
     summed = dict.fromkeys(item.column for item in measures if isinstance(item, Present | Total | Squares))
@@ -464,7 +462,7 @@ def _rows_by_place(
 
 
 def _ordered(columns: Sequence[str], texts: Sequence[str]) -> list[Any]:
-    """Return the columns to order by; texts in the collation that orders them by their bytes."""
+    """Return the columns to order by; strings in the collation by bytes."""
     return [sql(':x COLLATE "C"', x=name) if name in texts else field(name) for name in columns]
 
 
@@ -479,7 +477,7 @@ def _start() -> Any:
 
 
 def _digest(purpose: str, columns: Sequence[str]) -> Any:
-    """Return the MD5 of joined texts; a separator in a text may cause a tie, which affects only fairness."""
+    """Return the MD5 of joined strings; separators inside may cause ties, which only affect fairness."""
     joined: Any = exp.Literal.string(purpose)
     for name in columns:
         joined = sql(":joined || '|' || CAST(:x AS TEXT)", joined=joined, x=name)

@@ -131,8 +131,8 @@ def restricted_mean(counts: Counts, level: float) -> Span:
 def log_rank(first: Counts, second: Counts) -> tuple[float, float] | None:
     """Return chi-squared and the p-value of a test that two curves are the same; None if noise hides them.
 
-    The statistic is the sum of the events of one group minus those that it would have if both groups had the
-    same hazard. Its variance is (1), so it has the noise of both groups.
+    The statistic is one group's number of events minus the number expected if both groups had the same
+    hazard. Its variance is (1), so it includes the noise of both groups.
     """
     resolved = min(first.resolved, second.resolved)
     if not resolved:

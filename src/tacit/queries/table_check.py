@@ -1,4 +1,4 @@
-"""The curator's check of a table against its policy, and the verdict that questions need."""
+"""The curator's check of a table against its policy, and the verdict that a private table requires."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from tacit.queries.statements import (
 # Without a verdict, the private table refuses every table with the same message, whatever it contains.
 
 CONFIDENTIAL = (
-    "Confidential: the following comes from single records, without noise. It is only for the curator, "
-    "who corrects them."
+    "Confidential: the following is about single records, without noise. Only the curator may see it, to "
+    "correct them."
 )
 
 _AS_MISSING = {
     "unreadable": "cannot be read as the declared kind",
-    "type": "are objects of another type than the declared kind",
-    "fraction": "are no whole numbers",
+    "type": "have another type than the declared kind",
+    "fraction": "are not integers",
     "missing": "are missing",
     "empty": "are missing: the column has no value",
 }
 """The kinds of findings whose cells count as missing if the curator accepts them, in words."""
 FOUND = _AS_MISSING | {
     "outside": "lie outside the declared bounds or values",
-    "malformed": "are rows with another number of cells than the header",
-    "broken": "cannot be read as CSV in the declared encoding, or a quoted text does not end",
+    "malformed": "are rows whose number of cells differs from the header",
+    "broken": "cannot be read as CSV in the declared encoding, or a quoted string is not closed",
     "too many": "are more rows than the policy's largest_table",
     "failed": "cannot be read by the engine",
 }
@@ -66,7 +66,7 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True)
 class Finding:
-    """The cells of one column that have one kind of fault, or a fault of the whole table.
+    """The cells of a column with one kind of fault, or a fault of the whole table.
 
     >>> print(Finding("outside", "age", 3, (2, 7, 9)))
     column 'age': 3 lie outside the declared bounds or values (rows 2, 7, 9)
@@ -81,7 +81,7 @@ class Finding:
 
     @property
     def counts_as_missing(self) -> bool:
-        """Whether the curator may accept that the cells count as missing."""
+        """Whether the curator may accept these cells as missing."""
         return self.kind in _AS_MISSING
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class TableCheck:
 
     @property
     def clean(self) -> bool:
-        """Whether the table may answer questions."""
+        """Whether the table can be registered."""
         return not self.left
 
     def to_data(self) -> dict[str, Any]:
@@ -137,16 +137,15 @@ class TableCheck:
 
 
 class UncleanTable(PrivacyRefusal):
-    """Some cells of a table are not as its policy declares; ``check`` lists them, and is confidential."""
+    """Some cells do not match the policy; ``check`` lists them, and is confidential."""
 
     def __init__(self, dataset: str, check: TableCheck) -> None:
         super().__init__(
-            f"the table is not registered as {dataset!r}: some cells are not what the policy declares. "
+            f"the table is not registered as {dataset!r}: some cells do not match the policy. "
             f"{CONFIDENTIAL}\n"
             + "\n".join(map(str, check.left))
-            + "\nCorrect the table, or accept the cells, column by column: accept_missing counts cells as "
-            "missing, accept_outside moves numbers to the nearest bound and leaves other texts out of "
-            "all groups."
+            + "\nCorrect the table, or accept the cells by column: accept_missing treats them as missing, "
+            "accept_outside clips numbers to the bounds and puts other strings in no group."
         )
         self.check = check
 
@@ -158,19 +157,19 @@ def check_table(
     accept_missing: Collection[str] = (),
     accept_outside: Collection[str] = (),
 ) -> TableCheck:
-    """Compare every cell of a table with its policy, for the curator: the result shows single records.
+    """Check every cell of a table against its policy; for the curator only, as the result shows records.
 
-    The check finds cells that are not as their column declares: missing or unreadable cells, numbers outside
-    the bounds, undeclared texts, fractions in a column of integers, and Python objects of another type. It
-    also finds columns without a value, and rows that do not fit the header.
+    The check finds cells that do not match their column's declaration: missing or unreadable cells, numbers
+    outside the bounds, undeclared strings, fractions in a column of integers, and Python objects of another
+    type. It also finds columns without a value, and rows that do not match the header.
 
     Args:
         data: a data frame, a file or an engine, as for :class:`~tacit.queries.PrivateTable`.
         policy: the policy of the data set.
-        accept_missing: columns whose missing, unreadable, fractional or mistyped cells are accepted as
+        accept_missing: columns in which missing, unreadable, fractional or mistyped cells are accepted, as
             missing.
-        accept_outside: columns whose numbers outside the bounds are clipped, and whose undeclared texts
-            belong to no group.
+        accept_outside: columns in which numbers outside the bounds are clipped, and undeclared strings are in
+            no group.
 
     Raises:
         InvalidInput: if the table cannot be opened or lacks a column, or a column to accept is undeclared.
@@ -201,10 +200,10 @@ def register_table(
 ) -> TableCheck:
     """Check a table and, if it is clean, store the verdict in the ledger with the table's fingerprint.
 
-    From then on :class:`~tacit.queries.PrivateTable` answers questions about it.
+    A :class:`~tacit.queries.PrivateTable` then answers queries about it.
 
-    This is for the curator: the error lists the findings, and is confidential. Every later certificate of the
-    data set names the accepted findings.
+    This is for the curator only: the error lists the findings, and is confidential. Every later certificate
+    of the data set names the accepted findings.
 
     Args:
         data, accept_missing, accept_outside: as for :func:`check_table`.
@@ -213,10 +212,10 @@ def register_table(
         block: the block of the data set that the table contains.
 
     Raises:
-        UncleanTable: if there are findings that are not accepted; nothing is stored.
+        UncleanTable: if a finding is not accepted; nothing is stored.
         Conflict: if the content is registered as another data set, or as another block.
-        InvalidInput: as for :func:`check_table`, or if a table that is no block has another number of
-            records than the policy's ``public_records``.
+        InvalidInput: as for :func:`check_table`, or if the number of records of a whole table is not the
+            policy's ``public_records``.
 
     >>> import pandas as pd
     >>> from tacit.ledger import Column, PureBudget
@@ -240,7 +239,7 @@ def register_table(
 
 
 def _check_number(engine: Engine, policy: Policy) -> None:
-    """Refuse a table with another number of records than the public one, by which means divide."""
+    """Refuse a table whose number of records is not the public one, by which means are divided."""
     if policy.public_records is None:
         return
     ((number,),) = engine.rows(statement([count_of_units(policy)], Query((CountUnits(),)), policy))
@@ -248,8 +247,8 @@ def _check_number(engine: Engine, policy: Policy) -> None:
         counted = "rows" if policy.unit_column is None else f"different values of {policy.unit_column!r}"
         raise InvalidInput(
             f"the table has {number:,} {counted}, but the policy states public_records = "
-            f"{policy.public_records:,}. Means and totals rest on this number. Register the whole table, or "
-            f"open the data set with public_records = {number}."
+            f"{policy.public_records:,}, by which means and totals are computed. Register the whole table, "
+            f"or open the data set with public_records = {number}."
         )
 
 
@@ -270,7 +269,7 @@ def _check_columns(accepted: Verdict, policy: Policy) -> None:
             if column not in policy.needed_columns:
                 declared = ", ".join(policy.needed_columns) or "none"
                 raise InvalidInput(
-                    f"{argument} names {column!r}, which the policy does not declare; it declares {declared}."
+                    f"{argument} contains {column!r}, which is not a declared column: {declared}."
                 )
 
 

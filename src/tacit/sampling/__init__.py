@@ -1,4 +1,4 @@
-"""Samplers, which draw the records of each step and return the event that describes the draws."""
+"""Samplers, which draw the records of each step and describe the draws as an event."""
 
 from tacit.sampling.samplers import (
     BallsInBinsSampling,

@@ -1,9 +1,9 @@
 """Samplers: frozen data that draws the records of a step and returns its event.
 
 Poisson samplers draw each record independently, as the amplification theorems assume (Abadi et al., CCS 2016,
-section 3.1; Zhu, Dong and Wang, AISTATS 2022).  Balls in bins amplify it a little more, as each record takes
-part once an epoch.  The others do not amplify privacy: a run costs as much as the steps in which one record
-takes part.
+section 3.1; Zhu, Dong and Wang, AISTATS 2022).  Balls in bins, with each record once per epoch, amplify a
+little more.  The others do not amplify privacy: a run costs as much as the steps in which one record
+participates.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Indices = NDArray[np.int64]
 
 
 class Sampling(ABC):
-    """A sampler, which draws the records that take part in a step.
+    """A sampler, which draws the records of a step.
 
-    A sampler is a frozen dataclass of public facts.  The number of records and the generator are arguments of
-    its methods instead, as that number may be secret and the generator is secret.
+    A sampler is a frozen dataclass of public facts.  The number of records, which may be secret, and the
+    secret generator are arguments of its methods.
 
     >>> from tacit.sampling import FullBatch
     >>> sampler = FullBatch()
@@ -54,20 +54,20 @@ class Sampling(ABC):
         """
 
     def participations_in(self, steps: int) -> tuple[int, int] | None:
-        """Return in how many of ``steps`` steps a record takes part at most, and their least distance.
+        """Return the most participations of a record in ``steps`` steps, and the least distance between two.
 
         The result is None if the sampler has no such bound."""
         return None
 
     def paid_together(self, steps: int) -> int:
-        """Return how many of ``steps`` steps must be charged to a budget together."""
+        """Return how many of ``steps`` steps must be charged together."""
         return 1
 
     @abstractmethod
     def expected_batch(self, records: int) -> float | None:
         """Return the expected size of a batch from the public number of records.
 
-        The result is None if this number does not determine the size.  Then the plan states it."""
+        The result is None if the plan states the size instead."""
 
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
@@ -95,13 +95,13 @@ def _at_once(own: range) -> Iterator[range]:
 
 @dataclass(frozen=True)
 class PoissonSampling(Sampling):
-    """Poisson sampling: every record takes part independently with probability ``sampling_rate`` q in (0, 1].
+    """Poisson sampling: each record is sampled independently with probability ``sampling_rate`` q in (0, 1].
 
     **Guarantee**
 
     * 64 separate random bits decide each record's participation.  Its probability is
       ``floor(q 2^64) / 2^64``, at most q, independently over records and steps.
-    * The batch has a random size, possibly zero.  It is never cut, filled up or skipped.
+    * The batch has a random size, possibly zero.  It is never truncated, padded or skipped.
 
     >>> from tacit.noise.generator import Generator
     >>> len(PoissonSampling(1.0).indices(Generator.from_os(), step=0, records=5))
@@ -140,25 +140,24 @@ class PoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampling(Sampling):
-    """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, cut at ``largest_batch`` L.
+    """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, truncated at ``largest_batch`` L.
 
-    As a batch has at most L records, memory and shapes are known before the run.  This costs almost no
+    A batch has at most L records, so memory and shapes are known before the run.  This costs almost no
     privacy if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
 
-    ``records`` is the public number of records.  There may be fewer, but not more.  The sampler draws from N
-    slots.  Slot i is record i.  Slots beyond the last record are empty: they take part in the draw, but are
-    left out of the batch.  If the sampler drew from the true records alone and these were fewer than N, each
-    would be kept more often than the accounting assumes.  For instance, with L = 1 and q = 1/2 a single
-    record is kept with probability 1/2, but one of 100 records with about 1/100.
+    ``records`` is a public upper bound on the number of records.  The sampler draws from N slots, of which
+    slot i is record i; slots beyond the last record are drawn too, but left out of the batch.  Without these
+    empty slots, each of fewer than N records would be in a batch more often than the accounting assumes.  For
+    instance, with L = 1 and q = 1/2 a single record has probability 1/2, but one of 100 about 1/100.
 
     **Guarantee**
 
-    * Whatever the records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``.  64 separate random
-      bits decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Each slot also draws
-      64 bits for its order.  If more than L slots are sampled, the L with the least order are kept, so that
-      every set of L slots is equally likely.
-    * If there are more than N records, they are refused before any is read.
-    * Two slots draw the same order with probability below ``N^2 / 2^65``.  Then the first one is kept.
+    * For any records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``.  64 separate random bits
+      decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Each slot also draws 64
+      bits for its order.  If more than L slots are sampled, the L with the least order remain, so every set
+      of L slots is equally likely.
+    * More than N records are refused before any is read.
+    * Two slots draw the same order with probability below ``N^2 / 2^65``.  Then the first one remains.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
@@ -182,12 +181,12 @@ class TruncatedPoissonSampling(Sampling):
         return Repeat(step, steps)
 
     def check_records(self, records: int) -> None:
-        """Refuse more ``records`` than the plan assumes.  The message omits their true number, a secret."""
+        """Refuse more ``records`` than the plan assumes, without their true number, which is secret."""
         if records > self.records:
             raise PrivacyRefusal(
-                f"there are more records than the plan's public number, {self.records}: truncated Poisson "
-                "sampling would cost each of them more than the plan accounts for. Make the plan with a "
-                "larger number for records, which is public and not read from the data."
+                f"there are more records than the plan's public number, {self.records}, so truncated Poisson "
+                "sampling would cost more than the plan accounts for. Plan with a larger number, from public "
+                "knowledge."
             )
 
     def expected_batch(self, records: int) -> float:
@@ -210,7 +209,7 @@ class TruncatedPoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(Sampling):
-    """Each record once an epoch: every epoch throws each record into one of its ``bins`` batches.
+    """Samples each record once per epoch, in one of ``bins`` batches at random.
 
     A plan makes this sampler from ``sampling="epochs"``, with ``bins`` = ``records / batch_size``, rounded.
     At the same epsilon it needs less noise than Poisson sampling.
@@ -219,10 +218,10 @@ class BallsInBinsSampling(Sampling):
 
     * 64 separate random bits, new in each epoch, decide the batch of a record, independently of the other
       records and epochs.  Each batch has the probability 1/b within 2^-64, where b is the number of batches.
-      So T steps cost at most ``T 2^-64`` more epsilon than the event says, less than the rounding of a price.
+      So T steps cost at most ``T 2^-64`` more epsilon than the event, less than the rounding of epsilon.
     * An epoch is charged when it begins: T steps cost as much as ``ceil(T / b)`` epochs, which is their exact
       cost at the end of an epoch.  A plan has whole epochs only.
-    * Under ``replace-one`` the sampler is refused, as no price is proven.
+    * Under ``replace-one`` the sampler is refused, because no bound is proven.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = BallsInBinsSampling(bins=4), Generator.from_os()
@@ -238,14 +237,14 @@ class BallsInBinsSampling(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is Adjacency.REPLACE_ONE:
             raise PrivacyRefusal(
-                ": each record once an epoch has no proven price under replace-one adjacency",
+                ": sampling each record once per epoch has no proven bound under replace-one adjacency",
                 argument="sampling",
-                fix="Use Poisson sampling, or state add-remove or zero-out adjacency.",
+                fix="Use Poisson sampling, or add-remove or zero-out adjacency.",
             )
         return Repeat(BallsInBins(self.bins, mechanism), -(-steps // self.bins))
 
     def check_steps(self, steps: int) -> None:
-        """Refuse a run that ends within an epoch, as it would pay for the whole epoch."""
+        """Refuse a run that ends within an epoch, which would cost as much as the whole epoch."""
         epochs, rest = divmod(steps, self.bins)
         if rest == 0:
             return
@@ -253,7 +252,7 @@ class BallsInBinsSampling(Sampling):
         raise InvalidInput(
             f"{steps} ends within an epoch, which has {self.bins} steps",
             argument="steps",
-            why="If each record takes part once an epoch, a part of an epoch is accounted for as all of it.",
+            why="If each record is used once per epoch, a part of an epoch costs as much as all of it.",
             fix=f"Take {fewer}{(epochs + 1) * self.bins} steps, or whole epochs.",
         )
 
@@ -293,16 +292,16 @@ class BallsInBinsSampling(Sampling):
 class CyclicPoissonSampling(Sampling):
     """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
 
-    The rate q is in (0, 1].  At q = 1 each batch is a whole part, and no amplification is claimed.  A record
-    takes part at most once in a cycle, at steps that do not depend on other records.  Noise correlated over
-    several steps needs this (Choquette-Choo et al., 2306.08153).
+    The rate q is in (0, 1].  At q = 1 each batch is a whole part, without amplification.  A record is used at
+    most once in a cycle, in steps that do not depend on other records, as correlated noise requires
+    (Choquette-Choo et al., 2306.08153).
 
     **Guarantee**
 
     * 32 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
       equally likely within 2^-32.
-    * In a step, 64 further bits decide whether a record of the part takes part, with probability
-      ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part take part.
+    * In a step, 64 further bits decide whether a record of the part is sampled, with probability
+      ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part are.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
@@ -324,7 +323,7 @@ class CyclicPoissonSampling(Sampling):
         if self.sampling_rate == 1.0:
             return Repeat(Partitioned(self.cycle, mechanism), -(-steps // self.cycle))
         if not isinstance(mechanism, Gaussian):
-            raise UnsupportedEvent(f"cyclic samples need a Gaussian mechanism; got {mechanism!r}.")
+            raise UnsupportedEvent(f"cyclic sampling needs a Gaussian mechanism; got {mechanism!r}.")
         alone = MatrixFactorization(mechanism.noise_multiplier, (1.0,), steps)
         return CyclicPoissonSampled(self.sampling_rate, self.cycle, alone)
 
@@ -350,7 +349,7 @@ class CyclicPoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """All records in every step, which is a composition of unsampled mechanisms.
+    """Uses all records in every step: a composition of unsampled mechanisms.
 
     >>> from tacit.noise.generator import Generator
     >>> FullBatch().indices(Generator.from_os(), step=0, records=3).tolist()
@@ -375,20 +374,19 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class ShuffledBatches(Sampling):
-    """A new permutation in each epoch, cut into batches of ``batch_size``.  A last partial batch is left out.
+    """Splits a new permutation of the records into batches of ``batch_size`` in each epoch.
 
-    ``records`` is the public number of records.
+    A last partial batch is dropped.  ``records`` is the public number of records.
 
-    In an epoch every record is in at most one batch.  So, for any single record, an epoch is one unsampled
-    mechanism, whatever the permutation, and all steps of an epoch together cost as much as one (parallel
-    composition).  This sampler claims no amplification by shuffling, as no tight bound is proven.  Accounting
-    for such batches as if they were Poisson samples is the best-known false claim of the field (Chua et al.,
-    ICML 2024, "How private are DP-SGD implementations?").
+    In an epoch every record is in at most one batch, so all steps of an epoch together cost as much as one
+    unsampled mechanism (parallel composition).  This sampler claims no amplification by shuffling, because no
+    tight bound is proven.  Accounting for such batches as Poisson samples is the best-known false claim of
+    the field (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
 
     **Guarantee**
 
     * Under ``replace-one`` and ``zero-out``, T steps cost ``ceil(T / steps per epoch)`` unsampled mechanisms.
-    * Under ``add-remove`` the sampler is refused, as one more record would move the others between batches.
+    * Under ``add-remove`` the sampler is refused, because one more record moves others between batches.
 
     >>> from tacit.events import Adjacency, Gaussian
     >>> ShuffledBatches(batch_size=10, records=100).event(Gaussian(1.0), 15, Adjacency.REPLACE_ONE)
@@ -416,8 +414,8 @@ class ShuffledBatches(Sampling):
                 ": shuffled batches have no guarantee under add-remove adjacency: one more record would move "
                 "the others between batches",
                 argument="sampling",
-                fix="Use Poisson sampling, or state replace-one or zero-out adjacency with a public number "
-                "of records.",
+                fix="Use Poisson sampling, or replace-one or zero-out adjacency with a public number of "
+                "records.",
             )
         return Repeat(mechanism, -(-steps // self.steps_per_epoch))
 
@@ -430,7 +428,7 @@ class ShuffledBatches(Sampling):
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         if records != self.records:
             raise InvalidInput(
-                f"the plan is for {self.records} records but the data has {records}. Make the plan with "
+                f"the plan is for {self.records} records but the data has {records}. Plan with "
                 f"records={records}."
             )
         epoch, batch = divmod(step, self.steps_per_epoch)
@@ -444,22 +442,22 @@ class ShuffledBatches(Sampling):
 
 @dataclass(frozen=True)
 class ByDate(Sampling):
-    """Batches by date: step t takes the records of the days that belong to it.
+    """Batches by date: step t uses the records of its days.
 
-    :class:`tacit.training.DatedRecords` assigns the days to the steps.
+    :class:`tacit.training.DatedRecords` assigns days to steps.
 
     Args:
-        participations: the largest number of steps in which one record takes part: 1 if a record is a row,
-            and the declared number if it is a person with rows of several dates.
+        participations: the most steps in which one record participates: 1 if a record is a row, or a declared
+            number if it is a person with rows of several dates.
         separation: the least distance between two of these steps, in steps.
 
     **Guarantee**
 
     * The steps of a record depend on its dates alone, not on other records.
-    * A record takes part at most ``participations`` times, and any two of these are at least ``separation``
-      steps apart.  The session refuses data that break this (:class:`tacit.training.DatedRecords`).
-    * Under ``replace-one`` and ``zero-out`` the sampler is refused.  They need a number of records that is
-      public beforehand, which a stream does not have.
+    * A record participates at most ``participations`` times, at least ``separation`` steps apart.  The
+      session refuses data that break this (:class:`tacit.training.DatedRecords`).
+    * Under ``replace-one`` and ``zero-out`` the sampler is refused, because the number of records of a stream
+      is not public beforehand.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))
@@ -480,8 +478,8 @@ class ByDate(Sampling):
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
         if adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f": batches by date have no guarantee under {adjacency}: there the number of records is "
-                "public, and that of a stream is unknown before it ends",
+                f": batches by date have no guarantee under {adjacency}, which needs a public number of "
+                "records, unknown before a stream ends",
                 argument="sampling",
                 fix='Plan with `adjacency="add-remove"`.',
             )
@@ -498,8 +496,8 @@ class ByDate(Sampling):
 
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
         raise InvalidInput(
-            "a plan by date needs the date of each record. Give the session tacit.training.DatedRecords("
-            "data, dates, first=...)."
+            "a plan by date needs the date of each record. Pass "
+            "data=tacit.training.DatedRecords(data, dates, first=...)."
         )
 
     def describe(self) -> str:

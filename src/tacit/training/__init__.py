@@ -1,13 +1,12 @@
-"""Private training by a session, which takes one private step at a time.
+"""Private training, one step at a time.
 
 Use :class:`PrivateSession` in a loop of your own, or the ready loop :func:`train`.  Records may be people
-with several rows each (:class:`UserRecords`), or arrive over time (:class:`DatedRecords`).  A run may be
-charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and shared by several processes
+with several rows each (:class:`UserRecords`), or arrive over time (:class:`DatedRecords`).  A run can be
+charged to a ledger (:class:`StepCharges`), audited (:class:`AuditSlots`) and distributed over processes
 (:class:`ProcessRanks`).  :class:`PrivateAggregation` averages the updates of federated clients.
 :func:`evaluate` scores a model exactly, and :func:`score_held_out` adds noise to the score.
 
-Inside the package, ``session`` has the public interface, ``run`` the order of the parts and ``step`` one
-private step.
+Module ``session`` has the public interface, ``run`` the order of the parts, and ``step`` one private step.
 """
 
 from tacit.training.aggregation import PrivateAggregation

@@ -1,4 +1,4 @@
-"""Private averages of clients' updates, for a server that trains one model on the data of several sites."""
+"""Private averages of clients' updates, for federated learning."""
 
 # A round is a step of the plan, and a client is one of its records.
 #
@@ -53,23 +53,23 @@ _OF_RECORDS = ("correlation", "loss_report", "score_report", "rows_per_user")
 
 
 class PrivateAggregation(Generic[Arrays]):
-    """The server's side of private federated learning: draws the clients of a round, and averages updates.
+    """The server of private federated learning: samples the clients of a round, and averages their updates.
 
-    Any transport may carry the updates.  :class:`tacit.integrations.flower.PrivateFedAvg` is for Flower.
+    It works with any transport; :class:`tacit.integrations.flower.PrivateFedAvg` is for Flower.
 
     Args:
         plan: the rounds and their cost.  Its ``steps`` are rounds, its ``records`` the public number of
             clients, and its ``unit`` the word for one, such as "client" or "hospital".
-        like: arrays like those of an update, for names, shapes and types: a list, or a dictionary by name, of
-            NumPy arrays of floating-point numbers.  Their values are not read.
-        state: the file of the resume state, with the *secret key of the noise*; None to keep nothing.  If the
-            file exists, the rounds go on from it.  :meth:`finish` writes it before it returns.
-        charges: the run's charges to the ledger of the clients; None for a run without a ledger.
-        generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
+        like: a template of an update: a list, or a dictionary by name, of NumPy arrays of floats.  Only
+            names, shapes and types are read.
+        state: the file of the resume state, with the *secret key of the noise*; None for no file.  If the
+            file exists, the rounds resume from it.  :meth:`finish` writes it before it returns.
+        charges: the run's charges to the ledger of the clients; None without a ledger.
+        generator: for tests only, from :mod:`tacit.testing`.  Default: a fresh key from the system.
 
     Raises:
-        InvalidInput: ``like`` is not such arrays, or the plan has something that needs records.
-        PrivacyRefusal: the state belongs to another run.
+        InvalidInput: if ``like`` is not such arrays, or the plan has a setting that needs records.
+        PrivacyRefusal: if the state belongs to another run.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-3, records=100, batch_size=20, steps=10,
     ...     clipping=1.0, adjacency="add-remove", unit="client")
@@ -112,22 +112,22 @@ class PrivateAggregation(Generic[Arrays]):
 
     @property
     def plan(self) -> Plan:
-        """The rounds, and their cost."""
+        """The plan: the rounds and their cost."""
         return self._plan
 
     @property
     def steps_done(self) -> int:
-        """The number of rounds that are finished."""
+        """The number of finished rounds."""
         return self._done
 
     @property
     def epsilon(self) -> float:
-        """The epsilon of the rounds that are finished, at the plan's delta."""
+        """The epsilon of the finished rounds, at the plan's delta."""
         return self._plan.epsilon_after([self._done])[0]
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The (G,) clipping thresholds of the next round; adaptive clipping sets them by noisy counts."""
+        """The (G,) clipping thresholds of the next round.  Adaptive clipping changes them in each round."""
         return tuple(self._thresholds)
 
     @property
@@ -147,7 +147,7 @@ class PrivateAggregation(Generic[Arrays]):
 
     @property
     def route(self) -> str:
-        """The way in which sums are computed, for the statement: from ``"clients"``."""
+        """The source of the sums, for the statement: ``"clients"``."""
         return "clients"
 
     @property
@@ -157,30 +157,30 @@ class PrivateAggregation(Generic[Arrays]):
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run before the end of its plan; None if it did not."""
+        """The reason why the ledger ended the run early; None if it did not."""
         refusal = self._payment.refusal
         return None if refusal is None else str(refusal)
 
     def begin(self) -> list[int]:
-        """Begin the next round: pay for it, and draw its clients.
+        """Begin the next round: charge it, and sample its clients.
 
         Returns:
-            The numbers of the clients to ask, in ``range(plan.records)``.  They are secret.  If there are
-            none, finish the round all the same.
+            The numbers of the clients to ask, in ``range(plan.records)``.  They are secret.  Call
+            :meth:`finish` even if there are none.
 
         Raises:
-            BudgetExceeded: all rounds of the plan are done, or the ledger refuses the round.
-            PrivacyRefusal: the round before is not finished.
+            BudgetExceeded: if all rounds of the plan are done, or the ledger refuses the round.
+            PrivacyRefusal: if the previous round is not finished.
         """
         if self._drawn is not None:
             raise PrivacyRefusal(
-                f"round {self._done} has begun and is not finished. Call finish with the updates of its "
-                "clients; finish({}) if none has answered."
+                f"round {self._done} is not finished. Call finish with the updates of its clients, or "
+                "finish({}) if none has answered."
             )
         if self._done >= self._plan.steps:
             raise BudgetExceeded(
-                f"all {self._plan.steps} rounds of the plan are done. Its epsilon of "
-                f"{self._plan.epsilon:.4g} is spent. Make a plan with more steps before the first round."
+                f"all {self._plan.steps} rounds of the plan are done, and its epsilon of "
+                f"{self._plan.epsilon:.4g} is spent. To train longer, plan more steps before the first round."
             )
         if not self._payment.is_paid(self._done) and self._payment.refusal is not None:
             raise self._payment.refusal
@@ -192,21 +192,21 @@ class PrivateAggregation(Generic[Arrays]):
         """Release the noisy mean of the updates, in arrays like those of an update, and end the round.
 
         Args:
-            updates: by the number of the client, what it adds to the weights: arrays like the given ones.
-                Drawn clients that are missing add nothing.
+            updates: the update of each client by its number: changes of the weights, in arrays like ``like``.
+                Missing clients add nothing.
 
         Raises:
-            PrivacyRefusal: no round has begun; an update is from a client that was not drawn; the round was
-                released before with other updates; or another process has resumed from the state.
-            InvalidInput: an update has other names, shapes or types.  The round stays open.
+            PrivacyRefusal: if no round has begun, an update is from a client that was not sampled, the round
+                was released before with other updates, or another process has resumed from the state.
+            InvalidInput: if an update has other names, shapes or types.  The round stays open.
         """
         step, plan = self._done, self._plan
         if self._drawn is None:
             raise PrivacyRefusal("no round has begun. Call begin, and ask the clients that it returns.")
         if not isinstance(updates, Mapping):
             raise InvalidInput(
-                f"finish takes updates by the number of the client, {{client: arrays}}; got "
-                f"{type(updates).__name__}. The round stays open."
+                f"updates must be a dictionary {{client number: arrays}}; got {type(updates).__name__}. The "
+                "round stays open."
             )
         of_clients = {number: self._update_of(number, update) for number, update in updates.items()}
         scale = 1.0 / plan.expected_batch_size
@@ -234,7 +234,7 @@ class PrivateAggregation(Generic[Arrays]):
     def _add_clipped(
         self, sums: dict[str, NDArray[Any]], update: dict[str, NDArray[Any]], scale: float
     ) -> float:
-        """Add a client's clipped update; return the number of its norms below the threshold, less 1/2."""
+        """Add a client's clipped update; return the number of norms below the threshold, minus 1/2."""
         wide = {name: array.astype(np.float64) for name, array in update.items()}
         with np.errstate(all="ignore"):  # a warning would tell that a client has such numbers
             norms = [
@@ -251,8 +251,8 @@ class PrivateAggregation(Generic[Arrays]):
     def _update_of(self, number: int, update: Arrays) -> dict[str, NDArray[Any]]:
         if number not in (self._drawn or ()):
             raise PrivacyRefusal(
-                f"client {number!r} was not drawn in round {self._done}. Its update would cost more than the "
-                "plan accounts for. Ask only the clients that begin returns, and pass only their updates."
+                f"client {number!r} was not sampled in round {self._done}, so the plan does not account for "
+                "its update. Ask only the clients that begin returns, and pass only their updates."
             )
         arrays = _checked(update, f"the update of client {number}")
         kinds = {name: (array.shape, array.dtype) for name, array in arrays.items()}
@@ -260,8 +260,7 @@ class PrivateAggregation(Generic[Arrays]):
             if (due := self._kinds.get(name)) != (got := kinds.get(name)):
                 raise InvalidInput(
                     f"the update of client {number} has array {name!r} as {_shown(got)}; it must be "
-                    f"{_shown(due)}. Send updates like the arrays of the aggregation, or leave this client "
-                    "out: it then adds nothing."
+                    f"{_shown(due)}. Send arrays like those of the aggregation, or leave this client out."
                 )
         return {name: arrays[name] for name in self._kinds}
 
@@ -284,8 +283,8 @@ class PrivateAggregation(Generic[Arrays]):
             return
         if self._path.exists() and self._done < done and load_state(self._path)["process"] != self._process:
             raise PrivacyRefusal(
-                f"another process goes on with the rounds of {self._path}. Both would add the same noise to "
-                "different sums. Leave the rounds to the newer process, or start a new run with another file."
+                f"another process has resumed the rounds of {self._path}, and both would add the same noise "
+                "to different sums. Continue in the newer process, or start a new run with another file."
             )
         key, secure = self._generator.secret_state()
         tensors = {name: torch.from_numpy(array) for name, array in (released or {}).items()}
@@ -319,7 +318,7 @@ def _checked(arrays: object, what: str = "like") -> dict[str, NDArray[Any]]:
             got = str(array.dtype) if isinstance(array, np.ndarray) else type(array).__name__
             raise InvalidInput(
                 f"array {name!r} of {what} must be a NumPy array of float16, float32 or float64; got {got}. "
-                "Send parameters only, without counters, and tensors by tensor.detach().numpy()."
+                "Send only parameters, not counters, and convert tensors with tensor.detach().numpy()."
             )
     return named
 
@@ -331,7 +330,7 @@ def _shown(kind: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
 def _check_plan(plan: Plan) -> None:
     if not isinstance(plan, Plan):
         raise InvalidInput(
-            "plan must be a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...); got "
+            "plan must be a tacit.Plan; make one with Plan.calibrate(epsilon=..., delta=..., ...); got "
             f"{type(plan).__name__}."
         )
     present = [name for name in _OF_RECORDS if getattr(plan, name) is not None]
@@ -339,6 +338,6 @@ def _check_plan(plan: Plan) -> None:
     present += ["batches by date"] * isinstance(plan.sampling, ByDate)
     if present:
         raise InvalidInput(
-            f"the plan has {', '.join(present)}, which an aggregation does not do. A round sums one update "
-            "of each client, with independent noise. Make the plan without."
+            f"the plan has {', '.join(present)}, which an aggregation does not support: a round sums one "
+            "update per client, with independent noise. Remove it from the plan."
         )

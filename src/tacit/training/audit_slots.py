@@ -1,4 +1,4 @@
-"""Audit slots, for an audit of a run by canary records that it also trains on.
+"""Audit slots: canary records that a run also trains on, to audit it.
 
 Letters: m slots; c included canaries; N real records; n records of a batch; K views; T steps.
 """
@@ -44,10 +44,10 @@ _TensorType = TypeVar("_TensorType", bound=Tensor)
 
 @dataclass(frozen=True)
 class AuditSlots:
-    """A request to plant canaries in ``count`` slots.
+    """Settings for planting canaries in ``count`` slots.
 
-    Before clipping, the norms of the canaries' gradients are between 2 and ``strength``, in units of the
-    clipping norm.  They are drawn uniformly on a logarithmic scale.
+    The canaries' gradients have norms from 2 to ``strength`` before clipping, in units of the clipping norm,
+    uniform on a logarithmic scale.
 
     >>> AuditSlots(1000)
     AuditSlots(count=1000, strength=1000.0)
@@ -61,53 +61,51 @@ class AuditSlots:
         object.__setattr__(self, "strength", check_real("strength", self.strength, low=_LEAST_STRENGTH))
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse a plan whose runs cannot be audited by slots.
+        """Refuse a plan that does not support audit slots.
 
         Raises:
-            PrivacyRefusal: the plan's adjacency, sampling, correlation or unit rules out canaries.
-            InvalidInput: there are too many canaries for the records, or clipping is per layer.
+            PrivacyRefusal: if adjacency, sampling, correlation or unit of the plan rules out canaries.
+            InvalidInput: if there are too many canaries for the records, or clipping is per layer.
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"audit slots do not support adjacency {plan.adjacency}. Canaries are added or left "
-                "out at random, and under it the number of records is public and fixed. Audit a plan with "
+                f"audit slots do not support adjacency {plan.adjacency}, under which the number of records "
+                "is fixed, because canaries are included at random. Audit a plan with "
                 'adjacency="add-remove" and the same noise.'
             )
         if isinstance(plan.sampling, CyclicPoissonSampling | ByDate):
             raise PrivacyRefusal(
-                "audit slots do not support batches in a cycle or by date. A canary would be in one part "
-                "of the cycle alone, or in one step. Audit a plan with Poisson samples or full batches, "
-                "with the same noise."
+                "audit slots do not support batches in a cycle or by date, where a canary would be in one "
+                "part of the cycle or in one step. Audit a plan with Poisson samples or full batches and "
+                "the same noise."
             )
         if isinstance(plan.sampling, TruncatedPoissonSampling):
             raise PrivacyRefusal(
-                "audit slots do not support largest_batch. Canaries must be independent, and if a sample "
-                "is cut, one canary displaces another. Audit a plan without largest_batch, with the same "
-                "noise."
+                "audit slots do not support largest_batch: in a truncated sample one canary displaces "
+                "another, but they must be independent. Audit a plan without largest_batch and with the "
+                "same noise."
             )
         if plan.correlation is not None:
             raise PrivacyRefusal(
-                "audit slots test steps with independent noise. Audit a plan without correlation, or check "
-                "the noise of this one by its matrix."
+                "audit slots do not support correlated noise. Audit a plan without correlation."
             )
         if plan.rows_per_user is not None:
             raise PrivacyRefusal(
-                "audit slots do not support rows_per_user. They test the price of one record, but this "
-                f"plan has the price of a {plan.unit} with {plan.rows_per_user} rows. Audit a plan without "
-                "rows_per_user, whose records are owners."
+                "audit slots do not support rows_per_user. They test the cost of one record, not of a "
+                f"{plan.unit} with {plan.rows_per_user} rows. Audit a plan without rows_per_user, whose "
+                "records are owners."
             )
         if isinstance(plan.clipping, PerLayerClipping):
             raise InvalidInput(
-                "audit slots do not support clipping per layer. They would be one more layer with its own "
-                "bound, which changes the bounds of the others. Audit with flat, automatic or adaptive "
-                "clipping."
+                "audit slots do not support clipping per layer, because they would be one more layer and "
+                "change the bounds of the others. Audit with flat, automatic or adaptive clipping."
             )
         most = int(2 * _LARGEST_SHARE * plan.records)
         if self.count > most:
             raise InvalidInput(
-                f"{self.count} audit slots among {plan.records} records are too many. About half of "
-                f"their canaries take part, and may be at most {100 * _LARGEST_SHARE:g} % of the records. "
-                f"Take at most {most} slots, or more records."
+                f"{self.count} audit slots among {plan.records} records are too many: included canaries, "
+                f"about half, may be at most {100 * _LARGEST_SHARE:g} % of the records. Use at most {most} "
+                "slots, or more records."
             )
 
 
@@ -118,8 +116,7 @@ class SlotEvidence:
 
     ``observed`` (T, m), float32, are the slots' entries of the released noisy sums, divided by sign and
     clipping norm.  The guarantee of the run covers them.  ``included`` (m,), bool, are the coins.  They
-    belong to made-up records and reveal nothing about real ones.  But nobody may read them before the audit,
-    because the audit would then prove nothing.
+    reveal nothing about real records, but must stay secret until the audit, or it proves nothing.
 
     >>> evidence = SlotEvidence(np.zeros((10, 200), np.float32), np.arange(200) < 100)
     >>> evidence.observed.shape, int(evidence.included.sum())
@@ -139,15 +136,14 @@ class SlotEvidence:
         """Read the two files that :meth:`save` wrote.
 
         Raises:
-            InvalidInput: a file is missing or damaged, or the two do not belong together.
+            InvalidInput: if a file is missing or damaged, or the two belong to different runs.
         """
         x, included = _read(observed), _read(coins)
         fits = x.ndim == 2 and x.shape[1:] == included.shape
         if not (fits and x.dtype == np.float32 and included.dtype == np.bool_):
             raise InvalidInput(
-                f"{observed} and {coins} are not the slots and coins of one audit. The slots hold the "
-                f"values of the canaries, the coins which of them took part. These hold {x.dtype} of shape "
-                f"{x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
+                f"{observed} and {coins} are not the slots and coins of one audit: they contain {x.dtype} of "
+                f"shape {x.shape} and {included.dtype} of shape {included.shape}. Pass both files of one run."
             )
         return SlotEvidence(np.asarray(x, dtype=np.float32), np.asarray(included, dtype=np.bool_))
 
@@ -166,16 +162,16 @@ def _read(path: Path) -> _AnyArray:
         array: _AnyArray = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise InvalidInput(
-            f"there is no {path}: the run was trained without audit slots, or is not finished. Train with "
-            "[audit] slots = 1000 in its configuration."
+            f"there is no {path}: the run has no audit slots, or is not finished. Train with [audit] slots = "
+            "1000 in its configuration."
         ) from None
     except (ValueError, EOFError, OSError):
-        raise InvalidInput(f"{path} is damaged: no run with audit slots wrote it. Train anew.") from None
+        raise InvalidInput(f"{path} is damaged. Train again with audit slots.") from None
     return array
 
 
 class _ModelWithSlots(nn.Module):
-    """The model, then the slots, so that its noise, addressed by position, is the same without them."""
+    """The model, then the slots; in this order the model's noise is the same as without slots."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
         super().__init__()
@@ -227,10 +223,10 @@ class Planted(Part):
         return np.flatnonzero(self._included).astype(np.int64)
 
     def loss(self, planted: nn.Module, *batch: Tensor) -> Tensor:
-        """Return the losses (n K,): the user's loss for a real record, and one of the slot for a canary.
+        """Return the losses (n K,): the user's loss for a real record, the slot's loss for a canary.
 
-        The last tensor of the batch holds 0 for a real record and j + 1 for canary j.  A canary's loss is
-        half of the bound of a loss report, which the report subtracts, so it adds 0 to the sum.
+        The last tensor of the batch is 0 for a real record and j + 1 for canary j.  A canary's loss is half
+        of the bound of a loss report, which the report subtracts, so it adds 0 to the sum.
         """
         slot = batch[-1]
         losses = self._user_loss(self.model.model, *batch[:-1])
@@ -240,7 +236,7 @@ class Planted(Part):
         return torch.where(slot > 0, canary, losses)
 
     def check_blank(self, blank: tuple[Tensor, ...], rows: int) -> None:
-        """Refuse a model whose gradient on a row of zeros is not finite: no canary would then count."""
+        """Refuse a model without finite gradient on a row of zeros, where no canary would count."""
         K = self._plan.views * rows
         device = self.model.slots.weight.device
         batch = [part.expand(K, *part.shape[1:]).to(device) for part in blank]
@@ -258,13 +254,13 @@ class Planted(Part):
             statistics = engine.add_clipped_sum(sums, (*batch, slot), present, limits)
         if not bool(statistics.raw_norms.isfinite().all()):
             raise InvalidInput(
-                "the loss has no finite gradient at a record of zeros. Canaries are such records, and "
-                "every step would leave them out. If model or loss has a function with an infinite slope at "
-                "0 (sqrt, log, norms), add a small constant to its argument."
+                "the loss has no finite gradient at a record of zeros, which canaries are. If model or loss "
+                "has a function with an infinite slope at 0 (sqrt, log, norms), add a small constant to its "
+                "argument."
             )
 
     def released(self, step: int, gradients: dict[str, Tensor], thresholds: list[float]) -> dict[str, Tensor]:
-        """Remove and store the slots' entries of a release; return the rest by names of the user's model."""
+        """Remove and store the slots' entries of a release; return the rest by the model's names."""
         mean = gradients[_SLOTS][:, 0].double().cpu().numpy()
         x = mean * self._plan.expected_batch_size / (self._signs * thresholds[0])
         self._observed.append(x.astype(np.float32))
@@ -277,9 +273,8 @@ class Planted(Part):
         """Return the slots' entries of the releases of all ``done`` steps, and the coins."""
         if done < self._plan.steps:
             raise InvalidInput(
-                f"{done} of the plan's {self._plan.steps} steps are done. Which canaries took part is kept "
-                "secret until the end, because the audit tests a claim about the whole run. Take the steps "
-                "that are left."
+                f"{done} of the plan's {self._plan.steps} steps are done. Take the remaining steps: the "
+                "included canaries stay secret until then, because the audit is of the whole run."
             )
         return SlotEvidence(self._stacked(), self._included.copy())
 
@@ -300,18 +295,18 @@ class Planted(Part):
 
 @final
 class WithCanaries(Wrapped):
-    """N records, followed by the included canaries, which are records of zeros with the number of a slot.
+    """N records, then the included canaries, which are records of zeros with the number of a slot.
 
-    The first canary of a batch takes the second position, for the engine's check of the first few records.
+    The first canary of a batch is second, for the engine's check of the first few records.
     """
 
     def __init__(self, records: Records, planted: Planted) -> None:
         if len(records) == 0:
-            raise InvalidInput("there are no records to plant audit slots among. Give the session records.")
+            raise InvalidInput("data is empty, and audit slots need records. Pass at least one record.")
         if isinstance(records, DrawnRecords):
             raise InvalidInput(
-                "audit slots cannot be added to batches drawn beforehand. Canaries take part in the draw. "
-                "Audit a run of the same plan whose session draws its batches."
+                "audit slots cannot be added to batches drawn beforehand. Audit a run of the same plan whose "
+                "session draws its batches."
             )
         super().__init__(records)
         self._planted = planted

@@ -1,4 +1,4 @@
-"""Parts of a step that must read one record alone: the views of an augmentation, the items of a data set.
+"""Parts of a step that must read one record alone: augmentations and dataset items.
 
 Letters: N items; n records; K views per record.
 """
@@ -42,8 +42,8 @@ from tacit.training.tensors import name_of, paths_of
 class Augmentation(ABC):
     """Makes views of a record from that record and uniform random numbers alone.
 
-    A step calls ``views`` under :func:`torch.func.vmap`, which shows it one record: ``inputs`` has n = 1.  So
-    it must not branch on values of its arguments (``if inputs.max() > 1``), and must draw no numbers.
+    A step calls ``views`` under :func:`torch.func.vmap` with one record, n = 1.  It must not branch on values
+    of its arguments (``if inputs.max() > 1``), nor draw random numbers of its own.
 
     >>> @dataclass(frozen=True)
     ... class Brighter(Augmentation):
@@ -62,9 +62,9 @@ class Augmentation(ABC):
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) into views (n*K, ...), record after record.
+        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) into views (n*K, ...).
 
-        The uniform numbers are in [0, 1).  Both tensors are on the model's device.
+        The views of a record are consecutive.  Both tensors are on the model's device.
         """
 
 
@@ -98,16 +98,15 @@ def views_of(augmentation: Augmentation, inputs: Tensor, uniforms: Tensor) -> Te
         own = isinstance(reason, UnsupportedModel | NotCarried)
         cause = str(reason).partition(": ")[0] if own else type(reason).__name__
         raise UnsupportedModel(
-            f"{name}.views cannot run on each record alone, under torch.func.vmap ({cause}). It may use the "
-            "record and its uniform numbers, but no if on their values, no item(), no tensor of an earlier "
-            "batch, and no random numbers of its own. Use torch.where in place of if, or do this in the "
-            "Dataset."
+            f"{name}.views cannot run under torch.func.vmap ({cause}). It must not branch on values, call "
+            "item(), use a tensor of an earlier batch, or draw its own random numbers. Use torch.where "
+            "instead of if, or do this in the Dataset."
         ) from None
     return results.flatten(0, 1)
 
 
 def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> None:
-    """Refuse an augmentation that is meant to mix records: private, but not what its author means."""
+    """Refuse an augmentation that mixes records; isolated, it would not do what its author intends."""
     (records,) = made_up((inputs,), 1)
     numbers = torch.rand(len(records), views, augmentation.draws, generator=torch.Generator().manual_seed(0))
     uniforms = numbers.to(inputs.device)
@@ -115,18 +114,17 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
     of_batch = augmentation.views(records, uniforms)
     if of_each.shape != of_batch.shape or not torch.allclose(of_each, of_batch, rtol=1e-4, atol=1e-4):
         raise UnsupportedModel(
-            f"{type(augmentation).__name__} makes views of a record from other records. The views change "
-            "when other records of the batch change, as with mixup, cutmix and division by the largest value "
-            "of a batch, so clipping cannot bound what a record adds. Make each view from its own record and "
-            "its own uniform numbers."
+            f"{type(augmentation).__name__} mixes records: views change with other records of the batch, as "
+            "in mixup, cutmix and batch normalisation, so clipping cannot bound one record's effect. Make "
+            "each view from its own record and uniform numbers."
         )
 
 
 @dataclass(frozen=True)
 class FlipAndCrop(Augmentation):
-    """Reflect-pads by ``pad`` pixels, crops at random to the original size, and mirrors half of the views.
+    """Pads images by reflection, crops them at random to their size, and mirrors half of the views.
 
-    Inputs are pictures (n, channels, height, width).
+    Inputs are images (n, channels, height, width); ``pad`` is in pixels.
 
     >>> augmentation = FlipAndCrop(pad=2)
     >>> augmentation.views(torch.zeros(3, 1, 8, 8), torch.rand(3, 1, augmentation.draws)).shape
@@ -146,7 +144,7 @@ class FlipAndCrop(Augmentation):
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
         if inputs.dim() != 4:
             raise InvalidInput(
-                f"flips and crops need pictures (n, channels, height, width); got {tuple(inputs.shape)}. "
+                f"FlipAndCrop needs images (n, channels, height, width); got {tuple(inputs.shape)}. "
                 "Pass an augmentation for records of this shape."
             )
         height, width = inputs.shape[2:]
@@ -168,7 +166,7 @@ class FlipAndCrop(Augmentation):
 _SEEDS = 3
 """The number of seeds with which each item is read."""
 _DEEP = 3
-"""The depth of references that the check follows from the data set to find rows."""
+"""The depth of references that the check follows from the dataset to find rows."""
 _FEW = 64
 """The most values of a list or dictionary that the check searches."""
 _LARGE = 2**28
@@ -177,21 +175,21 @@ _LONG = 2**20
 """The check does not copy pandas tables of more rows."""
 _COLLATE = "the collate function"  # the first name of each path into the collate function
 _Path: TypeAlias = tuple[str | int, ...]
-"""Names and keys that lead from a data set to a value in it."""
+"""Names and keys that lead from a dataset to a value in it."""
 _Items: TypeAlias = Mapping[int, list[int]]
 _Item: TypeAlias = tuple[Tensor, ...] | None
 _WHY = (
-    "It depends on other records, as with mixup, mosaic, random partners, and statistics of all records. "
-    "Clipping bounds what a record adds by its own item, not by those of others. Make each item from its "
-    "own record and its own random numbers; compute statistics before training, on public records. If an "
-    "item is a pair or a triplet, fix these before training and let no person be in two of them."
+    "So it depends on other records, as with mixup, mosaic, random pairs, or statistics of all records, and "
+    "clipping cannot bound one record's effect. Make each item from its own record and random numbers, and "
+    "compute statistics on public records. Fix pairs or triplets before training, with each person in only "
+    "one of them."
 )
 
 
 def check_items(records: DatasetRecords, positions: Indices) -> None:
-    """Refuse a data set whose items depend on other records, as far as the items at ``positions`` show it.
+    """Refuse a dataset whose items depend on other records, as far as the items at ``positions`` show it.
 
-    For four positions the check reads 32 items (40 with ``__getitems__``), from copies of the data set.
+    For four positions the check reads 32 items (40 with ``__getitems__``), from copies of the dataset.
     """
     for number, position in enumerate(positions.tolist()):
         part, i = _part_of(records.dataset, position)
@@ -202,7 +200,7 @@ def check_items(records: DatasetRecords, positions: Indices) -> None:
 
 
 def _part_of(dataset: Any, i: int) -> tuple[Any, int]:
-    """Find the data set that has item i inside torch's subsets and concatenations, and its position there."""
+    """Find the dataset that has item i inside torch's subsets and concatenations, and its position there."""
     while type(dataset) in (Subset, ConcatDataset):
         if type(dataset) is Subset:
             dataset, i = dataset.dataset, int(dataset.indices[i])
@@ -218,7 +216,7 @@ def _check_order(dataset: Any, i: int, collate: Collate | None) -> None:
     one, other = (i + 1) % len(dataset), (i + 2) % len(dataset)
 
     def after(j: int) -> _Item:
-        """Read j first, whose numbers the data set may store, and i twice, as it may store i as well."""
+        """Read item j, then item i twice, because the dataset may cache either."""
         twin = _Copy(dataset, {}, collate)
         twin.read([j], 1)
         first = twin.read([i], 0)
@@ -317,7 +315,7 @@ def _replaced(value: Any, keep: int) -> Any:
 
 @final
 class _Replaced(Dataset[Any]):
-    """A view of a data set in which position p gives item ``rows[p]``."""
+    """A view of a dataset in which position p gives item ``rows[p]``."""
 
     def __init__(self, items: Any, rows: NDArray[np.int64]) -> None:
         self._items, self._rows = items, rows
@@ -340,7 +338,7 @@ class _Replaced(Dataset[Any]):
 
 @final
 class _Copy:
-    """A copy of a data set and its collate function with seeded draws, and with ``rows`` at these paths."""
+    """A copy of a dataset and its collate function with seeded draws, and with ``rows`` at these paths."""
 
     def __init__(self, dataset: Any, rows: Mapping[_Path, Any], collate: Collate | None) -> None:
         self._rows = rows

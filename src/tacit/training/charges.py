@@ -1,4 +1,4 @@
-"""The charges of a training run to a ledger, and the checks that plan and data set promise the same."""
+"""The charges of a training run to a ledger, and the checks that plan and policy agree."""
 
 # Each chunk of steps is one charge, reserved before its first step and settled after its last; chunks that
 # are never reached cost nothing.
@@ -46,7 +46,7 @@ _CHUNKS = 20  # the number of charges of a run, unless the user sets the steps i
 
 
 def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
-    """Return the plan's delta if the budget, or one of a parent, counts (epsilon, delta); else None."""
+    """Return the plan's delta if the budget, or a parent's, counts (epsilon, delta); otherwise None."""
     while not isinstance(policy.budget, ApproximateBudget):
         if policy.parent is None:
             return None
@@ -55,13 +55,12 @@ def delta_to_charge(ledger: Ledger, policy: Policy, plan: Plan) -> float | None:
 
 
 def chunk_size(plan: Plan, chunk: int | None, *, whole: bool) -> int:
-    """Return the steps in a charge, in whole epochs if they are paid together; all if ``whole``."""
+    """Return the number of steps in a charge, a multiple of the charging unit; all if ``whole``."""
     if whole:
         if chunk not in (None, plan.steps):
             raise InvalidInput(
-                f"chunk must be the whole plan for this data set; got {chunk!r}. Its budget counts "
-                "(epsilon, delta), and so counted, the chunks of a run cost far more than the whole plan. "
-                "Leave chunk out."
+                f"chunk must be the whole plan for this dataset; got {chunk!r}. Its budget counts (epsilon, "
+                "delta), and chunks would cost far more than the whole plan. Remove chunk."
             )
         return plan.steps
     size = -(-plan.steps // _CHUNKS) if chunk is None else check_integer("chunk", chunk, low=1)
@@ -75,41 +74,41 @@ def check_promise(
     if plan.unit != policy.unit:
         raise PrivacyRefusal(
             f"the plan's unit is {plan.unit!r}, that of {dataset!r} is {policy.unit!r}. The two cannot "
-            f"share a budget. Make the plan with unit={policy.unit!r} if each record is one {policy.unit}, "
-            "or open the records as another data set with a separate budget."
+            f"share a budget. Plan with unit={policy.unit!r} if each record is one {policy.unit}, or open "
+            "the records as another dataset with a separate budget."
         )
     if plan.adjacency is not policy.relation:
         raise PrivacyRefusal(
             f"the plan's adjacency is {plan.adjacency}, that of {dataset!r} is {policy.relation}. The two "
-            f"cannot share a budget. Make the plan with adjacency={policy.relation.value!r}."
+            f"cannot share a budget. Plan with adjacency={policy.relation.value!r}."
         )
     if owned_by is not None and policy.unit_column is not None and owned_by != policy.unit_column:
         raise PrivacyRefusal(
-            f"training counts by column {owned_by!r}, and data set {dataset!r} by {policy.unit_column!r}. "
-            "The two may mean different people, and cannot share a budget. Train with column "
-            f"{policy.unit_column!r} as the owners."
+            f"training counts by column {owned_by!r}, but dataset {dataset!r} by {policy.unit_column!r}. "
+            f"Train with column {policy.unit_column!r} as the owners, because the two may mean different "
+            "people."
         )
     if policy.unit_column is not None and not one_record_per_unit and owned_by is None:
         tests = "" if plan.score_report is None else "nor two of the test records, "
         raise PrivacyRefusal(
-            f"{dataset!r} counts by the column {policy.unit_column!r}, training by record. One "
-            f"{policy.unit} may have several rows. Train on UserRecords, with charges "
-            f"owned_by={policy.unit_column!r}; in a configuration by [data] user and rows_per_user. If no "
-            f"{policy.unit} has two of the training records, {tests}say "
-            "one_record_per_unit=True; the ledger will record that you said so."
+            f"{dataset!r} counts by column {policy.unit_column!r}, but training counts records, and one "
+            f"{policy.unit} may have several. Train on UserRecords with charges "
+            f"owned_by={policy.unit_column!r}, or set [data] user and rows_per_user in a configuration. If "
+            f"no {policy.unit} has two of the training records, {tests}set one_record_per_unit=True, which "
+            "the ledger records."
         )
     most = policy.largest_table if policy.public_records is None else policy.public_records
     if plan.records > most:
         raise PrivacyRefusal(
-            f"the plan has {plan.records} records, and {dataset!r} at most {most}. The limit is in the "
-            f"policy of the data set. Make the plan with records={most} or fewer, as many as there are."
+            f"the plan has {plan.records} records, but {dataset!r} at most {most} by its policy. Plan with "
+            f"the true number, at most records={most}."
         )
 
 
 def register(
     ledger: Ledger, dataset: str, content: Iterable[bytes | memoryview] | None, *, block: str | None
 ) -> None:
-    """Let ``ledger`` store the fingerprint of a run's records, unless ``content`` is None."""
+    """Store the fingerprint of a run's records in ``ledger``, unless ``content`` is None."""
     if content is not None:
         ledger.register_content(dataset, ledger.fingerprint(content), block=block)
 
@@ -120,31 +119,30 @@ _LEASE_S = 6 * 3600.0  # after it, another process may count a chunk as lost; it
 
 @final
 class StepCharges:
-    """The charges of one run of ``plan`` on the data set ``dataset`` of ``ledger``.
+    """The charges of one run of ``plan`` to the budget of ``dataset`` in ``ledger``.
 
     Args:
-        ledger, dataset: the ledger that holds the budget, and the name of the data set there.
+        ledger, dataset: the ledger with the budget, and the name of the dataset there.
         plan: the plan of the run.
-        chunk: the number of steps in a charge, rounded up to whole epochs if batches are shuffled; by default
-            a twentieth of the plan.  If the budget counts (epsilon, delta), it is the whole plan.
-        block: the block to charge, a part of the data set that shares no person with the others; None for the
-            whole data set.
-        one_record_per_unit: set it to True to state that no unit has two rows among the training records, nor
-            among those of a score report.  It is needed if the policy names a column of the unit, because a
-            table may then have several rows of one unit, and training counts each row as a record.  The
-            ledger records this statement, which nothing checks.
-        owned_by: the column with the users of the session's :class:`~tacit.training.UserRecords`.  If the
-            policy names a column of the unit, it must be that column.
-        by: the name of the person who trains, by default the user of the operating system.  The ledger's
-            history shows it unchanged, so it must be public.
-        lease_s: the seconds after which an unfinished chunk may be counted as forfeited.
-        ranks: the processes that train together, as in the session; only the charges of the first rank count.
-        generator: the generator of the run's noise, which the session uses; by default a fresh key from the
+        chunk: the number of steps in a charge, rounded up to whole epochs if batches are shuffled.  Default:
+            a twentieth of the plan, or the whole plan if the budget counts (epsilon, delta).
+        block: the block to charge, a part of the dataset that shares no person with other blocks; None for
+            the whole dataset.
+        one_record_per_unit: True states that no unit has two rows among the training records, nor among those
+            of a score report.  Required if the policy names a column of the unit and training counts rows.
+            The ledger records this statement; Tacit cannot check it.
+        owned_by: the column with the users of the session's :class:`~tacit.training.UserRecords`.  It must be
+            the policy's column of the unit, if there is one.
+        by: the name of the person who trains.  Default: the user of the operating system.  It appears in the
+            ledger's history, so it must be public.
+        lease_s: the seconds after which an unfinished chunk counts as forfeited.
+        ranks: the processes that train together, as in the session; only the first rank charges.
+        generator: the generator of the run's noise, also for the session.  Default: a fresh key from the
             system.
 
     Raises:
-        PrivacyRefusal: plan and data set differ in unit or adjacency.
-        UnsupportedEvent: the budget cannot account for the plan's steps.
+        PrivacyRefusal: if plan and policy differ in unit or adjacency.
+        UnsupportedEvent: if the budget cannot account for the plan's steps.
 
     >>> from tacit.ledger import Policy, RenyiBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -195,12 +193,12 @@ class StepCharges:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger that holds the budget."""
+        """The ledger with the budget."""
         return self._ledger
 
     @property
     def dataset(self) -> str:
-        """The name of the data set in the ledger."""
+        """The name of the dataset in the ledger."""
         return self._dataset
 
     @property
@@ -210,12 +208,12 @@ class StepCharges:
 
     @property
     def block(self) -> str | None:
-        """The block that is charged; None for the whole data set."""
+        """The charged block; None for the whole dataset."""
         return self._block
 
     @property
     def owned_by(self) -> str | None:
-        """The column with the users of the records; None without one."""
+        """The column with the users of the records, or None."""
         return self._owned_by
 
     @property
@@ -225,17 +223,17 @@ class StepCharges:
 
     @property
     def one_record_per_unit(self) -> bool:
-        """Whether it was stated that no unit has two rows."""
+        """Whether the user stated that no unit has two rows."""
         return self._one_record_per_unit
 
     @property
     def generator(self) -> Generator:
-        """The generator of the run's noise, for a preparation that comes before the session."""
+        """The generator of the run's noise, for a preparation before the session."""
         return self._generator
 
     @property
     def run(self) -> str:
-        """The run's public id: 16 hexadecimal digits that follow from the key of the noise."""
+        """The run's public id: 16 hexadecimal digits, derived from the key of the noise."""
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
 
     def so_far(self) -> ChargedRun:
@@ -243,21 +241,21 @@ class StepCharges:
         return charged_run(self._ledger, self._dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first step of a chunk, and the first step after it."""
+        """Return the first step of a chunk and the first step after it."""
         return number * self._chunk, min((number + 1) * self._chunk, self._plan.steps)
 
     def check_fits(self) -> None:
-        """Refuse a plan that exceeds what is left of the budget, and say what would fit.
+        """Refuse a plan that exceeds the remaining budget.
 
         Raises:
-            Refused: the plan does not fit.  Nothing was charged.
+            Refused: if the plan does not fit.  The message says what fits; nothing was charged.
         """
         price = self._ledger.price(self._dataset, self._plan.event, block=self._block, delta=self._delta)
         refusal = price.refusal
         if refusal is None:
             return
         raise refusal.with_message(
-            f"the plan's {self._plan.steps} steps do not fit into what is left of {refusal.dataset!r}: they "
+            f"the plan's {self._plan.steps} steps exceed the remaining budget of {refusal.dataset!r}: they "
             f"request epsilon {refusal.requested:.6g}, {refusal.remaining:.6g} is left, "
             f"{refusal.difference:.6g} is missing. {self._what_fits()}. Make a plan that fits, or ask for "
             "more budget. Nothing was charged."
@@ -277,7 +275,7 @@ class StepCharges:
 
         less, more = plan.noise_multiplier, _MOST_NOISE * plan.noise_multiplier
         if not self._fits(noised(more)):
-            return f"{steps}, and all of them with no sensible amount of noise"
+            return f"{steps}, and all of them at no sensible noise"
         while more > 1.001 * less:
             middle_noise = math.sqrt(less * more)
             less, more = (less, middle_noise) if self._fits(noised(middle_noise)) else (middle_noise, more)
@@ -285,10 +283,10 @@ class StepCharges:
         return f"{steps}, or all of them with {noise}"
 
     def recognise(self, *contents: Callable[[], Content]) -> None:
-        """Let the ledger store the fingerprints of the run's records, before their first step.
+        """Store the fingerprints of the run's records in the ledger, before the first step.
 
-        There is one of ``contents`` for each process with records of its own, else one.  It reads arrays and
-        tensors once, and leaves out a map-style data set, whose records it would have to decode.
+        ``contents`` has one entry, or one for each process with its own records.  Arrays and tensors are read
+        once; map-style datasets are skipped, because that would need decoding.
         """
         if not self._recognised:
             for content in contents:
@@ -296,22 +294,21 @@ class StepCharges:
         self._recognised = True
 
     def start(self) -> None:
-        """Reserve the first charge; call it before a preparation, such as DP-PCA, touches the data.
+        """Reserve the first charge.  Call it before a preparation, such as DP-PCA, reads the data.
 
         Raises:
-            BudgetExceeded: the plan exceeds what is left; the message says how many steps would fit.
+            BudgetExceeded: if the plan exceeds the remaining budget; the message says how many steps fit.
         """
         if self._reserved is None:
             self._take(0)
 
     def before(self, step: int) -> None:
-        """Make sure that this run has reserved the chunk of ``step``.
+        """Reserve the chunk of ``step``, unless this run has reserved it.
 
         Raises:
-            BudgetExceeded: the chunk exceeds what is left (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: another run has reserved the chunk.  Or an earlier process of this run has
-                reserved it, and the resume state was not loaded, so that nothing shows that records and
-                settings are the same.
+            BudgetExceeded: if the chunk exceeds the remaining budget (:class:`tacit.ledger.Refused`).
+            PrivacyRefusal: if another run has reserved the chunk, or an earlier process of this run has and
+                its resume state was not loaded.
         """
         check_integer("step", step, low=0, high=self._plan.steps - 1)
         number = step // self._chunk
@@ -319,9 +316,9 @@ class StepCharges:
             self._take(number)
         if not self._same_run:
             raise PrivacyRefusal(
-                f"steps of the run {self.run} were charged by an earlier process. They may be repeated "
-                "only exactly as they were: with other records or settings the same noise would be added "
-                "to different sums. Load the resume state of the run, session.load(path), before its steps."
+                f"steps of the run {self.run} were charged by an earlier process. Repeating them with other "
+                "records or settings would add the same noise to different sums. Load the run's resume "
+                "state first: session.load(path)."
             )
 
     def _take(self, number: int) -> None:
@@ -335,7 +332,7 @@ class StepCharges:
         self._reserved, self._charge = number, charge
 
     def after(self, step: int) -> None:
-        """Settle the chunk whose last step is ``step``; other steps settle nothing."""
+        """Settle the chunk that ends with ``step``, if any."""
         number = step // self._chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
@@ -347,19 +344,18 @@ class StepCharges:
             self._ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
-        """Return the first result of ``release``, stored in the ledger; later calls do not run it again.
+        """Run ``release`` once, store its result in the ledger, and return the stored result.
 
-        It is for a release that the run's first charge covers, such as the score report.  The ledger stores
-        the answer in a separate entry without cost.
+        It is for a release that the run's first charge covers, such as the score report.
 
         Raises:
-            LeaseLost: another process made a different release in the meantime; show neither of them.
-            PrivacyRefusal: no step of the run is charged yet.
+            LeaseLost: if another process has made a different release meanwhile; show neither.
+            PrivacyRefusal: if no step of the run is charged yet.
         """
         if not self.charged():
             raise PrivacyRefusal(
-                f"the {what} of a run needs a charge, and there is none. It is part of the charge of the "
-                "first step. Take the steps of the plan first."
+                f"the {what} of a run is part of the charge of its first step, which is missing. Take the "
+                "steps of the plan first."
             )
         key, token = once_key(self.run, what), self._words(2, step=0, index=2).tobytes().hex()
         charge = self._ledger.reserve(
@@ -392,17 +388,16 @@ class StepCharges:
         """Return the generator for a session of ``plan``: the ledger recognises the run by its key."""
         if plan != self._plan:
             raise InvalidInput(
-                "the charges were made for another plan. Make StepCharges with the session's plan."
+                "charges were made for another plan. Make StepCharges with the session's plan."
             )
         if generator is not None and generator.secret_state() != self._generator.secret_state():
             raise InvalidInput(
-                "the session and its charges have different generators. Pass the generator to StepCharges "
-                "alone; the session takes it from there."
+                "the session and its charges have different generators. Pass generator only to StepCharges."
             )
         if plan.preparation and self._reserved is None:
             raise PrivacyRefusal(
-                "the plan has a preparation, and nothing is charged for it. It has touched the data "
-                "already. Call charges.start() before the preparation, then make the session."
+                "the plan's preparation is not charged. Call charges.start() before the preparation, which "
+                "reads the data, and then make the session."
             )
         return self._generator
 
@@ -410,9 +405,8 @@ class StepCharges:
         """Resume the charges of an earlier process of the run, whose resume state has ``generator``."""
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
-                "a charge was reserved before another run's state was loaded. Its key is not that of the "
-                "loaded run. Make StepCharges with generator=saved_generator(path), which has the loaded "
-                "run's key."
+                "a charge was reserved with another key than that of the loaded state. Make StepCharges with "
+                "generator=saved_generator(path), which has the loaded run's key."
             )
         self._generator, self._same_run = generator, True
 
@@ -546,9 +540,8 @@ class Payment(Part):
             now = None if self.charges is None else self.charges.state()
             if now != (before := state["charges"]):
                 raise PrivacyRefusal(
-                    f"the run is charged to {_account(before)}, this session to {_account(now)}. Steps "
-                    "would go unpaid, or be paid twice. Go on with the charges that the run was started "
-                    "with, or start a new run."
+                    f"the run is charged to {_account(before)}, but this session to {_account(now)}. "
+                    "Continue with the charges of the run, or start a new run."
                 )
             if self.charges is not None:
                 self.charges.take_up(generator)

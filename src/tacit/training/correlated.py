@@ -1,4 +1,4 @@
-"""Noise that is correlated in time: the noise of a step also depends on draws and noise of other steps.
+"""Noise that is correlated across steps.
 
 Letters: P numbers of a type in all parameters; b - 1 earlier steps whose noise is stored; K sums of J rows.
 """
@@ -27,7 +27,7 @@ from tacit.training.ranks import Sums
 
 @final
 class CorrelatedNoise(Part):
-    """The noise of a run's steps, as each rank draws it, with what later steps subtract."""
+    """The correlated noise of a run's steps, as each rank draws it."""
 
     def __init__(self, correlation: Correlation) -> None:
         self._correlation = correlation
@@ -165,7 +165,7 @@ def combine(
 
 @cache
 def _level(library: ctypes.CDLL) -> int:
-    """Test the kernel on this machine, and return the level of instructions that it uses; 0 if it fails."""
+    """Test the kernel on this machine, and return its instruction level, or 0 if it fails."""
     level: int = library.tacit_combine_level()
     if level == 0:
         return 0

@@ -1,6 +1,6 @@
-"""Rows of a large file, dealt into the batches of an epoch, so that no step reads rows all over the file.
+"""Rows of a large file, sorted by batch at the start of each epoch, so that steps read sequentially.
 
-If each record takes part once an epoch, an epoch begins with one pass over the file in order.  It writes the
+If each record is used once per epoch, an epoch begins with one pass over the file in order.  It writes the
 rows of each batch next to each other to a temporary file, from which the steps read them.
 """
 
@@ -38,7 +38,7 @@ class Dealt(Wrapped):
         return self._tensors
 
     def begin(self, step: int, participants: Indices, generator: Generator) -> None:
-        """Prepare for the reads of a step; nothing is read here."""
+        """Prepare for the reads of a step, without reading."""
         self._step, self._participants, self._generator = step, participants, generator
 
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
@@ -68,7 +68,7 @@ class Dealt(Wrapped):
 
 
 def dealt(records: Records, sampling: Sampling) -> Dealt | None:
-    """Return ``records`` dealt by epoch if ``sampling`` has epochs, and they are rows of a large file."""
+    """Return ``records`` sorted by epoch if ``sampling`` has epochs and they are rows of a large file."""
     rows = records.inner if isinstance(records, OwnRecords) else records
     if not (isinstance(sampling, BallsInBinsSampling) and isinstance(rows, ArrayRecords)):
         return None

@@ -1,4 +1,4 @@
-"""Exact scores of a model on test records, and those of the constant predictor.
+"""Exact scores of a model on test records, and of a majority-class baseline.
 
 Letters: n records, k labels.
 """
@@ -35,7 +35,7 @@ from tacit.training.tensors import (
 
 
 def roc_auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float | None:
-    """Compute how often a positive record has a higher score than a negative one; a tie counts as half.
+    """Compute the area under the ROC curve; ties count as half.
 
     >>> roc_auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, False, True, True]))
     0.875
@@ -58,7 +58,7 @@ def auc_deviation(negatives: int, positives: int) -> float:
 
 
 def auc_spread(auc: float, negatives: int, positives: int) -> float:
-    """Compute the standard deviation of an AUC over other records (Hanley and McNeil 1982, Radiology 143(1)).
+    """Compute the standard deviation of an AUC over samples (Hanley and McNeil 1982, Radiology 143(1)).
 
     >>> round(auc_spread(0.5, 50, 50), 3), round(auc_spread(0.8, 900, 13), 3)
     (0.058, 0.074)
@@ -99,12 +99,12 @@ class LabelFigures:
 
     @property
     def recall(self) -> float | None:
-        """Among the records with the label, the share predicted to have it; None without such records."""
+        """The share of records with the label that are predicted to have it; None if there are none."""
         return self.true_positives / self.positives if self.positives else None
 
     @property
     def precision(self) -> float | None:
-        """Among the records predicted to have the label, the share that has it; None without such records."""
+        """The share of records predicted to have the label that have it; None if there are none."""
         predictions = self.true_positives + self.false_positives
         return self.true_positives / predictions if predictions else None
 
@@ -116,7 +116,7 @@ class LabelFigures:
 
     @property
     def constant_accuracy(self) -> float:
-        """The accuracy of the more frequent answer."""
+        """The accuracy of the majority class."""
         return max(self.share, 1.0 - self.share)
 
 
@@ -153,11 +153,11 @@ class TargetErrors:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """A model's outputs for n test records, and the truth.  Tacit never writes them to a file.
+    """A model's outputs for n test records, and the true targets.  Tacit never writes them to a file.
 
     For classes, ``outputs`` are (n, classes) logits and ``truth`` is (n,).  For numbers, both are (n,
-    targets), as trained, and ``bounds`` are those that training scaled to [-1, 1].  For text, ``outputs`` (n,
-    2) are correct characters and summed loss, ``truth`` (n,) the number of characters.
+    targets), scaled to [-1, 1] from ``bounds``.  For text, ``outputs`` (n, 2) are the number of correct
+    characters and the summed loss, and ``truth`` (n,) is the number of characters.
     """
 
     outputs: NDArray[Any]
@@ -173,12 +173,12 @@ class Answers:
 
 @dataclass(frozen=True)
 class PairFigures:
-    """Figures of a model, and of the public model that it began with, on pairs of answers.
+    """Metrics of a model, and of the public model that it began with, on pairs of answers.
 
     ``count`` is the number of pairs. ``margin`` is the mean difference of the implicit rewards, beta log(p /
-    p of the public model), of the chosen and the rejected answer. ``by_probability`` and
-    ``reference_by_probability`` are the shares of pairs whose chosen answer has the larger probability, by
-    the model and by the public model.
+    p of the public model), between chosen and rejected answer. ``by_probability`` and
+    ``reference_by_probability`` are the shares of pairs in which the chosen answer is more probable under the
+    model and under the public model.
     """
 
     count: int
@@ -189,7 +189,7 @@ class PairFigures:
 
 @dataclass(frozen=True)
 class SurvivalFigures:
-    """Figures of a survival model, and of the Kaplan-Meier curve of the test records.
+    """Metrics of a survival model, and the Kaplan-Meier curve of the test records.
 
     ``brier`` and ``constant_brier`` are integrated Brier scores; the smaller, the better.  ``predicted`` and
     ``observed`` are the model's mean survival curve and the Kaplan-Meier curve, at the ``edges`` of the bins.
@@ -212,33 +212,32 @@ class Evaluation:
     labels' AUCs for labels.  ``measure`` names the score.  ``loss`` is the mean squared error for numbers and
     the mean cross-entropy for classes, for labels, and for the characters of text.
 
-    ``baseline`` is the score of the constant predictor on the same records.  This predictor always answers
-    ``constant``, a class or a token, or the mean of numeric targets.  For text, ``constant_loss`` is the
-    smallest loss of a predictor with the same distribution for all positions.  It is the entropy of single
-    characters or tokens (unigrams), in nats.
+    ``baseline`` is the score of always predicting ``constant``, the majority class or token, or the mean of
+    numeric targets.  For text, ``constant_loss`` is the smallest loss of a predictor with the same
+    distribution for all positions, which is the unigram entropy in nats.
 
     For classes, ``per_class`` (classes,) is the recall of each class, or 0 if the class has no records.
     ``records`` and ``predicted`` count the true and the predicted records of each class.
     ``confusion[i][j]`` counts the records of class i that are predicted as class j; with more than 200
     classes it is empty.  ``balanced`` is the mean recall of the classes that have records.  For two classes,
-    ``auc`` and ``average_precision`` rank the second class above the first.  They are None if a class has no
-    records or an output is not finite.
+    ``auc`` and ``average_precision`` are those of the second class.  They are None if a class has no records
+    or an output is not finite.
 
     For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each
-    label.  The score is then the mean AUC of the labels that some test records have and others lack, or NaN
-    if there are none.  A constant answer scores 0.5.
+    label, and the score is the mean AUC of the labels that some test records have and others lack, or NaN
+    without such labels.  The baseline is 0.5.
 
-    For preferences, the score is the share of pairs whose chosen answer has the larger implicit reward, and
-    ``pairs`` compares with the public model, whose score is 0.5.
+    For preferences, the score is the share of pairs in which the chosen answer has the larger implicit
+    reward.  ``pairs`` compares it with the public model, which scores 0.5.
 
-    For survival, the score is the concordance (:func:`tacit.training.survival.concordance`), 0.5 for a
-    constant answer, and ``survival`` has the Brier scores and curves.
+    For survival, the score is the concordance (:func:`tacit.training.survival.concordance`), with a baseline
+    of 0.5, and ``survival`` has the Brier scores and curves.
 
-    ``not_finite`` is the number of records for which an output of the model is NaN or infinite.  ``answers``
-    has the outputs, for curves and intervals.
+    ``not_finite`` is the number of records with NaN or infinite outputs.  ``answers`` has the outputs, for
+    curves and intervals.
 
-    An evaluation of :func:`score_held_out` has a noisy score.  It has no loss and none of the metrics above,
-    and its ``baseline`` is public or None.  ``noise`` is the standard deviation of the noise, in records.
+    An evaluation of :func:`score_held_out` has a noisy score, no loss and none of the metrics above.  Its
+    ``baseline`` is public or None.  ``noise`` is the standard deviation of the noise, in records.
     ``interval`` contains the score without noise in 95 % of all releases.  ``steps`` is the number of steps
     done at the release.  ``groups`` has, for each column of a report by group, its name ``by``, the ``names``
     of its groups, the noisy ``sums`` of :func:`tallies` in each, and the standard deviation of the ``noise``.
@@ -274,16 +273,15 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on ``inputs`` (n, ...) and ``targets``.
 
-    ``targets`` are (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels, for which the model
-    gives logits.  For text, inputs and targets are (n, L) int64, the model gives (n, L, V) logits, and
-    targets of -100 do not count.
+    ``targets`` are (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels.  For text, inputs and
+    targets are (n, L) int64, the model returns (n, L, V) logits, and targets of -100 are ignored.
 
-    The model may return an object with ``logits``.  During the call the model is in evaluation mode, and
-    afterwards every module has its previous mode again.
+    The model may return an object with ``logits``.  It is in evaluation mode during the call; its mode is
+    restored afterwards.
 
     Args:
-        target_bounds: for numbers, the (low, high) of each target, in its own units, that were scaled to
-            [-1, 1] in ``targets``.  With them the errors are in the target's own units.
+        target_bounds: for numbers scaled to [-1, 1], the original (low, high) of each target.  Errors are
+            then in the target's own units.
 
     >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))
@@ -311,9 +309,9 @@ def _check_shape(outputs: Tensor, targets: Tensor, *, fits: bool) -> None:
         kinds = "numbers, of the same shape" if targets.is_floating_point() else "(n, classes)"
         kinds = "(n, k) logits for (n, k) labels" if targets.dtype is torch.bool else kinds
         raise InvalidInput(
-            f"the model gives outputs of shape {tuple(outputs.shape)} for targets of shape "
-            f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must give "
-            f"{kinds}. Integer targets are classes, floating ones numbers, and bool ones labels: take "
+            f"the model returns outputs of shape {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(targets.shape)} and type {str(targets.dtype).removeprefix('torch.')}; it must return "
+            f"{kinds}. Integer targets are classes, floats are numbers, and bools are labels: use "
             "targets.long() for classes."
         )
 
@@ -370,7 +368,7 @@ def _evaluate_numbers(outputs: Tensor, targets: Tensor, bounds: Sequence[tuple[f
     spread = (targets - targets.mean(0)).double().reshape(len(targets), -1)
     if bounds and len(bounds) != residual.shape[1]:
         raise InvalidInput(
-            f"target_bounds must hold one pair for each of the {residual.shape[1]} targets; "
+            f"target_bounds must have one pair for each of the {residual.shape[1]} targets; "
             f"got {len(bounds)}."
         )
     units = [(high - low) / 2.0 for low, high in bounds] or [1.0] * residual.shape[1]
@@ -433,7 +431,7 @@ def _evaluate_text(model: nn.Module, inputs: Tensor, targets: Tensor) -> Evaluat
 def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the log-probabilities (n, k) of the k answers to each of n prompts, (n, k, L) each.
 
-    They are sums over the targets, of which those of -100 do not count.
+    They are sums over the targets other than -100.
     """
     answers, following = inputs.flatten(0, 1), targets.flatten(0, 1)
     rows = _rows_at_once(model, answers)
@@ -449,8 +447,8 @@ def answer_probabilities(model: nn.Module, inputs: Tensor, targets: Tensor) -> T
 def evaluate_pairs(own: Tensor, reference: Tensor, beta: float) -> Evaluation:
     """Evaluate preferences from the log-probabilities (n, 2) of chosen and rejected answers.
 
-    ``own`` are those of the model, ``reference`` those of the public model that it began with. A pair whose
-    rewards are equal counts as half.
+    ``own`` are those of the model, ``reference`` those of the public model that it began with. A pair with
+    equal rewards counts as half.
 
     >>> own = torch.tensor([[-1.0, -3.0], [-2.0, -2.0]])
     >>> evaluate_pairs(own, torch.tensor([[-2.0, -1.0], [-2.0, -2.0]]), 0.1).score
@@ -480,14 +478,13 @@ def _share_above(margins: Tensor) -> float:
 def record_scores(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Score the model on each record, (n,) in [0, 1]; the arguments are those of :func:`evaluate`.
 
-    A class: whether it is right.  Labels: the share of right ones.  Text: that of right characters.  Numbers:
-    one minus a quarter of the mean squared error, all clamped to [-1, 1].  Outputs that are no numbers: 0.
+    For a class, 1 if it is right.  For labels and text, the share of right labels or characters.  For
+    numbers, one minus a quarter of the mean squared error, clamped to [-1, 1].  For NaN outputs, 0.
 
     **Guarantee**
 
     * A record's score depends on no other record: the model gets one at a time, isolated as in training,
-      because
-      in a batch the rounding of its outputs depends on the number of records.
+      because in a batch the rounding of its outputs depends on the number of records.
     """
     return _each_alone(model, inputs, targets, _score_of).nan_to_num(0.0).clamp(0.0, 1.0)
 
@@ -559,18 +556,18 @@ def _score_of(output: Tensor, target: Tensor) -> Tensor:
 
 
 def measure_of(targets: Tensor) -> tuple[str, Callable[[float], float]]:
-    """Return the name of the metric behind :func:`record_scores`, and a function from their mean to it."""
+    """Return the name of the metric of :func:`record_scores`, and a function from the mean score to it."""
     if targets.is_floating_point():
         return "mean squared error of targets in [-1, 1]", lambda share: 4.0 * (1.0 - share)
     if targets.dtype is torch.bool:
         return "accuracy per label", lambda share: share
     if targets.ndim == 1:
         return "accuracy", lambda share: share
-    return "accuracy per character, all records alike", lambda share: share
+    return "accuracy per character, all records weighted equally", lambda share: share
 
 
 def _pair(model: object, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """Check inputs and targets, and cast the targets as in training; the inputs are cast later, in parts."""
+    """Check inputs and targets, and cast the targets as in training; inputs are cast later, in parts."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     pair = [tensor_of(inputs, "inputs"), cast_numbers(tensor_of(targets, "targets"), floating_type(model))]

@@ -1,6 +1,6 @@
-"""Linear models trained in one release: least squares on moments that one private step releases.
+"""Linear models trained in one release: least squares on moments from one private step.
 
-All promises of a session hold: the step is accounted for, charged, clipped and noised like any other.
+The step is accounted for, charged, clipped and noised like any other.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def least_squares_session(
     """Make a session whose one step releases the moments for :func:`solve_least_squares`.
 
     Args:
-        data: (n, inputs) records in [-1, 1], or features of pictures if ``normalise`` is set; then (n,)
-            classes or (n, outputs) targets in [-1, 1].  If ``weighted`` is set, (n,) weights come last, and
-            each multiplies a record's contribution before it is clipped.
-        plan: one step, with clipping at 1: ``Plan.calibrate(..., steps=1, clipping=1.0)`` for all records.
+        data: (n, inputs) records in [-1, 1], or image features with ``normalise``; then (n,) classes or
+            (n, outputs) targets in [-1, 1].  With ``weighted``, (n,) weights come last, which multiply a
+            record's contribution before clipping.
+        plan: a plan of one step, ``Plan.calibrate(..., steps=1, clipping=1.0)``.
         inputs, outputs, classes, normalise, constant, cross_share: see :class:`tacit.models.Moments`.
         engine, physical_batch_size, audit, charges, generator: see :class:`PrivateSession`.
 
     **Guarantee**
 
-    * Before noise, the moments of neighbouring data sets differ by at most 1 in norm, or at most 2 under
+    * Before noise, the moments of neighbouring datasets differ by at most 1 in norm, or at most 2 under
       replace-one.  The session adds the plan's noise once, so the release costs ``plan.epsilon``.  Solving
       for the model is post-processing.
 
     Raises:
-        InvalidInput: the plan has more than one step, or its clipping norm is not 1.
+        InvalidInput: if the plan has more than one step, or its clipping norm is not 1.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> x[:, 0] += 2 * y
@@ -99,16 +99,15 @@ def _check_one_release(plan: Plan) -> None:
     if plan.steps != 1 or plan.clipping != FlatClipping(1.0):
         raise InvalidInput(
             f"least squares takes one step with clipping at 1; got {plan.steps:,} steps and "
-            f"{plan.clipping!r}. The step releases sums to which a record adds a vector of norm at most 1. "
-            "Make the plan with steps=1 and clipping=1.0, and without batch_size, for all records."
+            f"{plan.clipping!r}. Plan with steps=1 and clipping=1.0, without batch_size."
         )
 
 
 class SummedTable(Protocol):
-    """A table whose sums another program computes, such as :class:`tacit.queries.moments.TableMoments`.
+    """A table that another program sums, such as :class:`tacit.queries.moments.TableMoments`.
 
-    A record is a row, or a person with the mean of all rows.  Its integers are about R x and R y, and it adds
-    to the sums of X X^T and of X Y^T at most R^2 each in norm.
+    A record is a row, or the mean of a person's rows, scaled to integers of about R x and R y.  It adds at
+    most R^2 in norm to each of the sums of X X^T and of X Y^T.
     """
 
     @property
@@ -117,13 +116,13 @@ class SummedTable(Protocol):
 
     @property
     def radii(self) -> tuple[float, float]:
-        """The lengths to which x and y of norm 1 are scaled."""
+        """The norms to which x and y of norm 1 are scaled."""
 
     def describe(self) -> str:
-        """Return the program that holds the table, and the number of features, for a statement."""
+        """Return the program with the table and the number of features, for a statement."""
 
     def check(self) -> None:
-        """Refuse a table that cannot be encoded; nothing is charged yet."""
+        """Refuse a table that cannot be encoded, before any charge."""
 
     def content(self) -> Iterable[bytes]:
         """Return the content, for its fingerprint in the ledger."""
@@ -134,22 +133,22 @@ class SummedTable(Protocol):
 
 @final
 class TableSession:
-    """A session that releases the moments of a table that stays where it is.
+    """A session of one step that releases the moments of a table in a database or in files.
 
-    It has what :func:`tacit.report.make_statement` reads of a session, and may take its step once.
+    It has the attributes of a session that :func:`tacit.report.make_statement` reads.
 
     Args:
         table: the table, which sums integers.
         plan, charges: as in :func:`least_squares_session`.
-        moments: the weights for the sums, which :meth:`solve` fills.
+        moments: the module whose weights :meth:`solve` sets to the sums.
         bits: the source of randomness, for tests; None for the operating system.
 
     **Guarantee**
 
     * The ledger commits the charge before the table is summed.  If the table fails, nothing is released, and
       the charge stays.
-    * The noise is that of the plan, exactly: a normal number for each sum, of which the rounding to an
-      integer is post-processing.
+    * The noise is exactly that of the plan: a normal number for each sum.  Its rounding to an integer is
+      post-processing.
     """
 
     private, stopped, route, ranks = True, None, "exact integers", Alone()
@@ -166,8 +165,8 @@ class TableSession:
         _check_one_release(plan)
         if plan.event != Repeat(Gaussian(plan.noise_multiplier), 1):
             raise InvalidInput(
-                f"a table is summed once, with all its rows; the plan is {plan.event!r}. Make it with "
-                "steps=1 and clipping=1.0, and leave out batch_size, sampling, preparation and reports."
+                f"a table is summed once, with all its rows, but the plan is {plan.event!r}. Plan with "
+                "steps=1 and clipping=1.0, without batch_size, sampling, preparation and reports."
             )
         if charges is not None:
             charges.generator_of(plan, None)
@@ -181,7 +180,7 @@ class TableSession:
         return "random bits of the operating system; normal numbers, rounded to integers exactly"
 
     def stated(self, model: LeastSquaresHead) -> dict[str, Any]:
-        """Return arguments of :func:`tacit.report.make_statement` about the table and its model."""
+        """Return the arguments of :func:`tacit.report.make_statement` for the table and its model."""
         return {
             "data_source": self._table.describe(),
             "model": f"LeastSquaresHead, {sum(p.numel() for p in model.parameters()):,} parameters",
@@ -189,7 +188,7 @@ class TableSession:
         }
 
     def solve(self, *, ridge: float = 1.0) -> LeastSquaresHead:
-        """Take the step: charge the ledger, sum the table, add the noise.  Then solve for the model."""
+        """Charge the ledger, sum the table, add the noise, and solve for the model."""
         self._table.check()
         if self.charges is not None:
             self.charges.recognise(self._table.content)
@@ -234,8 +233,8 @@ class TableSession:
 
 
 _SUMMED = (
-    "the rows were encoded, and their products of integers summed, by the program that holds the table; the "
-    "sums and their noise are exact"
+    "the database or query engine encoded the rows and summed products of integers; the sums and their noise "
+    "are exact"
 )
 
 
@@ -249,9 +248,9 @@ def table_session(
     owner: str | None = None,
     charges: StepCharges | None = None,
 ) -> Iterator[TableSession]:
-    """Open a table, an engine or the path of a file or folder, for the session that learns its ``target``.
+    """Open a table, given by an engine or a path, for the session that predicts its ``target``.
 
-    ``owner`` is the column of people.  A path is closed at the end, and an engine stays open.
+    ``owner`` is the column of people.  A path is closed at the end; an engine stays open.
     """
     from tacit.queries.engines import engine_of  # imports sqlglot
     from tacit.queries.moments import TableMoments
@@ -278,10 +277,10 @@ def table_session(
 
 
 def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tuple[int, int, int]:
-    """Return the standard deviations for the sums of X_i X_i, of X_i X_j with j < i, and of Y_c X_i.
+    """Return the integer standard deviations s, t, v for the sums of X_i X_i, X_i X_j (j < i) and Y_c X_i.
 
-    They are whole numbers s, t and v.  One record changes the two matrices of sums by at most ``bound`` N in
-    norm each, and adds X_i X_j twice.  So, in units of the noise, it changes all sums by at most
+    One record changes the two matrices of sums by at most ``bound`` N in norm each, and adds X_i X_j twice.
+    So, in units of the noise, it changes all sums by at most
 
         sqrt(N^2 / s^2 + N^2 / v^2) <= 1 / noise_multiplier,  with  2 t^2 >= s^2.
 
@@ -300,7 +299,7 @@ def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tu
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
     """Take the session's step, unless it was taken before, and solve for the model.
 
-    ``ridge`` is that of :meth:`Moments.solve`.
+    ``ridge``: see :meth:`Moments.solve`.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,

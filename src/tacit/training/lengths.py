@@ -1,4 +1,4 @@
-"""Several public lengths for padded records, so that short records are not computed at the longest length.
+"""Several public lengths for padded records, to compute short records at shorter lengths.
 
 Letters: n records; K rows per record; S lengths.
 """
@@ -28,7 +28,7 @@ from tacit.training.records import Records
 from tacit.training.tensors import Template, paths_of
 
 Name: TypeAlias = str | int | None
-"""A key, for records that are mappings, or a position, for tuples; None is every part with an axis."""
+"""A key if records are mappings, a position if they are tuples; None is every part with an axis."""
 
 
 @final
@@ -36,7 +36,7 @@ Name: TypeAlias = str | int | None
 class Lengths:
     """The S ascending ``lengths`` of each part, its padding ``values``, and the expected ``shares`` (S,).
 
-    ``axis`` of a batch is the one that is padded.
+    ``axis`` is the padded axis of a batch.
     """
 
     lengths: Mapping[Any, tuple[int, ...]]
@@ -65,10 +65,10 @@ class Lengths:
         return tuple(cut)
 
     def calls(self, expected: int, size: int) -> list[tuple[int, int]]:
-        """Return the number of calls for each length, and the number of records that each of them expects.
+        """Return the number of calls for each length, and the expected number of records of each call.
 
-        ``expected`` records take part in all; ``size`` of the longest are in memory at once, and of shorter
-        ones as many more.
+        ``expected`` is the number of records of a step.  ``size`` of the longest fit into memory, and
+        proportionally more of shorter ones.
         """
         result = []
         for number, share in enumerate(self.shares):
@@ -81,9 +81,9 @@ class Lengths:
     def check_padding(
         self, model: nn.Module, loss: PerExampleLoss, records: Records, like: tuple[Tensor, ...]
     ) -> None:
-        """Refuse a model whose loss on synthetic records of the shortest length changes if they are padded.
+        """Refuse a model if padding changes its loss on synthetic records of the shortest length.
 
-        Of ``like`` only shapes and types are read.
+        Only shapes and types of ``like`` are read.
         """
         device, template = next(model.parameters()).device, records.template
         whole = tuple(t.new_ones((2, *t.shape[1:]), device=device) for t in like)
@@ -99,9 +99,9 @@ class Lengths:
             return
         if not is_same_loss(short, long):
             raise InvalidInput(
-                "a record's loss changes with its padding, and several lengths pad records differently. Mask "
-                "the padding by attention_mask, by labels of -100 there, and in means over positions; or pad "
-                "to one length."
+                "a record's loss changes with its padding, which differs between several lengths. Mask the "
+                "padding with attention_mask, labels of -100, and in means over positions; or pad to one "
+                "length."
             )
 
     def _numbers(self, batch: tuple[Tensor, ...], template: Template) -> Tensor:
@@ -126,7 +126,7 @@ class Lengths:
 
 
 def lengths_of(collate: object) -> Lengths | None:
-    """Return the several lengths of :func:`tacit.collate.pad`, which a Trainer may have wrapped."""
+    """Return the lengths of :func:`tacit.collate.pad`, which a Trainer may have wrapped, if several."""
     while isinstance(collate, partial):
         collate = collate.args[0]
     collate = getattr(collate, "data_collator", collate)

@@ -1,4 +1,4 @@
-"""The training loop of a session, with evaluations, checkpoints, and watchers that receive the progress."""
+"""The training loop of a session, with evaluations, checkpoints and progress watchers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class MetricsRow:
     """One row of a run's metrics: the epsilon spent, and an evaluation, after ``steps`` steps.
 
     Everything is public or accounted for, except exact scores of test records.  ``loss`` is noisy and
-    smoothed, and ``loss_std`` is its standard deviation, due to noise and sampling.  ``test_auc`` exists for
-    two classes.
+    smoothed, with standard deviation ``loss_std`` from noise and sampling.  ``test_auc`` is for two classes.
 
     >>> MetricsRow(steps=100, epsilon=0.5, loss=1.2, test_score=0.8, test_loss=0.6).epsilon
     0.5
@@ -39,7 +38,7 @@ class MetricsRow:
 
 
 class Watcher(Protocol):
-    """Receives the progress of a run; must not block the loop.
+    """Receives the progress of a run, and must not block the loop.
 
     >>> class Printer:
     ...     def on_step(self, steps, epsilon, loss):
@@ -54,8 +53,8 @@ class Watcher(Protocol):
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
         """React to a step.
 
-        ``epsilon`` is that of the next row of metrics, so it is an upper bound on the epsilon spent so far.
-        ``loss`` is the smoothed noisy loss.
+        ``epsilon``, that of the next row of metrics, is an upper bound on the epsilon spent so far.  ``loss``
+        is the smoothed noisy loss.
         """
 
     def on_row(self, row: MetricsRow) -> None:
@@ -110,22 +109,20 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     progress: bool | None = None,
 ) -> History:
-    """Take all steps that are left, and return ``history`` with the new rows of metrics.
+    """Take all remaining steps, and return ``history`` with the new rows of metrics.
 
-    If the ledger refuses the next chunk of steps, the run ends early.  The last row then describes the steps
-    taken, and ``session.stopped`` gives the reason.  A run on :class:`DatedRecords` ends at the last day that
-    has arrived.
-
-    With several ranks, only the first evaluates, calls the watchers and returns rows of metrics.
+    If the ledger refuses the next chunk of steps, the run ends early; ``session.stopped`` gives the reason.
+    A run on :class:`DatedRecords` ends at the last day with complete data.  With several ranks, only the
+    first evaluates, calls the watchers and returns rows.
 
     Args:
-        evaluate: a function of the model, called at most ``rows`` times.  The model is the averaged one if
-            the session averages weights.
-        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps and at the end.  If
-            ``checkpoint_every`` is None, it is written with each row of metrics.
-        history: the history of the run before it was resumed; None for a new one.
-        should_stop: called after each step; if it returns True, the loop saves the state and ends early.  If
-            one of several ranks stops, all end after the same step.
+        evaluate: a function of the model, called at most ``rows`` times, on averaged weights if the session
+            averages them.
+        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps (default: with each
+            row of metrics) and at the end.
+        history: the history of the run before it was resumed; None for a new run.
+        should_stop: a function called after each step.  If it returns True, on any rank, the loop saves the
+            state and ends.
         progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
 
     >>> from tacit import Plan, PrivateSession
@@ -176,7 +173,7 @@ def train(
 
 def _check_arguments(session: object, evaluate: object, watchers: object, checkpoint_every: object) -> None:
     if not isinstance(session, PrivateSession):
-        raise InvalidInput(f"train takes a tacit.PrivateSession; got {type(session).__name__}.")
+        raise InvalidInput(f"session must be a tacit.PrivateSession; got {type(session).__name__}.")
     if evaluate is not None and not callable(evaluate):
         raise InvalidInput(
             "evaluate must be a function of the model, such as lambda model: tacit.evaluate(model, x, y); "

@@ -1,4 +1,4 @@
-"""Records that are spread over the ranks: each rank reads its own, and none reads those of another."""
+"""Records that are distributed over the ranks: each rank reads only its own."""
 
 # Record i of rank r has the address (number of records of the ranks before r) + i, by which the samplers
 # decide whether it takes part.  So the steps are those of one process that has all records in the order of
@@ -37,7 +37,7 @@ from tacit.training.users import RowsOfUsers, UserRecords
 
 @final
 class OwnRecords(Wrapped):
-    """The records of all ranks; this rank can take its own, ``inner``, which are at ``first`` and after."""
+    """The records of all ranks.  This rank can read its own, ``inner``, which begin at ``first``."""
 
     def __init__(self, inner: Records, names: list[str], ranks: Ranks) -> None:
         super().__init__(inner)
@@ -54,7 +54,7 @@ class OwnRecords(Wrapped):
         return {**vars(self), "_ranks": None}
 
     def own(self, records: int) -> range:
-        """Return this rank's positions among ``records``; the last rank also has canaries at their end."""
+        """Return this rank's positions among ``records``; the last rank also has the canaries."""
         is_last = self._ranks.rank == self._ranks.ranks - 1
         return range(self.first, records if is_last else self.first + len(self.inner))
 
@@ -74,9 +74,9 @@ class OwnRecords(Wrapped):
         for rank, digest in enumerate(digests):
             if self._counts[rank] > 0 and found.setdefault(digest, rank) != rank:
                 raise PrivacyRefusal(
-                    f"processes {found[digest]} and {rank} have the same records. Each record would take "
-                    "part twice, and cost more than the plan accounts for. Give each process records of its "
-                    "own; or leave own_records out, and all processes share the same records."
+                    f"processes {found[digest]} and {rank} have the same records, but the plan accounts for "
+                    "one use of each record. Give each process its own records, or remove own_records to "
+                    "share them."
                 )
         return " ".join(digests)
 
@@ -84,7 +84,7 @@ class OwnRecords(Wrapped):
         return self.inner.content()
 
     def contents(self) -> list[Content]:
-        """Return, for each rank, a digest by which a ledger recognises its records; all call it together."""
+        """Return the digest of each rank's records for a ledger; all ranks call this together."""
         return self._ranks.gathered(self._digest)
 
     def _digest(self) -> list[bytes] | None:
@@ -110,21 +110,21 @@ def _same(content: Content) -> Content:
 def with_others(
     records: Records, data: Data | UserRecords | Records, plan: Plan, ranks: Ranks, *, dated: bool
 ) -> Records:
-    """Return ``records``, or with ``own_records`` those of all ranks, of which these are this rank's own."""
+    """Return ``records``, or with ``own_records`` those of all ranks."""
     mine = ranks.own_records
     first = ranks.from_first(lambda: mine)
 
     def check() -> None:
         if mine != first:
             raise InvalidInput(
-                f"process {ranks.rank} has own_records={mine}, and process 0 {first}. Give all processes the "
-                "same."
+                f"process {ranks.rank} has own_records={mine}, but process 0 {first}. Set the same value in "
+                "all processes."
             )
         if mine and (dated or isinstance(records, DrawnRecords)):
             what = "records with dates" if dated else "batches drawn beforehand"
             raise InvalidInput(
-                f"own_records cannot be used with {what}. Leave own_records out, so that all processes read "
-                "the same records."
+                f"own_records cannot be used with {what}. Remove it, so that all processes read the same "
+                "records."
             )
 
     ranks.each(check)
@@ -135,10 +135,9 @@ def with_others(
     whole = OwnRecords(records, names_of_columns(data.data if isinstance(data, UserRecords) else data), ranks)
     if len(whole) > plan.records:
         raise PrivacyRefusal(
-            f"the processes together have more records than the plan's public number, {plan.records}. If two "
-            "processes read the same file, each of its records would take part twice: give each process "
-            "records of its own. Else make the plan with a larger number for records, which is public and "
-            "not read from the data."
+            f"the processes together have more records than the plan's public number, {plan.records}. Give "
+            "each process its own records, not the same file. If they are, plan with a larger number, from "
+            "public knowledge."
         )
     return whole
 
@@ -149,8 +148,8 @@ def check_apart(hashes: Callable[[], NDArray[np.uint64]], unit: str, ranks: Rank
     every = np.concatenate(of_ranks)
     if len(np.unique(every)) < len(every):
         raise PrivacyRefusal(
-            f"the same {unit} has rows at two processes. There it would count as two, and cost more than the "
-            f"plan accounts for. Move all rows of a {unit} to one process."
+            f"the same {unit} has rows at two processes and would count twice. Move all rows of a {unit} to "
+            "one process."
         )
 
 
@@ -165,6 +164,6 @@ def _check_layout(first: dict[str, str], mine: dict[str, str], rank: int) -> Non
         if layout != first[name]:
             raise InvalidInput(
                 f"the records of process {rank} differ from those of process 0 in their {name}: "
-                f"{layout or 'none'}, not {first[name] or 'none'}. All processes train one model. Give the "
-                "records of each the same columns, in the same order and of the same types."
+                f"{layout or 'none'}, not {first[name] or 'none'}. Give the records of all processes the "
+                "same columns, in the same order and of the same types."
             )

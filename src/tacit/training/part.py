@@ -1,7 +1,6 @@
-"""The interface of the parts of a session, which act before, within or after each of its steps.
+"""The interface of the parts of a session, which act before, within or after each step.
 
-The session holds a tuple of parts and calls them in order.  The order belongs to the guarantee
-(:class:`tacit.training.PrivateSession`).
+The session calls its parts in a fixed order, which the guarantee depends on.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from tacit.sampling.samplers import Indices
 
 
 class Part:
-    """The interface of a part: it overrides the methods that it needs.  All ranks call each one together."""
+    """The interface of a part, which overrides the methods it needs.  All ranks call each method together."""
 
     idle = False
-    """Whether the run's steps pass the part by, because it has only facts and state in this run."""
+    """Whether steps skip the part, because it has only facts and state in this run."""
 
     def before(self, step: int, indices: Indices) -> None:
         """Act before a step reads or computes anything on its participants; an error stops the step."""
@@ -32,11 +31,11 @@ class Part:
         """Act after the optimizer's step; ``loss`` is the noisy loss."""
 
     def facts(self, key: bytes) -> dict[str, Any]:
-        """Return facts that must be the same if a step is repeated, in addition to the session's facts."""
+        """Return additional facts that must be unchanged when a step is repeated."""
         return {}
 
     def state(self, done: int) -> dict[str, Any]:
-        """Return the part's entries of the resume state after ``done`` steps, under names of its own."""
+        """Return the part's entries of the resume state after ``done`` steps, under unique names."""
         return {}
 
     def load(self, state: Mapping[str, Any], generator: Generator) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar of the noisy losses, and a judgement whether they fall, from public figures alone.
+"""A progress bar of the noisy losses, and a test of whether they fall, from released values alone.
 
 Letters: B expected batch size; q sampling rate; m steps in the first third; x_t = log t for t = 1, ..., m.
 """
@@ -38,7 +38,7 @@ _MOST_DECIMALS = 6
 def loss_std(plan: Plan) -> float | None:
     """Return an upper bound on the standard deviation of a step's noisy loss; None without a loss report.
 
-    A scaled loss is at most 1/2 from the centre: sampling adds at most B (1 - q) / 4 to the variance.
+    A scaled loss is at most 1/2 from the centre, so sampling adds at most B (1 - q) / 4 to the variance.
     """
     if plan.loss_report is None or plan.loss_noise is None:
         return None
@@ -71,7 +71,7 @@ def noisy(loss: float, std: float | None) -> str:
 class Progress:
     """The bars of a session, and the noisy loss of its last step.
 
-    A notebook would show a new bar for each epoch, so an epoch reuses the bar of the epoch before.
+    In a notebook, each epoch reuses the bar of the previous epoch.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -90,7 +90,7 @@ class Progress:
     def bar(
         self, title: str, first: int, stop: int, *, progress: bool | None, keep: bool = False
     ) -> Iterator[None]:
-        """Show a bar over these steps, by default in a notebook or terminal; ``keep`` it for more epochs."""
+        """Show a bar over these steps, by default in a notebook or terminal; ``keep`` reuses it."""
         if first >= stop or not (_is_watched() if progress is None else progress):
             yield
             return
@@ -117,7 +117,7 @@ class Progress:
             bar.close()
 
     def _reused(self, words: str, total: int) -> Any:
-        """Reset and return the bar of the epoch before, if the running cell made it; else return None."""
+        """Reset and return the bar of the previous epoch if the running cell made it; otherwise None."""
         last, self._last = self._last, None
         if last is None:
             return None
@@ -172,10 +172,10 @@ class Fall:
 
 
 def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None) -> Fall | None:
-    """Judge the noisy losses of the first steps; None if there are too few, or one is not finite.
+    """Compare the noisy losses of the first steps; None if there are too few, or one is not finite.
 
-    ``noise`` is the standard deviation of a loss's noise.  Sampling adds variance too, which is estimated
-    from the spread about the fitted line.  ``start`` is the loss before the first step, if it is public.
+    ``noise`` is the standard deviation of a loss's noise.  The variance from sampling is estimated from the
+    residuals of a fitted line.  ``start`` is the loss before the first step, if it is public.
     """
     values, m = np.asarray(losses, dtype=np.float64), len(losses)
     if m < _FEWEST or not np.isfinite(values).all():
@@ -201,9 +201,9 @@ def fall_of(losses: Sequence[float], noise: float, *, start: float | None = None
 
 @final
 class Falling(Part):
-    """Judges the noisy losses after the first third of the steps, and warns once if they have hardly fallen.
+    """Warns once after the first third of the steps if the noisy losses have hardly fallen.
 
-    ``start`` is the public loss before the first step, ``why`` the likely reason by the plan's numbers.
+    ``start`` is the public loss before the first step, ``why`` the likely reason according to the plan.
     """
 
     start: float | None = None
@@ -227,8 +227,8 @@ class Falling(Part):
         self.fall = fall_of(self._losses, self._noise, start=self.start)
         if message := self.said():
             warnings.warn(
-                f"{message} The {self._steps - self._third:,} steps that are left cost budget as well; "
-                "steps that are not taken cost nothing. The cost of the steps so far stays spent.",
+                f"{message} The remaining {self._steps - self._third:,} steps cost budget too; if you stop "
+                "now, you pay only for the steps so far.",
                 LossWarning,
                 stacklevel=4,
             )

@@ -1,4 +1,4 @@
-"""Several processes that take each private step together: ranks, a step's buffers, what must be equal."""
+"""Several processes that take each private step together: ranks, buffers, and checks of equality."""
 
 # Every process (a *rank*) has the whole model, and can read all records or has records of its own
 # (:mod:`tacit.training.own_records`).  Letters: R ranks; r a rank, from 0.
@@ -55,7 +55,7 @@ _BUCKET = 25 * 2**20
 
 
 class Ranks:
-    """The processes of a run; here one.  All call each method in the same order and wait for one another."""
+    """The processes of a run; here one.  All call each method in the same order and wait for each other."""
 
     rank = 0
     ranks = 1
@@ -68,13 +68,13 @@ class Ranks:
         return self.rank == 0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks; the bits of the sum are the same at each rank."""
+        """Replace each tensor by its sum over all ranks, with the same bits at each rank."""
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite each tensor with that of rank 0."""
 
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """Return the sums, over all ranks, of the numbers that each rank's ``function`` returns."""
+        """Return the sums over all ranks of the numbers that ``function`` returns."""
         return function()
 
     def each(self, function: Callable[[], T]) -> T:
@@ -82,7 +82,7 @@ class Ranks:
         return function()
 
     def gathered(self, function: Callable[[], T]) -> list[T]:
-        """Return the results of ``function`` at all ranks, in their order; if it fails at one, at all."""
+        """Return the results of ``function`` at all ranks, in order; if it fails at one, it fails at all."""
         return [function()]
 
     def from_first(self, function: Callable[[], T]) -> T:
@@ -90,7 +90,7 @@ class Ranks:
         return function()
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """Call ``function`` at rank 0 alone, whose result stays there; all ranks raise its error."""
+        """Call ``function`` at rank 0 alone and return its result there; all ranks raise its error."""
         return function()
 
     def share_secret(self, generator: Generator) -> Generator:
@@ -104,7 +104,7 @@ class Ranks:
 
 @final
 class Alone(Ranks):
-    """One process that trains alone, even if others are running.
+    """One process that trains alone, although others run.
 
     >>> alone = Alone()
     >>> alone.first, alone.ranks, alone.total(lambda: (1.0, 2.0))
@@ -114,19 +114,19 @@ class Alone(Ranks):
 
 @final
 class ProcessRanks(Ranks):
-    """The processes of a group of ``torch.distributed``, by default all of them.
+    """The processes of a ``torch.distributed`` group.
 
     Args:
-        group: the process group; by default the one that ``torch.distributed.init_process_group`` made.
-        own_records: whether each process has records of its own, which no other process reads.  By default,
-            all processes read the same records.  With it, a record, and all rows of a person, must be at one
-            process only, and the plan's ``records`` is a public bound for all processes together.
+        group: the process group.  Default: the one from ``torch.distributed.init_process_group``.
+        own_records: whether each process has its own records, instead of all reading the same.  A record, and
+            all rows of a person, must then be at one process only, and the plan's ``records`` is a public
+            upper bound for all processes together.
 
     Raises:
-        InvalidInput: there is no process group, or this process is not in it.
+        InvalidInput: if there is no process group, or this process is not in it.
 
-    Start the script with ``torchrun --nproc-per-node 2 script.py``, and give the session
-    ``ranks=ProcessRanks()``.  This example has a group of one process, which needs no torchrun:
+    Start the script with ``torchrun --nproc-per-node 2 script.py``, and pass ``ranks=ProcessRanks()`` to the
+    session.  This example has a group of one process, which needs no torchrun:
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> ranks = ProcessRanks()
@@ -138,16 +138,15 @@ class ProcessRanks(Ranks):
     def __init__(self, group: dist.ProcessGroup | None = None, *, own_records: bool = False) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise InvalidInput(
-                "there is no process group of torch.distributed. The processes of this run need one to "
-                "find each other. Call torch.distributed.init_process_group() before ProcessRanks(), and "
-                "start the script with torchrun; or leave ranks= out to train in one process."
+                "there is no process group of torch.distributed. Call "
+                "torch.distributed.init_process_group() before ProcessRanks(), and start the script with "
+                "torchrun; or remove ranks= to train in one process."
             )
         self._group, self.own_records = group, own_records
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise InvalidInput(
-                "this process is not in the group of ProcessRanks. Give ProcessRanks a group with this "
-                "process."
+                "this process is not in the group of ProcessRanks. Pass a group with this process."
             )
         self._process = os.getpid()
         on_gpu = dist.get_backend(group) == "nccl"
@@ -247,16 +246,16 @@ class ProcessRanks(Ranks):
         except RuntimeError as problem:
             raise ProcessLost(
                 "another process of this run cannot be reached: it has ended, or the connection is lost. "
-                "The step that was under way is not taken here. Start all processes again and go on from "
-                "the last saved state."
+                "The current step was not taken here. Restart all processes and resume from the last saved "
+                "state."
             ) from problem
 
 
 def _failed(ranks: Sequence[int]) -> str:
     who = f"process {ranks[0]}" if len(ranks) == 1 else f"processes {', '.join(map(str, ranks))}"
     return (
-        f"{who} of this run failed, and its own output says why. No process took the step that was under "
-        "way. Mend the cause, start all processes again and go on from the last saved state."
+        f"{who} of this run failed; see its own output. No process took the current step. Fix the cause, "
+        "restart all processes and resume from the last saved state."
     )
 
 
@@ -292,7 +291,7 @@ def check_one_process() -> None:
     if dist.is_available() and dist.is_initialized() and (count := dist.get_world_size()) > 1:
         situation = f"torch.distributed has a process group of {count} processes here"
         way_out = (
-            "Give the session ranks=tacit.training.ProcessRanks(), and they train one model together. To "
+            "To train one model in all of them, pass ranks=tacit.training.ProcessRanks() to the session. To "
             "train in one process, start the script once, with python, without init_process_group."
         )
     elif "WORLD_SIZE" in os.environ and (launch := launched()).processes > 1:
@@ -301,16 +300,15 @@ def check_one_process() -> None:
             f"{launch.processes} processes (WORLD_SIZE={launch.processes}, RANK={launch.rank})"
         )
         way_out = (
-            "To train one model in all of them, call torch.distributed.init_process_group() and give the "
-            "session ranks=tacit.training.ProcessRanks(). To train in one, start the script once, with "
-            "python. If no other process trains, give the session ranks=tacit.training.Alone()."
+            "To train one model in all of them, call torch.distributed.init_process_group() and pass "
+            "ranks=tacit.training.ProcessRanks() to the session. To train in one, start the script once, "
+            "with python. If no other process trains, pass ranks=tacit.training.Alone()."
         )
     else:
         return
     raise PrivacyRefusal(
-        f"{situation}, and the session has no ranks. Each process would train a separate "
-        "model with its own key, and anyone who sees two of these models, or their average, learns "
-        f"more than session.epsilon says. {way_out}"
+        f"{situation}, but the session has no ranks. Each process would train a separate model on the same "
+        f"records, and session.epsilon covers only one of them. {way_out}"
     )
 
 
@@ -320,12 +318,12 @@ _TOGETHER = MOST_TILES_IN_A_CHUNK * DRAWS_PER_TILE
 
 
 class Sums(Mapping[str, Tensor]):
-    """A step's buffers by parameter name, to which the engine adds sums; each is made on first access."""
+    """A step's buffers by parameter name, made on first access, to which the engine adds sums."""
 
     @property
     @abstractmethod
     def noise(self) -> Mapping[str, Tensor]:
-        """This rank's part of the noise; it may be changed in place before the engine adds gradients."""
+        """This rank's part of the noise, which may be changed in place before gradients are added."""
 
     @abstractmethod
     def released(self) -> dict[str, Tensor]:
@@ -333,7 +331,7 @@ class Sums(Mapping[str, Tensor]):
 
 
 class Layout:
-    """The distribution of a model's parameters over processes: here whole, in ``shards.Sharded`` in parts."""
+    """The distribution of parameters over processes: whole here, in parts in ``shards.Sharded``."""
 
     sharded = False
     """Whether each process has only a part of the parameters."""
@@ -354,7 +352,7 @@ class Layout:
         return _NoiseBuffers(parameters, generator, std, step, device, self._ranks)
 
     def trained(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
-        """Return the optimizer's parameters, by the names that the engine's ``parameters`` have."""
+        """Return the optimizer's parameters, by the names in the engine's ``parameters``."""
         return parameters
 
     def copy_from_first(self, model: nn.Module) -> None:
@@ -369,9 +367,8 @@ class Layout:
                 more = ", ..." if len(differing) > 3 else ""
                 raise UnsupportedModel(
                     f"the model of process {self._ranks.rank} differs from that of process 0 in "
-                    f"{', '.join(differing[:3])}{more}. Each process needs the whole model: a stage of a "
-                    "pipeline, or some of the experts, is refused. Use "
-                    "torch.distributed.fsdp.fully_shard to give each process a part."
+                    f"{', '.join(differing[:3])}{more}. Each process needs the whole model, without pipeline "
+                    "or expert parallelism. Use torch.distributed.fsdp.fully_shard to shard it."
                 )
 
         self._ranks.each(check)
@@ -381,7 +378,7 @@ class Layout:
         return tensor
 
     def add_up(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over the ranks if it was computed from shards of parameters."""
+        """Replace a tensor computed from shards of parameters by its sum over the ranks."""
 
     def together(self, check: Callable[[], None]) -> None:
         """Call ``check``, which reads this rank's part; if it fails at one rank, no rank continues."""
@@ -482,7 +479,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @final
 class Together(Part):
-    """The checks that all ranks perform the same run, whose facts ``run`` returns, with the same model."""
+    """Checks that all ranks perform the same run, with the facts of ``run``, and the same model."""
 
     def __init__(
         self,
@@ -519,15 +516,14 @@ class Together(Part):
             if differing := differences(first, mine):
                 raise PrivacyRefusal(
                     f"process {self._ranks.rank} of this run differs from process 0 in: "
-                    f"{', '.join(differing)}. All add to one sum, and must do the same run. Give each "
-                    "process the same script, records, plan and settings."
+                    f"{', '.join(differing)}. Give each process the same script, records, plan and settings."
                 )
 
         self._ranks.each(check)
         self.agreed = True
 
     def check_model(self, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Compare the optimizer's settings, the model's mode and ``weights``, by default all, with rank 0."""
+        """Compare the optimizer's settings, the model's mode and ``weights`` (default: all) with rank 0."""
         ranks = self._ranks
         if ranks.ranks == 1:
             return
@@ -540,13 +536,11 @@ class Together(Part):
         def check() -> None:
             if how := _difference(first, mine):
                 raise PrivacyRefusal(
-                    f"the model of process {ranks.rank} differs from that of process 0: {how}. All "
-                    "processes add to one sum, and which of them reads a record depends on other records. "
-                    "If their models differ, one record may change the sum by more than the noise hides. "
-                    "The session takes no step with such models and saves no state of them; earlier "
-                    "releases are covered. Give each process the optimizer, the settings, the schedule of "
-                    "the learning rate and the loop of process 0, on processors of one kind, and go on "
-                    "from the last saved state."
+                    f"the model of process {ranks.rank} differs from that of process 0: {how}. Which process "
+                    "reads a record depends on other records, so with different models one record could "
+                    "change the sum by more than the noise hides. No step was taken with these models. Give "
+                    "each process the same optimizer, settings, learning-rate schedule and loop, on the same "
+                    "kind of processor, and resume from the last saved state."
                 )
 
         ranks.each(check)

@@ -1,9 +1,7 @@
-"""Records by position, from arrays, data frames, lists and data sets.
+"""Records by position, from arrays, data frames, lists and datasets (``docs/how-to/large-data.md``).
 
-``docs/how-to/large-data.md`` lists the kinds.
-
-pandas, Polars and Arrow are supported and never imported.  A ``collate`` gets one record at a time, so that
-its output does not depend on the rest of the batch.  Letters: N records; n records of a batch.
+pandas, Polars and Arrow are supported without importing them.  ``collate`` gets one record at a time, so its
+output does not depend on the rest of the batch.  Letters: N records; n records of a batch.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ from tacit.training.tensors import (
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 _ENCODE = (
-    "Declare the column and encode it by tacit.columns.Encoder, whose numbers depend on declared values and "
-    "bounds alone; or leave it out"
+    "Declare the column and encode it with tacit.columns.Encoder, which uses only declared values and "
+    "bounds; or drop it"
 )
 
 
@@ -76,8 +74,8 @@ def columns_of(frame: Any) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if not all(isinstance(name, str) for name in names):
         raise InvalidInput(
-            "the name of a data frame's column is not text. The loss gets the columns as keywords. Give "
-            "the columns text names, or pass (frame, labels): the loss then gets the frame as a matrix."
+            "column names of a data frame must be strings, because they are keyword arguments of the loss. "
+            "Rename the columns, or pass (frame, labels): the loss then gets the frame as a matrix."
         )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -88,7 +86,7 @@ def columns_of(frame: Any) -> dict[str, Any]:
 def _pairs(frame: Any) -> list[tuple[Any, Any]]:
     if hasattr(frame, "collect"):
         raise InvalidInput(
-            f"the data is a {type(frame).__name__}, which holds no rows yet. Pass data.collect()."
+            f"the data is a {type(frame).__name__}, which has no rows yet. Pass data.collect()."
         )
     if hasattr(frame, "column_names"):  # Arrow
         return list(zip(frame.column_names, frame.columns, strict=True))
@@ -125,7 +123,7 @@ def values_of(column: Any, where: str) -> NDArray[Any] | list[Any]:
         missing = bool(count() if callable(count) else count)
     if missing:
         raise InvalidInput(
-            f"{where} ({kind}) has missing cells. Leave such rows out or fill them by a fixed public rule, "
+            f"{where} ({kind}) has missing cells. Remove such rows, or fill them by a fixed public rule, "
             'such as a declared column with missing = "indicator"; a rule computed from the data would leak.'
         )
     if str(kind) == "category":  # its values are names, even if they are numbers
@@ -148,11 +146,11 @@ def _is_theirs(value: object) -> bool:
 
 
 def _not_numeric(where: str, kind: str) -> InvalidInput:
-    return InvalidInput(f"{where} is of type {kind}, and a model takes numbers. {_ENCODE}.")
+    return InvalidInput(f"{where} is of type {kind}, but a model takes numbers. {_ENCODE}.")
 
 
 def has_items(data: Any) -> bool:
-    """Return whether the data gives records by position; else it consists of columns."""
+    """Return whether the data is indexed by record; otherwise it consists of columns."""
     if isinstance(data, list):
         return bool(data) and isinstance(data[0], Mapping | tuple)
     if isinstance(data, Dataset):
@@ -165,7 +163,7 @@ def has_items(data: Any) -> bool:
 
 
 def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]]]:
-    """Return the template of a record, and for each leaf of it the column with the values of all records."""
+    """Return the template of a record, and the column of each of its leaves."""
     if is_frame(data):
         names = columns_of(data)
         if not names:
@@ -179,8 +177,8 @@ def columns_of_data(data: Any) -> tuple[Template, dict[Path, Array | list[Array]
     elif not (isinstance(data, Mapping | tuple | list) or is_column(data) or hasattr(data, "__array__")):
         raise InvalidInput(
             f"data of type {type(data).__name__} cannot be used as records. Pass tensors, arrays or lists, "
-            "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset. A "
-            "DataLoader is not needed: the session draws the batches itself."
+            "a mapping or tuple of them, a data frame, a TensorDataset or a map-style Dataset, without a "
+            "DataLoader."
         )
     template, leaves = flatten(data, lists=False)
     if not leaves:
@@ -199,13 +197,12 @@ def _batches(data: DataLoader[Any] | Sampler[Any]) -> InvalidInput:
     weights = ""
     if isinstance(sampler, WeightedRandomSampler):
         weights = (
-            " The weights of its WeightedRandomSampler are lost: the plan draws each record with the same "
-            "probability, from which the privacy cost follows. Weight the classes in the loss instead, by "
-            "public weights."
+            " Its WeightedRandomSampler is lost, because the privacy cost assumes equal sampling "
+            "probabilities. Weight the classes in the loss instead, by public weights."
         )
     return InvalidInput(
-        f"data is a {type(data).__name__}, but a session draws the batches itself. Pass the data set, "
-        f"data=loader.dataset, and a collate_fn of your own as collate.{weights}"
+        f"data is a {type(data).__name__}, but a session draws the batches itself. Pass data=loader.dataset, "
+        f"and your own collate_fn, if any, as collate.{weights}"
     )
 
 
@@ -217,7 +214,7 @@ def _column(values: Any, where: str) -> Array | list[Array]:
         values = values_of(values, where)
     elif isinstance(values, Dataset) or hasattr(values, "column_names"):
         raise unusable(
-            where, f"a data set ({type(values).__name__})", 'Pass one data set, such as data["train"].'
+            where, f"a dataset ({type(values).__name__})", 'Pass one dataset, such as data["train"].'
         )
     if isinstance(values, np.ndarray) and values.dtype.kind == "O" and len(values):
         values = list(values) if isinstance(values[0], list | np.ndarray) else values
@@ -235,7 +232,7 @@ def _column(values: Any, where: str) -> Array | list[Array]:
 
 @final
 class Rows(Dataset[Any]):
-    """A data set made of columns, for records of varying length and for use with a ``collate``."""
+    """A dataset made of columns, for records of varying length and for use with a ``collate``."""
 
     def __init__(self, columns: Sequence[Array | list[Array]], template: Template) -> None:
         names = [name_of(path) for path in paths_of(template)]
@@ -265,8 +262,8 @@ class Rows(Dataset[Any]):
 
 def uneven(shapes: Sequence[str]) -> InvalidInput:
     return InvalidInput(
-        f"all parts need the same leading dimension; got {'; '.join(shapes)}. Each has one row per record. "
-        "For a list with one array per record, pass (data,)."
+        f"all parts need the same leading dimension, one row per record; got {'; '.join(shapes)}. For a list "
+        "with one array per record, pass (data,)."
     )
 
 
@@ -275,7 +272,7 @@ Data: TypeAlias = Sized | Dataset[Any]
 Content: TypeAlias = Iterable[bytes | memoryview] | None
 """Bytes by which a ledger recognises records; None if each record would have to be decoded."""
 Collate: TypeAlias = Callable[[list[Any]], Any]
-"""A function that turns a list of one record into a batch of leading dimension 1."""
+"""A function that turns a list of one record into a batch of size 1."""
 
 _APART = 0x9E3779B97F4A7C15
 _SAMPLED = 32  # number of records in the fingerprint of a data set
@@ -302,18 +299,18 @@ class Records(ABC):
 
     @abstractmethod
     def take(self, indices: Indices, *, seed: int) -> tuple[Tensor, ...]:
-        """Return the tensors of n >= 1 records, each (n * rows, ...); ``seed`` is for draws while reading."""
+        """Return the tensors of n >= 1 records, each (n * rows, ...); ``seed`` is for random reads."""
 
     @abstractmethod
     def fingerprint(self, key: bytes) -> str:
-        """Return a keyed digest of the records: without the key nobody can test a guess by it."""
+        """Return a keyed digest of the records; without the key it cannot confirm a guess."""
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Yield all records as bytes for a ledger; None if each would have to be decoded."""
+        """Yield all records as bytes for a ledger; None if that needs decoding."""
 
     def held(self) -> tuple[Tensor, ...]:
-        """Return the tensors (N, ...) that hold all records; none if they are read one by one."""
+        """Return the tensors (N, ...) of all records; empty if records are read one by one."""
         return ()
 
     def positions(self, indices: Indices, seed: int = 0) -> Indices:
@@ -382,7 +379,7 @@ class ArrayRecords(Records):
         return self._tensors
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> ArrayRecords:
-        """Return records of the same structure that hold ``tensors``, which were checked already."""
+        """Return records of the same structure with these ``tensors``, which were checked already."""
         records = copy.copy(self)
         records._tensors, records._digest = tuple(tensors), None
         return records
@@ -417,10 +414,10 @@ class ArrayRecords(Records):
 
 @final
 class DatasetRecords(Records):
-    """A map-style data set whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
+    """A map-style dataset whose item i is record i: a tensor, or a tuple or mapping of tensors and numbers.
 
-    Its draws from Python's, NumPy's or torch's global generators are a function of ``seed`` and of the
-    batch's first position.  The fingerprint covers the number of records and 32 that the key chooses.
+    Python's, NumPy's and torch's global generators are seeded by ``seed`` and the batch's first position.
+    The fingerprint covers the number of records, and 32 records that the key chooses.
     """
 
     def __init__(
@@ -428,14 +425,14 @@ class DatasetRecords(Records):
     ) -> None:
         if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
             raise InvalidInput(
-                f"the data set ({type(dataset).__name__}) has no length, or no items by position. Each "
-                "record must be reachable by its position, to be sampled independently. Use a map-style data "
-                "set or tensors; if the data fit into memory, data=list(dataset)."
+                f"the dataset ({type(dataset).__name__}) has no length, or no items by position, which "
+                "sampling needs. Use a map-style dataset or tensors, or data=list(dataset) if the data fit "
+                "into memory."
             )
         if collate is not None and not callable(collate):
             raise InvalidInput(
-                f"collate must be a function; got {type(collate).__name__}. It gets a list with one "
-                "record, as tacit.collate.pad(length=128) does."
+                f"collate must be a function of a list with one record, such as "
+                f"tacit.collate.pad(length=128); got {type(collate).__name__}."
             )
         self.dataset: Any = dataset
         self.collate = collate
@@ -449,7 +446,7 @@ class DatasetRecords(Records):
 
     @property
     def template(self) -> Template:
-        """The structure of the first item that was read; if there is none yet, record 0 is read."""
+        """The structure of the first item read, which is record 0 if none was read before."""
         if self._template is None:
             self.take(np.zeros(1, dtype=np.int64), seed=0)
         return cast("Template", self._template)
@@ -475,8 +472,7 @@ class DatasetRecords(Records):
         self._names = [name_of(path) for path in leaves]
         if not leaves:
             raise InvalidInput(
-                f"an item of the data set is an empty {type(item).__name__}. Let it give the tensors of a "
-                "record."
+                f"an item of the dataset is an empty {type(item).__name__}. Return the tensors of a record."
             )
         return [*leaves.values()]
 
@@ -487,9 +483,9 @@ class DatasetRecords(Records):
             raise
         except Exception as problem:  # noqa: BLE001 (the user's own code may raise anything)
             raise InvalidInput(
-                f"collate failed on record {position}: {without_values(problem)}. The message leaves out "
-                "the error's own text, which may hold values of the record. The session calls collate with "
-                "a list of one record; try collate([data[i]])."
+                f"collate failed on record {position}: {without_values(problem)}. The original message is "
+                "hidden, because it may contain values of the record. Try collate([data[i]]): the session "
+                "passes a list of one record."
             ) from None
 
     def _items(self, positions: list[int]) -> list[Any]:
@@ -502,8 +498,8 @@ class DatasetRecords(Records):
             raise _unreadable(f"one of the records at {few(positions)}", problem) from None
         if len(items) != len(positions):
             raise InvalidInput(
-                f"{type(self.dataset).__name__}.__getitems__ gave {len(items)} items for {len(positions)} "
-                "positions. It must give one item for each position, in order."
+                f"{type(self.dataset).__name__}.__getitems__ returned {len(items)} items for "
+                f"{len(positions)} positions. Return one item for each position, in order."
             )
         return items
 
@@ -531,7 +527,7 @@ class DatasetRecords(Records):
 def as_records(
     data: Data | Records, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> Records:
-    """Make :class:`Records` from the data that a user passes; ``docs/how-to/large-data.md`` lists all types.
+    """Make :class:`Records` from a user's data; ``docs/how-to/large-data.md`` lists all types.
 
     >>> as_records({"x": np.zeros((5, 3)), "y": [0, 1, 1, 0, 1]}).template
     {'x': 0, 'y': 1}
@@ -548,7 +544,7 @@ def as_records(
     if collate is None:
         path = next(path for path, column in columns.items() if isinstance(column, list))
         raise InvalidInput(
-            f"{name_of(path)} differs in shape from record to record. A batch has one shape. Give "
+            f"{name_of(path)} differs in shape from record to record. Pass "
             "collate=tacit.collate.pad(length=...), with a public length."
         )
     return DatasetRecords(Rows([*columns.values()], template), collate=collate, floating=floating)
@@ -564,14 +560,14 @@ def _check_rows(tensors: Sequence[Tensor], names: Sequence[str], floating: torch
         for piece in _pieces(tensor):
             if not bool(piece.isfinite().all()):
                 raise InvalidInput(
-                    f"{name} of the data holds NaN or infinite values. Remove such records or fill them by a "
-                    "fixed rule before training; a rule computed from the data would leak."
+                    f"{name} of the data contains NaN or infinite values. Remove such records, or fill them "
+                    "by a fixed rule; a rule computed from the data would leak."
                 )
             narrower = floating is not None and torch.finfo(floating).max < torch.finfo(tensor.dtype).max
             if narrower and not bool(piece.to(floating).isfinite().all()):
                 raise InvalidInput(
-                    f"{name} of the data holds numbers beyond {floating}. Floating numbers are cast to "
-                    "this type, that of the model. Scale it by public bounds, or train a model in float64."
+                    f"{name} of the data contains numbers beyond {floating}, the type of the model. Scale it "
+                    "by public bounds, or train the model in float64."
                 )
 
 
@@ -598,14 +594,14 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _unreadable(place: str, problem: Exception) -> InvalidInput:
     return InvalidInput(
-        f"{place} of the data set could not be read: {without_values(problem)}. The message leaves out the "
-        "error's own text, which may hold values of the record: read that record yourself to see it. "
-        "Remove records that cannot be read before the run starts."
+        f"{place} of the dataset could not be read: {without_values(problem)}. The original message is "
+        "hidden, because it may contain values of the record; read that record yourself to see it. Remove "
+        "unreadable records before the run starts."
     )
 
 
 _AHEAD = 2
-"""The number of batches that each worker keeps ready."""
+"""The number of batches that each worker prefetches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -623,8 +619,8 @@ class Request:
 class Prefetcher(Wrapped):
     """Records whose batches worker processes prefetch, at most two batches each.
 
-    ``requests`` returns the batches from the next step on; if another is asked for, it is read and the
-    workers start again.  Who asks for a batch gets its error.  Workers ignore Ctrl-C and end with their
+    ``requests`` returns the batches from the next step on.  Asking for another batch reads it and restarts
+    the workers.  An error is raised when its batch is asked for.  Workers ignore Ctrl-C and end with their
     parent.
     """
 
@@ -661,7 +657,7 @@ class Prefetcher(Wrapped):
 
 
 class _Requests:
-    """The requests as a batch sampler for DataLoader, which asks for one as soon as a worker is free."""
+    """The requests as a batch sampler for DataLoader."""
 
     def __init__(self, requests: Callable[[], Iterable[Request]]) -> None:
         self._requests = requests
@@ -671,7 +667,7 @@ class _Requests:
 
 
 class _Reads(Dataset[Any]):
-    """The records as a data set whose "items" are whole requests; DataLoader sends it to the workers."""
+    """The records as a dataset of whole requests, for DataLoader."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -697,7 +693,7 @@ class DrawnRecords(Records):
 
     @abstractmethod
     def generator_for(self, plan: Plan) -> Generator:
-        """Return the generator with which the batches of ``plan`` were drawn."""
+        """Return the generator that drew the batches of ``plan``."""
 
     @abstractmethod
     def check_free(self, run: str) -> None:

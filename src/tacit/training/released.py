@@ -1,4 +1,4 @@
-"""The checks of a release, the guarded optimizer that it moves, and averages of the weights."""
+"""The checks of a release, the guarded optimizer, and averages of the weights."""
 
 # **Guarantee**
 #
@@ -48,7 +48,7 @@ from tacit.training.ranks import Layout
 _STEPPING: set[int] = set()
 """The ids of the parameters that a private step is changing."""
 _GUARDS: weakref.WeakSet[GuardedOptimizer] = weakref.WeakSet()
-"""The guards that exist; one hook on all optimizers calls them before each step."""
+"""All guards; one hook on all optimizers calls them before each step."""
 
 
 @final
@@ -64,7 +64,7 @@ class GuardedOptimizer:
         _GUARDS.add(self)
 
     def step(self, gradients: dict[str, Tensor]) -> None:
-        """Take a step with these gradients, which are taken from the dictionary, and leave none behind."""
+        """Take a step with these gradients, which are removed from the dictionary and the parameters."""
         for name, parameter in self._trained.items():
             gradient = gradients.pop(name)
             same = gradient.dtype == parameter.dtype
@@ -85,11 +85,10 @@ class GuardedOptimizer:
         if stray:
             raise PrivacyRefusal(
                 f"gradients that are not private are on {', '.join(stray)}: a loss.backward() ran outside "
-                "the session. If it was of a loss of the records, remove it from the loop: "
-                "session.step(step) computes the gradients. If another model is trained through this one, "
-                "as the generator of a GAN is through a private discriminator, freeze this one for its "
-                "backward pass: discriminator.requires_grad_(False) before the generator's "
-                "loss.backward(), discriminator.requires_grad_(True) after it."
+                "the session. Remove it from the loop; session.step(step) computes the gradients. If you "
+                "train another model through this one, as in a GAN, freeze this one meanwhile: "
+                "discriminator.requires_grad_(False) before the generator's loss.backward(), and "
+                "discriminator.requires_grad_(True) after it."
             )
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -106,8 +105,8 @@ class GuardedOptimizer:
     def check_step_of(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer is self.optimizer and not self._ids <= _STEPPING:
             raise PrivacyRefusal(
-                "optimizer.step() was called outside the private session. Its gradient is neither clipped "
-                "nor noised. Remove it from the loop: session.step(step) takes the optimizer's step."
+                "optimizer.step() was called outside the session, on gradients without clipping and noise. "
+                "Remove it from the loop; session.step(step) takes the optimizer's step."
             )
         guarded = self._ids - _STEPPING
         if not guarded:
@@ -116,10 +115,10 @@ class GuardedOptimizer:
             names = [name for name, p in self._trained.items() if id(p) in shared]
             raise PrivacyRefusal(
                 f"a second optimizer ({type(optimizer).__name__}) is about to change "
-                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}. A private session trains "
-                "these parameters, and this gradient is neither clipped nor noised. Train them by "
-                "session.step(step) alone. Take steps on public records before the session is made, on a "
-                "copy of the model, or after del session."
+                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}, which a private session trains. "
+                "Its gradients are neither clipped nor noised. Train them only by session.step(step). Take "
+                "steps on public records before you make the session, on a copy of the model, or after del "
+                "session."
             )
 
     def _check_hooks(self) -> None:
@@ -129,37 +128,35 @@ class GuardedOptimizer:
         inside = [name for name, value in attributes.items() if isinstance(value, torch.optim.Optimizer)]
         if inside:
             raise InvalidInput(
-                f"{kind} wraps another optimizer and has no step hooks. The session could not refuse steps "
-                f"that are taken outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
+                f"{kind} wraps another optimizer and has no step hooks, so the session could not refuse "
+                f"steps outside it. Pass the wrapped optimizer: optimizer.{inside[0]}."
             )
         raise InvalidInput(
-            f"{kind} has no step hooks of torch.optim.Optimizer. The session could not refuse steps that "
-            "are taken outside it. Pass an optimizer of torch, or let its class derive from "
-            "torch.optim.Optimizer and call super().__init__(params, defaults)."
+            f"{kind} has no step hooks of torch.optim.Optimizer, so the session could not refuse steps "
+            "outside it. Pass an optimizer of torch, or derive its class from torch.optim.Optimizer and call "
+            "super().__init__(params, defaults)."
         )
 
     def _check_parameters(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise InvalidInput(
-                "LBFGS evaluates the loss again inside a step. A private step cannot do that. Use SGD, "
-                "Adam or another first-order optimizer."
+                "LBFGS evaluates the loss several times per step, which a private step does not allow. Use "
+                "SGD, Adam or another first-order optimizer."
             )
         if isinstance(self.optimizer, torch.optim.SparseAdam):
-            raise InvalidInput(
-                "SparseAdam takes sparse gradients. A noisy gradient has noise in every entry. Use Adam."
-            )
+            raise InvalidInput("SparseAdam needs sparse gradients, but a noisy gradient is dense. Use Adam.")
         held = list(_parameters(self.optimizer))
         ids = {id(p) for p in held}
         missing = [name for name, p in self._trained.items() if id(p) not in ids]
         if missing:
             raise InvalidInput(
-                f"the optimizer does not hold the trainable parameters {', '.join(missing)}: they would be "
-                "clipped and noised for nothing. Pass model.parameters() to the optimizer, or freeze them."
+                f"the optimizer lacks the trainable parameters {', '.join(missing)}, which would be noised "
+                "for nothing. Pass model.parameters() to the optimizer, or freeze them."
             )
         if any(p.requires_grad and id(p) not in self._ids for p in held):
             raise PrivacyRefusal(
-                "the optimizer holds trainable parameters outside the model. No clipped gradient exists "
-                "for them. Make one module of all that is trained."
+                "the optimizer has trainable parameters outside the model, which get no clipped gradient. "
+                "Put all trained parameters into one module."
             )
 
 
@@ -190,14 +187,14 @@ _LARGE = 2**16  # numbers of a gradient that is multiplied alone
 _ROUNDING = 2e-6  # share of the norm by which another order of additions may change a sketch
 _SEED = secrets.randbits(128)  # of the weights: nobody can choose a sum for which they fail
 _TRACES: dict[bytes, array[float]] = {}
-"""Maps the digest of a key to the sketches of the steps released under it, with NaN for all other steps."""
+"""Sketches of the released steps by digest of the key, with NaN for all other steps."""
 _COMING: list[tuple[array[float], slice, Tensor, torch.cuda.Event]] = []
-"""Copies from a device that are under way: the key's traces, the step's part, the sketch, its event."""
+"""Pending copies from a device: the key's traces, the step's part, the sketch, its event."""
 
 
 @final
 class NoiseReuse(Part):
-    """Refuses a step that would release another sum with noise that this process has released before."""
+    """Refuses a step that would release another sum with noise this process has used."""
 
     def __init__(self, generator: Generator, layout: Layout) -> None:
         self._generator, self._layout = generator, layout
@@ -211,7 +208,7 @@ class NoiseReuse(Part):
 
 
 def check_release(generator: Generator, step: int, gradients: Mapping[str, Tensor]) -> None:
-    """Refuse another release than before for ``step`` and this key; a test key promises nothing."""
+    """Refuse a second, different release for ``step`` and this key, unless it is a test key."""
     key, secure = generator.secret_state()
     if not secure:
         return
@@ -233,11 +230,10 @@ def check_release(generator: Generator, step: int, gradients: Mapping[str, Tenso
     alike = all(abs(a - b) <= most for a, b in zip(before, now, strict=True))
     if not math.isnan(before[0]) and not alike:
         raise PrivacyRefusal(
-            f"step {step} was taken before, with another result. Both have the same key, so the same noise "
-            "would be added to two different sums, and their difference would have no noise. Give each "
-            "session its own StepCharges, and no generator. After session.load(path) let everything be as "
-            "it was: learning rates and their schedule, the loss, the mode of the model. To try something "
-            "else, start a new run."
+            f"step {step} was taken before, with another result and the same noise, so the difference of "
+            "both results would reveal records without noise. Give each session its own StepCharges, and no "
+            "generator. After session.load(path), change nothing: learning rates, loss, or mode of the "
+            "model. To try something else, start a new run."
         )
     traces[of_step] = array("d", now)
 
@@ -251,11 +247,11 @@ def _collect() -> None:
 
 
 def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return :data:`_SKETCHES` sums of all numbers, each with other random weights, and the rows' norm.
+    """Return :data:`_SKETCHES` randomly weighted sums of all numbers, and the rows' norm.
 
-    A number in column c of row r has the weight ``w_c v_r``, with w and v normal.  So a sketch is one product
-    of matrices, and needs few weights.  If the difference of two releases has norm d, one of their sums
-    differs by less than t with a probability of about t / d, and all of them with that to the third power.
+    A number in column c of row r has the weight ``w_c v_r``, with w and v normal, so a sketch is one matrix
+    product with few weights.  If two releases differ by norm d, one of their sums differs by less than t with
+    a probability of about t / d, and all three with its third power.
     """
     # Small gradients go into one matrix, as an operation on each would take longer than a copy.
     rests, matrices = [], []
@@ -278,7 +274,7 @@ def _sketch(gradients: Mapping[str, Tensor]) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _weights(count: int, device: torch.device) -> Tensor:
-    """Return random weights, (count, _SKETCHES); those of a process are the same in all its steps."""
+    """Return random weights, (count, _SKETCHES), the same in all steps of a process."""
     weights = np.random.default_rng([_SEED, count]).standard_normal((_SKETCHES, count), np.float32)
     return torch.from_numpy(weights).to(device).t()
 
@@ -287,7 +283,7 @@ def _weights(count: int, device: torch.device) -> Tensor:
 class AveragedWeights(Part):
     """Averages the weights: ``w <- m w + (1 - m) w_t`` with ``m = min(decay, (1 + t) / (10 + t))``.
 
-    De et al. (2204.13650, section 3.3).  A function of released weights costs nothing.
+    De et al. (2204.13650, section 3.3).  Post-processing of released weights, at no cost.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -327,7 +323,7 @@ class AveragedWeights(Part):
 def check_weights(
     trained: Mapping[str, nn.Parameter], step: int, optimizer: torch.optim.Optimizer, layout: Layout
 ) -> None:
-    """Refuse NaN or infinite weights after the first ten steps and every tenth, as a check takes long."""
+    """Refuse NaN or infinite weights after each of the first ten steps, then after every tenth."""
     if step >= _TOGETHER and step % _TOGETHER != _TOGETHER - 1:
         return
     with torch.no_grad():
@@ -349,18 +345,17 @@ def check_weights(
     when = f"step {step}" if step < _TOGETHER else f"step {step}, or one of the nine before"
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     raise Diverged(
-        f"weights are NaN or infinite after {when}: {', '.join(wrong[:_SHOWN])}{more}. Each later loss "
-        "would be NaN, and later steps would spend budget on noise alone, so training ends here; what the "
-        "steps so far cost stays spent. The weights of a step are public, so this says nothing of "
-        "single records. Go on from an earlier saved state, or begin a new run, with a lower learning rate "
-        f"(now {rates or 'not known'}); keep narrow weights (float16) in float32; look for a "
-        "division, log or sqrt in the model that may meet zero."
+        f"weights are NaN or infinite after {when}: {', '.join(wrong[:_SHOWN])}{more}. Training ends here, "
+        "because later steps would spend budget on noise alone; the steps so far stay charged. Resume from "
+        "an earlier saved state, or start a new run, with a lower learning rate "
+        f"(now {rates or 'not known'}). Use float32 instead of float16 weights, and check divisions, "
+        "logarithms and square roots in the model for zeros."
     )
 
 
 @final
 class Divergence(Part):
-    """Ends a run whose weights are NaN, and warns once if the noisy loss stays at the bound of its report."""
+    """Ends a run with NaN weights, and warns once if the noisy loss stays at the bound of its report."""
 
     def __init__(
         self,
@@ -392,11 +387,10 @@ class Divergence(Part):
         self._said = True
         warnings.warn(
             f"the noisy training loss of the last {self._steps} steps is at its bound, {self._bound:g}: "
-            "the losses are larger than that, or they are NaN. A record whose gradient is NaN adds nothing "
-            "to a step, so the model may be learning from noise alone. Try model and loss on made-up "
-            "records; look for a division, log or sqrt that may meet zero; lower the learning rate. If "
-            "losses are that large, raise the bound: Plan's loss_report=LossReport(bound=...), which is "
-            "[privacy] loss_bound in a configuration.",
+            "losses are larger, or NaN. NaN gradients add nothing to a step, so the model may be learning "
+            "from noise alone. Try model and loss on dummy records, check divisions, logarithms and square "
+            "roots for zeros, and lower the learning rate. If losses are that large, raise the bound: "
+            "loss_report=LossReport(bound=...), or [privacy] loss_bound in a configuration.",
             LossWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""The resume state of a run, and digests of all that decides what its steps release."""
+"""The resume state of a run, and digests of everything that affects what its steps release."""
 
 # Resuming with another loss would add the same noise to another sum.  A digest covers code (without file
 # names, line numbers, comments and docstrings) and the values that it reads, as these are when the session
@@ -56,14 +56,14 @@ Piece: TypeAlias = str | bytes
 _SAMPLED = 2**20  # the most numbers of a tensor that are read
 _LONG = 4096  # the most items of a list, dictionary or set that are read
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__"})
-"""Methods that have run when an object exists; they also name attributes that no other code reads."""
+"""Constructors, which have run when an object exists and name attributes that no other code reads."""
 _SHOWING = frozenset(
     {"__repr__", "__str__", "__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__del__"}
     | {"__getstate__", "__setstate__", "__reduce__", "__init_subclass__", "__class_getitem__"}
 )
 """Methods that may name all attributes but are not called to compute a loss."""
 _ALL = frozenset({"vars", "__dict__", "asdict", "astuple"})
-"""Names with which code may read attributes without naming them."""
+"""Functions that read attributes without naming them."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 _OF_SHARDING = "__composable_api_state_key"  # prefix of attributes that ``fully_shard`` sets
 _OF_FILE = frozenset({"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"})
@@ -78,7 +78,7 @@ _HAS_DOCSTRING = 0x4000000  # a flag of code objects, from Python 3.13 on
 
 @final
 class Reader:
-    """One walk through a value, which reads the attributes of objects whose names are in ``names``."""
+    """One walk through a value that reads the attributes in ``names``."""
 
     def __init__(
         self, names: frozenset[str], model: nn.Module | None, tensors: dict[int, tuple[object, bytes]]
@@ -279,7 +279,7 @@ def _digest(parts: Iterable[Piece]) -> bytes:
 
 
 def _numbers(value: Any) -> Iterator[Piece]:
-    """Yield type, shape and numbers of a tensor or an array; of a large one, only some of the numbers."""
+    """Yield type, shape and numbers of a tensor or array; for a large one, a sample of the numbers."""
     if isinstance(value, Tensor) and (value.is_nested or value.is_quantized):
         yield f"{value.dtype}"
         return
@@ -350,9 +350,9 @@ def _attributes_of(value: object) -> dict[str, Any]:
 
 @final
 class Identity:
-    """The digest of the code of ``thing``: of ``__call__``, and of the methods named in ``calls``.
+    """The digest of the code of ``thing``: ``__call__``, and the methods in ``calls``.
 
-    ``thing`` may read the trained ``model``, whose weights are left out because they change.
+    ``thing`` may read the trained ``model``, without its weights, which change.
 
     >>> def loss(model, x, scale=2.0):
     ...     return scale * model(x).square().sum(1)
@@ -380,13 +380,13 @@ class Identity:
         """The versions of Python and of the libraries that ``thing`` uses."""
 
     def under(self, key: bytes) -> str:
-        """Return the digest under a key.  Without the key, nobody can test a guess about a value by it."""
+        """Return the digest under a key; without the key it cannot confirm a guess about a value."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
 
 @final
 class Code(Part):
-    """The digests of loss, model, augmentation and collate function, as they are before the first call."""
+    """The digests of loss, model, augmentation and collate function before their first call."""
 
     def __init__(self, model: nn.Module, loss: object, augmentation: object, collate: object) -> None:
         self._code = {
@@ -432,7 +432,7 @@ _LONGEST = 120  # characters of a model that a message shows
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe the facts of a run that differ from before, with both values, or without them for digests.
+    """Describe the facts of a run that differ from before, with both values unless they are digests.
 
     >>> before, now = {"loss": "1f", "versions": {"python": "3.11"}}, {"python": "3.12"}
     >>> differences(before, {"loss": "2e", "versions": now})  # each version compiles differently
@@ -490,7 +490,7 @@ _FORMAT = 7  # since 0.3
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Save a resume state.  Only its owner can read it, because it holds the key of the noise."""
+    """Save a resume state, readable only by its owner, because it contains the key of the noise."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     buffer = io.BytesIO()  # torch would hide an error of the file system, such as a full disk
     torch.save({"format": _FORMAT, **state}, buffer)
@@ -503,17 +503,15 @@ def add_to_state(path: Path, key: bytes, facts: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Load a resume state; nothing in it is executed."""
+    """Load a resume state, without executing anything in it."""
     try:
         content = io.BytesIO(path.read_bytes())  # errors from here on come from the content
     except FileNotFoundError:
-        raise InvalidInput(
-            f"there is no resume state at {path}. Give the path that session.save wrote to."
-        ) from None
+        raise InvalidInput(f"there is no resume state at {path}. Pass the path of session.save.") from None
     except OSError as problem:
         raise InvalidInput(
-            f"the resume state {path} cannot be read: {problem.strerror}. Give the path of the file that "
-            "session.save wrote, and let this user read it."
+            f"the resume state {path} cannot be read: {problem.strerror}. Pass the path of session.save, and "
+            "let this user read the file."
         ) from None
     try:
         state = torch.load(content, weights_only=True, map_location="cpu")
@@ -534,9 +532,9 @@ def load_state(path: Path) -> dict[str, Any]:
 def check_same_run(path: Path | str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if differing := differences(before, now):
         raise PrivacyRefusal(
-            f"the resume state {path} belongs to another run. These differ: {', '.join(differing)}. "
-            "Resuming from it would add the same noise to different sums, and their difference would have "
-            "no noise. Set everything as it was when that run's session was made, or start a new run."
+            f"the resume state {path} belongs to another run. Different: {', '.join(differing)}. Resuming "
+            "would add the same noise to different sums, and their difference would have no noise. Restore "
+            "the settings of that run, or start a new run."
         )
 
 

@@ -1,4 +1,4 @@
-"""A run: what :class:`PrivateSession` holds, the checks of its arguments, and the order of its parts."""
+"""The state of a :class:`PrivateSession`, the checks of its arguments, and the order of its parts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from tacit.training.users import (
 _CHECKED = 4  # the number of records on which data set and augmentation are checked
 _KINDS: dict[str, tuple[type, str]] = {
     "model": (nn.Module, "a torch.nn.Module, such as nn.Sequential(...)"),
-    "plan": (Plan, "a tacit.Plan; make one by Plan.calibrate(epsilon=..., delta=..., ...)"),
+    "plan": (Plan, "a tacit.Plan; make one with Plan.calibrate(epsilon=..., delta=..., ...)"),
     "memory": (MemoryBudget, "tacit.clipping.FAST or LEAN"),
     "augmentation": (Augmentation, "a tacit.training.Augmentation, such as FlipAndCrop(4)"),
     "audit": (AuditSlots, "tacit.training.AuditSlots(1000), or None for none"),
@@ -87,14 +87,13 @@ def check_kinds(arguments: object) -> None:
 def check_layout(layout: Layout, *, ema_decay: object, audit: object) -> None:
     if layout.sharded and ema_decay is not None:
         raise InvalidInput(
-            "ema_decay does not support a model sharded by fully_shard. It makes a copy of the model, and "
-            "a sharded model cannot be copied. Leave it out, or average the weights of saved models."
+            "ema_decay does not support a model sharded by fully_shard, which cannot be copied. Remove it, "
+            "or average the weights of saved models."
         )
     if layout.sharded and audit is not None:
         raise InvalidInput(
-            "audit does not support a model sharded by fully_shard. It adds parameters for the canaries, "
-            "which fully_shard does not shard. Leave it out, or audit a run of the same plan whose model "
-            "is not sharded."
+            "audit does not support a model sharded by fully_shard. Remove it, or audit a run of the same "
+            "plan without sharding."
         )
 
 
@@ -102,14 +101,13 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise UnsupportedModel(
-                f"parameter {name!r} has no shape yet: its layer is lazy and waits for a first batch. Run "
-                "the model once on records of zeros before you make the optimizer and the session: "
-                "model(torch.zeros(2, ...))."
+                f"parameter {name!r} has no shape yet, because its layer is lazy. Run the model once before "
+                "you make the optimizer and the session: model(torch.zeros(2, ...))."
             )
         if parameter.is_meta:
             raise UnsupportedModel(
                 f"parameter {name!r} is on the meta device and has no values. Make the model on a real "
-                'device, or fill it first: model.to_empty(device="cpu"), then load its weights.'
+                'device, or call model.to_empty(device="cpu") and load its weights.'
             )
         if parameter.is_inference():
             raise UnsupportedModel(
@@ -119,17 +117,16 @@ def check_ready(model: nn.Module, layout: Layout) -> None:
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
         raise UnsupportedModel(
-            f"the model is on several devices ({', '.join(devices)}). A private step computes on one; "
-            f'device_map="auto" of transformers uses several. Load the model with device_map={{"": 0}}, or '
-            'without device_map and then model.to("cuda"). A model that is too large for one device is '
-            "trained by several processes, in shards of torch.distributed.fsdp.fully_shard "
-            "(docs/how-to/gpu-and-processes.md)."
+            f"the model is on several devices ({', '.join(devices)}), but a private step uses one. Load the "
+            f'model with device_map={{"": 0}} instead of "auto", or without device_map and then '
+            'model.to("cuda"). Shard a model that is too large for one device over several processes with '
+            "torch.distributed.fsdp.fully_shard (docs/how-to/gpu-and-processes.md)."
         )
     _check_finite({name: layout.local(parameter.detach()) for name, parameter in model.named_parameters()})
 
 
 def _check_finite(parameters: Mapping[str, Tensor]) -> None:
-    """Refuse NaN and infinite values, with one wait for the device if all are finite."""
+    """Refuse NaN and infinite values, with one device synchronisation if all are finite."""
     real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters.values()]
     sums = [p.sum(dtype=torch.float32).to(real[0].device) for p in real]
     if not sums or math.isfinite(torch.stack(sums).sum()):  # else a value is not finite, or the sum overflows
@@ -137,13 +134,13 @@ def _check_finite(parameters: Mapping[str, Tensor]) -> None:
     for name, parameter in parameters.items():
         if not bool(parameter.isfinite().all()):
             raise InvalidInput(
-                f"parameter {name!r} holds NaN or infinite values before training. Each loss would be NaN. "
-                "Initialise the model again, or load other weights."
+                f"parameter {name!r} contains NaN or infinite values before training. Initialise the model "
+                "again, or load other weights."
             )
 
 
 def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None) -> PerExampleLoss:
-    """Return the loss as engines call it; records of a data set show their structure in the first step."""
+    """Return the loss as engines call it; a dataset shows its structure in the first step."""
     if items is None:
         check_loss_takes(loss, records.template)
         if is_positional(records.template):
@@ -154,13 +151,13 @@ def loss_of(loss: PerExampleLoss, records: Records, items: DatasetRecords | None
 def key_of_run(
     generator: Generator | None, plan: Plan, batches: DrawnRecords | None, charges: StepCharges | None
 ) -> Generator:
-    """Return the generator of batches drawn beforehand, else of charges, else the given, else a new one."""
+    """Return the generator of prepared batches, else of charges, else the given one, else a new one."""
     if batches is not None:
         drawn_by = batches.generator_for(plan)
         if generator is not None and generator.secret_state() != drawn_by.secret_state():
             raise PrivacyRefusal(
-                "the batches were drawn with another key than this run's. A run goes on with the batches "
-                "that it began with."
+                "the batches were drawn with another key than this run's. Continue with the batches that the "
+                "run began with."
             )
         generator = drawn_by
     if charges is not None:
@@ -174,7 +171,7 @@ def key_of_run(
             value=plan.noise_multiplier,
             why="With less, epsilon is in the hundreds, and a few records can move a draw beyond 150 "
             "standard deviations, where computed noise ends.",
-            fix="Take more; 1 is a usual value. To see what a model learns without noise, pass "
+            fix="Increase it; 1 is a usual value. To see what a model learns without noise, pass "
             "generator=tacit.testing.seeded_generator(0).",
         )
     return generator
@@ -188,17 +185,16 @@ def make_engine(
         return FastEngine(model, loss, plan.clipping, views=views, budget=memory)
     if memory != FAST:
         raise InvalidInput(
-            f"memory={memory} does not apply to the reference engine. It limits what the fast engine "
-            'stores, and the reference engine stores nothing. Leave it out, or take engine="fast".'
+            f'memory={memory} does not apply to the reference engine. Remove it, or use engine="fast".'
         )
     return ReferenceEngine(model, loss, plan.clipping, views=views)
 
 
 @final
 class FirstRecords(Part):
-    """Checks, on the first participants, that items, loss and augmentation fit and do not mix records.
+    """Checks on the first participants that items, loss and augmentation fit and do not mix records.
 
-    ``check_padding`` gets tensors of the shapes and types of records; None if they have one length.
+    ``check_padding`` gets tensors with the shapes and types of records; None for a single length.
     """
 
     def __init__(
@@ -223,7 +219,7 @@ class FirstRecords(Part):
             self._waiting = any(self._ranks.gathered(lambda: self._check(step, real)))
 
     def _check(self, step: int, real: Indices) -> bool:
-        """Check what this rank's participants allow, and return whether anything waits for others."""
+        """Check what this rank's participants allow, and return whether checks remain."""
         if isinstance(self._records, DrawnRecords):
             self._records.begin(step)
         if self._items is not None and len(real) > 0:
@@ -265,9 +261,9 @@ class Arguments:
 
 @final
 class Run:
-    """A run: the parts of a session, and how far it has come.
+    """A run: the parts of a session, and its position.
 
-    ``thresholds`` (G,) are those of the next step.  ``torn``: the last step was cut short while it changed
+    ``thresholds`` (G,) are those of the next step.  ``torn``: the last step was interrupted while it changed
     weights.
     """
 
@@ -280,8 +276,8 @@ class Run:
         self.lengths = lengths_of(arguments.collate)
         if self.lengths is not None and self.augmentation is not None:
             raise InvalidInput(
-                "several lengths do not support an augmentation: its views may fill up the padding, and a "
-                "record would no longer fit its length. Pad to one length, or leave augmentation out."
+                "augmentation does not support several lengths, because its views may fill the padding. Pad "
+                "to one length, or remove augmentation."
             )
         self._ranks_are_given = arguments.ranks is not None
 
@@ -314,8 +310,8 @@ class Run:
         batches = self.of_data if isinstance(self.of_data, DrawnRecords) else None
         if check_integer("workers", arguments.workers, low=0) > 0 and batches is not None:
             raise InvalidInput(
-                "workers cannot be used with batches drawn beforehand. The session prefetches these "
-                "batches itself. Leave workers out."
+                "workers cannot be used with batches drawn beforehand, which the session prefetches itself. "
+                "Remove workers."
             )
         self.payment = Payment(charges, batches, partial(contents_of, self.of_data), self.ranks)
         own = key_of_run(arguments.generator, self.plan, batches, self.payment.charges)
@@ -409,11 +405,11 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """The number of steps that have data: all of the plan, or those of a stream's days so far."""
+        """The number of steps that have data: the whole plan, or a stream's days so far."""
         return self.plan.steps if self.dates is None else self.dates.steps
 
     def participants(self, step: int) -> Indices:
-        """Return the participants of a step, of whom this rank may read; positions among all records."""
+        """Return the participants of a step that this rank may read, as positions among all records."""
         if self.dates is not None:
             return self.dates.of_step(step)
         sampling, records = self.plan.sampling, len(self.records)
@@ -456,10 +452,9 @@ class Run:
     def check_whole(self) -> None:
         if self.torn:
             raise PrivacyRefusal(
-                f"step {self.done - 1} was cut short while the optimizer changed the weights. It can "
-                "neither be finished nor repeated, because its noise would be added to another sum. Go "
-                "back to a saved state with session.load(path). Without one you may release the model as "
-                "it is, at the cost of session.epsilon; further training needs a new run."
+                f"step {self.done - 1} was interrupted while the optimizer changed the weights. Repeating it "
+                "would reuse noise. Restore a saved state with session.load(path). Without one you may "
+                "release the model as it is, at the cost of session.epsilon, but training needs a new run."
             )
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
@@ -489,7 +484,7 @@ class Run:
         self.layout.clean(path, entries)
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Resume from a state of this run, and return the ``extra`` that was saved with it."""
+        """Resume from a state of this run, and return its ``extra``."""
         self.together.agreed = False
         state = load_state(path)
         before, done = json.loads(state["run"]), state["done"]

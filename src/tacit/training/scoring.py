@@ -1,4 +1,4 @@
-"""A noisy score on held-out records, and the best of several runs: releases at a price.
+"""A noisy score on held-out records, and private selection of the best of several runs.
 
 Letters: n test records; R and W the noisy sums of v and of 1 - v; s the standard deviation of their noise.
 """
@@ -73,29 +73,29 @@ def score_held_out(
     owners: Owners | None = None,
     groups: Groups | None = None,
 ) -> Evaluation:
-    """Release the run's only noisy score, on test records that the training did not use.
+    """Release the run's one noisy score, on test records that the training did not use.
 
-    ``inputs`` (n, ...) and ``targets`` are those of :func:`tacit.evaluate`.  ``owners`` name the person of
-    each row, if a record of the plan is a person with several rows.  The score of a person is then the mean
-    over the person's rows.  ``groups`` are those of the columns that the plan's
-    :class:`tacit.plan.GroupScoreReport` names; :meth:`tacit.columns.Encoder.groups` makes them.
+    ``inputs`` (n, ...) and ``targets`` are as in :func:`tacit.evaluate`.  If a record of the plan is a person
+    with several rows, ``owners`` name the person of each row, and a person's score is the mean over rows.
+    ``groups`` are those of the columns that the plan's :class:`tacit.plan.GroupScoreReport` names;
+    :meth:`tacit.columns.Encoder.groups` makes them.
 
-    The first call releases the score of the model at that time.  Every later call, also after a resume,
-    returns the same score.  The number n of test records is secret: the noise hides it too.
+    The first call releases the score of the current model; later calls, also after a resume, return the same
+    score.  The number n of test records is secret, and the noise hides it.
 
     **Guarantee**
 
     * The result is a function of one Gaussian release of the plan's ``score_report`` on the test records.
       The plan's event and the run's first charge account for it.
-    * A run makes only one such release, even if it crashes, because the ledger stores it before anyone sees
-      it.
-    * One record more or less changes the two sums by at most 1 in total, whatever the model computes from it.
-    * It changes the sums of all groups of all columns together by at most the report's ``length``.
+    * A run makes only one such release, even if it crashes, because the ledger stores it before it is
+      returned.
+    * Adding or removing a record changes the two sums by at most 1 in total, for any output of the model, and
+      the sums of all groups of all columns together by at most the report's ``length``.
 
     Raises:
-        InvalidInput: the plan has no score report, the session has no charges, or ``groups`` are not those of
-            the plan.
-        PrivacyRefusal: no step was charged yet, another process released a score meanwhile, or records are
+        InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` are not those
+            of the plan.
+        PrivacyRefusal: if no step was charged yet, another process has released a score, or records are
             people with several rows and ``owners`` are missing.
 
     >>> from tacit.ledger import Ledger, Policy, RenyiBudget
@@ -121,15 +121,13 @@ def score_held_out(
     report, charges = session.plan.score_report, session.charges
     if report is None or charges is None:
         raise InvalidInput(
-            "a held-out score needs charges and a plan with a score report. Its cost is part of the plan "
-            "and charged to a ledger. Make the plan with score_report=ScoreReport(noise), and the session "
-            "with charges."
+            "a held-out score needs a plan with a score report and a ledger. Plan with "
+            "score_report=ScoreReport(noise), and make the session with charges."
         )
     if session.of_people and owners is None:
         raise PrivacyRefusal(
-            "the owners of the test rows are missing. The plan's unit is a person with several rows, and a "
-            "score of rows would add up all rows of one person. Name the person of each test row: "
-            "score_held_out(session, inputs, targets, owners=...)."
+            "owners of the test rows are missing, but the plan's unit is a person with several rows. Name "
+            "the person of each test row: score_held_out(session, inputs, targets, owners=...)."
         )
     noise, by = report.noise, getattr(report, "by", ())
     if tuple(by) != tuple(groups or ()):
@@ -204,8 +202,8 @@ def _noisy(raw_sums: Tensor, noise: float, generator: Generator) -> list[int]:
 def _evaluation(answer: Json, noise: float, targets: Tensor) -> Evaluation:
     if not isinstance(answer, dict):
         raise PrivacyRefusal(
-            f"the ledger's score of the run cannot be read: {answer!r}. Read the ledger with the version of "
-            "Tacit that released the score."
+            f"the run's score in the ledger cannot be read: {answer!r}. Use the version of Tacit that "
+            "released the score."
         )
     stored: dict[str, Any] = answer
     value, low, high = share_of(
@@ -230,7 +228,7 @@ def share_of(right: float, wrong: float, noise: float, *, grid: int = _GRID) -> 
 
     If the true share is p, (1 - p) R - p W has mean 0 and standard deviation s sqrt((1 - p)^2 + p^2), apart
     from rounding to 1 / ``grid``.  The interval has all p at which it is in the central 95 % (Fieller 1954).
-    Within an interval the deviation is largest at an end, which gives a narrower one for the next iteration.
+    Within an interval the deviation is largest at an end, so each iteration narrows it.
 
     >>> value, low, high = share_of(180.0, 20.0, 5.0)
     >>> value, round(low, 3), round(high, 3)
@@ -279,15 +277,13 @@ def select_candidate(
     One charge to the ledger covers the whole selection.
 
     Args:
-        candidates: the values to choose from, such as learning rates.  They are public, and were chosen
-            without the data.
-        make: a function of a candidate that returns a new session of ``plan``, without charges.  It must not
-            show how the runs go, because the charge does not cover what anyone sees of a losing run.  It must
-            build a new model each time, because a model that is trained again would depend on several runs.
-        score: rates a trained model; higher is better.  The charge does not cover records that this function
-            reads, so it may read public records or test records, but never the training records.
+        candidates: the values to choose from, such as learning rates, chosen without the data.
+        make: a function of a candidate that returns a new session of ``plan`` with a new model, without
+            charges.  It must not show results of runs, because the charge covers only the best run.
+        score: a function that rates a trained model; higher is better.  It may read public or test records,
+            which the charge does not cover, but never the training records.
         plan: the plan of each run.
-        ledger, dataset: the ledger to charge, and the name of the data set there.
+        ledger, dataset: the ledger to charge, and the name of the dataset there.
         mean: the expected number of runs.
         distribution, shape: the distribution of the number of runs; see
             :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, a negative
@@ -295,12 +291,12 @@ def select_candidate(
         block, one_record_per_unit: see :class:`~tacit.training.StepCharges`.
 
     Returns:
-        The best run; None if 0 runs were drawn, which a Poisson distribution allows.
+        The best run; None if 0 runs were drawn, which is possible for a Poisson distribution.
 
     Raises:
-        BudgetExceeded: the charge does not fit; no run was made.
-        PrivacyRefusal: plan and data set promise different things, a run differs from what was charged, or
-            the ledger knows its records under another name with a separate budget.
+        BudgetExceeded: if the charge exceeds the budget; no run was made.
+        PrivacyRefusal: if the plan contradicts the dataset's policy, a run differs from the charged plan, or
+            the ledger has its records under another name with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget
@@ -324,7 +320,7 @@ def select_candidate(
     """
     check_one_process()
     if not candidates:
-        raise InvalidInput("there are no candidates to choose from. Give at least one.")
+        raise InvalidInput("candidates is empty. Give at least one.")
     if shape is None and distribution == "negative-binomial":
         shape = 1.0
     event = PrivateSelection(plan.event, distribution=distribution, mean=mean, shape=shape)
@@ -369,17 +365,16 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
     same = _PROMISE(session.plan) == _PROMISE(plan)
     if not same or session.steps_done or session.charges is not None or not session.private:
         raise PrivacyRefusal(
-            "a run is not what was charged: make must return a new session of the plan given to "
-            "select_candidate, without charges and without a generator. The charge is spent, because runs "
-            "may have been made."
+            "make must return a new session of the plan given to select_candidate, without charges and "
+            "without a generator. The charge is spent, because runs may have been made."
         )
     for parameter in (p for p in session.model.parameters() if p.requires_grad):
         before = trained.get(id(parameter))
         if before is not None and before() is parameter:
             raise PrivacyRefusal(
-                "a run starts from weights that an earlier run trained. The best run would depend on "
-                "several runs, and the charge covers one. Let make build a new model, and its optimizer, "
-                "each time that it is called. The charge is spent, because runs have been made."
+                "a run starts from the trained weights of an earlier run, but the charge covers independent "
+                "runs. Let make build a new model and optimizer in each call. The charge is spent, because "
+                "runs have been made."
             )
         trained[id(parameter)] = weakref.ref(parameter)
     for step in session.batches():
@@ -388,7 +383,7 @@ def _trained(session: PrivateSession, plan: Plan, trained: dict[int, weakref.ref
 
 
 def draw_trials(event: PrivateSelection) -> int:
-    """Draw the number of runs from the event's distribution, by the operating system's randomness."""
+    """Draw the number of runs from the event's distribution, with the operating system's randomness."""
     least, law = law_of_trials(event)
     uniform = secrets.randbits(53) / 2.0**53
     below, count = 0.0, least
@@ -408,14 +403,12 @@ def law_of_trials(event: PrivateSelection) -> tuple[int, Iterator[float]]:
         P[K = 1] = (1 - gamma) eta / (gamma^-eta - 1)
         P[K = k + 1] = P[K = k] (1 - gamma) (k + eta) / (k + 1)
 
-    The code computes with c = log(1/gamma), and ends before the first probability that a float cannot hold.
+    The code computes with c = log(1/gamma), and ends before the first probability that underflows.
     """
     if event.shape is None:
         none = math.exp(-event.mean)
         if none == 0.0:
-            raise InvalidInput(
-                f"a Poisson distribution of mean {event.mean:g} cannot be drawn from; take at most 700."
-            )
+            raise InvalidInput(f"the mean of a Poisson distribution must be at most 700; got {event.mean:g}.")
         return 0, _by_ratios(none, lambda k: event.mean / (k + 1), start=0)
     eta, c = event.shape, log_one_over_gamma(event.mean, event.shape)
     stay = -math.expm1(-c)  # 1 - gamma

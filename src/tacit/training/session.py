@@ -1,4 +1,4 @@
-"""The session, with which a user's own loop trains privately by one call per step."""
+"""The session: private training in a loop of your own, with one call per step."""
 
 # It holds all that the guarantee depends on, and gives the loop step tickets, which hold no data.
 #
@@ -49,7 +49,7 @@ from tacit.training.users import DatedRecords, UserRecords
 
 @dataclass
 class _Tickets(Iterator[StepTicket]):
-    """Step tickets, and their number when they were asked for."""
+    """An iterator over step tickets with a fixed length."""
 
     tickets: Iterator[StepTicket]
     length: int
@@ -65,54 +65,47 @@ class PrivateSession:
     """Private training of ``model`` on ``data`` by ``plan``, one step at a time.
 
     Args:
-        model: any module that does not mix records; the session refuses others and names the faulty part.
+        model: the module to train.  The session refuses a module that mixes records, and names the layer.
         optimizer: any torch optimizer over the model's trainable parameters.
-        data: :class:`~tacit.training.UserRecords` if a person may have several rows;
-            :class:`~tacit.training.DatedRecords` for a plan by date.  Otherwise records, at most one for each
-            person: arrays, tensors or lists (N, ...), including memory maps; mappings and tuples of these;
-            data frames; a list of records; or a map-style data set (``docs/how-to/large-data.md``).
-            Row i is record i, and item i depends on record i alone.  To check that, the session
-            reads four items of a data set up to ten times before the first step.  Floating-point
-            numbers are cast to the type of the model's parameters, integers to int64.
+        data: the training data, with at most one record per person: arrays, tensors or lists (N, ...),
+            including memory maps; mappings and tuples of these; data frames; a list of records; or a
+            map-style dataset (``docs/how-to/large-data.md``).  Use :class:`~tacit.training.UserRecords` if a
+            person may have several rows, and :class:`~tacit.training.DatedRecords` for a plan by date.
+            Item i of a dataset must depend on record i alone; to check this, the session reads four items up
+            to ten times before the first step.  Floats are cast to the dtype of the parameters, integers to
+            int64.
         plan: the steps of the run, and their cost.
-        loss: ``loss(model, *parts) -> (n,)``, or ``loss(model, **parts)`` for records that are mappings.  It
-            returns one loss per record and no mean.  It may also be a loss module of ``torch.nn``, which is
-            used without its reduction, or one of :mod:`tacit.losses`.  Each pass of a step calls the loss
-            once, as if for one record, and the first pass a few more times.  How often follows from the plan,
-            the shape of a record and ``physical_batch_size``, not from the records that are drawn.  Count
-            steps by :attr:`steps_done`, not by calls.
-        collate: for records of varying length: a function that turns a list of one record into a batch of
-            leading dimension 1, such as :func:`tacit.collate.pad`.  If that has several lengths, each record
-            is computed at the smallest that holds it.
-        engine: "fast"; or "reference", which computes the definition, a loop over records.  It also runs
-            models in which Python reads values of records, many times slower.  Its guarantee assumes that the
-            loss and the model keep nothing of a record in Python.
-        physical_batch_size: about the most records in memory at once.  A user is one record, with all rows
-            that a step reads.  The expected batch is divided into so many parts that none is larger, and the
-            records that a step draws are divided evenly over as many.  The size affects speed and memory
-            only.  If CUDA runs out of memory, the session
-            repeats the step from its start with half as many records, and warns once.  The warning may depend
-            on the number of records that a step drew, so keep it as confidential as the times of steps.
-            With ``"auto"``, the first step finds how many records fit, up to the expected batch size plus a
-            margin for chance, and leaves a sixteenth of the memory free.  It tests records of zeros, so the
-            size is a function of public facts: shape and type of a record, expected batch size, model,
-            optimizer and device.  On a CPU, ``"auto"`` is 512.
-        augmentation: makes ``plan.views`` views of the first tensor of each record.
+        loss: one loss per record, without a mean: ``loss(model, *parts) -> (n,)``, or
+            ``loss(model, **parts)`` if records are mappings.  Also one of :mod:`tacit.losses`, or a loss
+            module of ``torch.nn``, whose reduction is ignored.  The loss is called once per pass, as if for
+            one record, and a few more times in the first pass.  The number of calls does not depend on the
+            records drawn; count steps by :attr:`steps_done` instead.
+        collate: for records of varying length, a function that turns a list of one record into a batch of
+            size 1, such as :func:`tacit.collate.pad`.
+        engine: "fast", or "reference" for a loop over records.  The loop is many times slower, but runs
+            models in which Python reads values of records.  Its guarantee assumes that loss and model store
+            nothing of a record in Python.
+        physical_batch_size: about the most records in memory at once.  It affects only speed and memory.  A
+            user with all rows that a step reads is one record.  Parts of a batch are of equal size.  If CUDA
+            runs out of memory, the session repeats the step with half the size and warns once.  The warning
+            may depend on the number of records drawn, so treat it as confidential, like step times.
+            ``"auto"`` finds the size in the first step on records of zeros, so it depends on public facts
+            alone.  It is at most the expected batch size plus a margin, and leaves a sixteenth of the memory
+            free.  On a CPU, ``"auto"`` is 512.
+        augmentation: a function that makes ``plan.views`` views of the first tensor of each record.
         ema_decay: the decay of a moving average of the weights; None for no average.
-        workers: the number of processes that prefetch batches, for data sets that decode files; with 0 the
+        workers: the number of processes that prefetch batches, for datasets that decode files.  With 0, the
             session reads each batch when its step begins.
         memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
-            :data:`tacit.clipping.LEAN` for about the memory of a plain step.
-        audit: the canaries to plant among the records, so that :meth:`slot_evidence` can audit the run; None
-            for none.
-        charges: the run's charges to the ledger of its data set; None for a run without a ledger.  If the
-            plan has a preparation, call ``charges.start()`` before it.  With several ranks, only the first
-            charges.
-        ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  Each has
-            the same model, records and plan, and gets the weights and the key of rank 0.
-            ``torch.distributed.fsdp.fully_shard`` may have sharded the model over them.
-            :class:`tacit.training.Alone` states that this process trains alone, although others are running.
-        generator: only for tests, from :mod:`tacit.testing`; by default a fresh key from the system.
+            :data:`tacit.clipping.LEAN` for about the memory of a non-private step.
+        audit: the canaries to plant among the records, for :meth:`slot_evidence`; None for none.
+        charges: the run's charges to the ledger of its dataset; None without a ledger.  If the plan has a
+            preparation, call ``charges.start()`` before it.  With several ranks, only the first charges.
+        ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  All have
+            the same model, records and plan, and get the weights and the key of rank 0.
+            ``torch.distributed.fsdp.fully_shard`` may have sharded the model.
+            :class:`tacit.training.Alone` states that this process trains alone although others run.
+        generator: for tests only, from :mod:`tacit.testing`.  Default: a fresh key from the system.
 
     >>> import torch.nn.functional as F
     >>> x, y = torch.randn(100, 4), torch.randint(0, 2, (100,))
@@ -167,7 +160,7 @@ class PrivateSession:
 
     @property
     def plan(self) -> Plan:
-        """The steps of the run, and their cost.  Epsilon and the statement follow from this plan."""
+        """The plan, from which epsilon and the statement follow."""
         return self._run.plan
 
     @property
@@ -182,25 +175,22 @@ class PrivateSession:
 
     @property
     def steps_there(self) -> int:
-        """The number of steps that have data: all of the plan, or those of a stream's days so far."""
+        """The number of steps that have data: the whole plan, or a stream's days so far."""
         return self._run.steps
 
     @property
     def epsilon(self) -> float:
-        """The epsilon of the steps performed so far and of the plan's preparation, at the plan's delta."""
+        """The epsilon spent so far, including the plan's preparation, at the plan's delta."""
         return self.plan.epsilon_after([self._run.done])[0]
 
     @property
     def route(self) -> str:
-        """The way in which batches are computed.
-
-        It is ``"fast"`` or ``"reference"``, as the argument ``engine`` chose.
-        """
+        """The engine: ``"fast"`` or ``"reference"``."""
         return self._run.engine.route
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The (G,) clipping thresholds of the next step; adaptive clipping sets them by noisy counts."""
+        """The (G,) clipping thresholds of the next step.  Adaptive clipping changes them in each step."""
         return tuple(self._run.thresholds)
 
     @property
@@ -210,13 +200,13 @@ class PrivateSession:
 
     @property
     def randomness(self) -> str:
-        """The source of the random numbers, for the statement."""
+        """The source of the random numbers, as the statement names it."""
         name = self._run.generator.name
         return f"{name}; noise by ChaCha20 under a key drawn from it" if self._run.noise_on_device else name
 
     @property
     def current_model(self) -> nn.Module:
-        """The model to evaluate and release: with ``ema_decay``, a copy that has the averaged weights."""
+        """The model to evaluate and release.  With ``ema_decay``, a copy with the averaged weights."""
         return self.model if self._run.averaged is None else self._run.averaged.applied_to(self.model)
 
     @property
@@ -230,7 +220,7 @@ class PrivateSession:
         return self._run.ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Return the bytes by which a ledger recognises the records; None if it would have to decode them."""
+        """Return the bytes by which a ledger recognises the records; None if that needs decoding."""
         return self._run.records.content()
 
     @property
@@ -240,29 +230,27 @@ class PrivateSession:
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run before the end of its plan; None if it did not.
+        """The reason why the ledger ended the run early; None if it did not.
 
-        The reason is public: the balance of a data set depends on requests, not on records.
+        The reason is public: a ledger's balance depends on requests, not on records.
         """
         return None if self.refusal is None else str(self.refusal)
 
     @property
     def falling(self) -> Falling:
-        """The part that judges whether the noisy loss falls, by its released values in the first steps."""
+        """Judges from the noisy losses of the first steps whether the loss falls."""
         return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """The ledger's refusal that ended the run, with the epsilons in question; None if there was none."""
+        """The ledger's refusal that ended the run, with its epsilons; None if there was none."""
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """Return the steps that are left, to the end of the plan or of a stream's days so far.
+        """Iterate over the remaining steps of the plan, or of a stream's days so far.
 
-        The result has a length, which bars such as tqdm show.
-
-        With ``charges`` they end when the ledger refuses the next chunk of steps.  :attr:`stopped`
-        then gives the reason.
+        The iterator has a length, for progress bars.  With ``charges`` it ends when the ledger refuses the
+        next chunk of steps; :attr:`stopped` then gives the reason.
 
         Args:
             progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
@@ -274,9 +262,9 @@ class PrivateSession:
         return _Tickets(self._tickets(stop, "private training", progress), stop - self._run.done)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """Return the steps of about one pass over the records, fewer at the end of the plan.
+        """Iterate over the steps of about one pass over the records, fewer at the end of the plan.
 
-        The result has a length, which bars such as ``tqdm(session.epoch(progress=False))`` show.
+        The iterator has a length, for bars such as ``tqdm(session.epoch(progress=False))``.
 
         Args:
             progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
@@ -293,7 +281,7 @@ class PrivateSession:
                 yield StepTicket(step)
                 if self._run.done == step:
                     raise InvalidInput(
-                        f"step {step} was not taken. Call session.step(step) once for each step of the loop."
+                        f"step {step} was skipped. Call session.step(step) once for each step of the loop."
                     )
 
     def _is_paid_for(self) -> bool:
@@ -304,35 +292,34 @@ class PrivateSession:
         return paid
 
     def step(self, step: StepTicket) -> StepReport:
-        """Take this private step, and the optimizer's step with its noisy gradient.
+        """Compute this step's noisy gradient, and take the optimizer's step with it.
 
         Args:
-            step: what :meth:`batches` or :meth:`epoch` yields.
+            step: a step from :meth:`batches` or :meth:`epoch`.
 
         Raises:
             BudgetExceeded: all steps of the plan are taken, or the ledger refuses the step.
-            Diverged: the step was taken, and weights are NaN or infinite after it.
-            UnsupportedModel: model, loss, augmentation or the items of the data set mix records.
-            PrivacyRefusal: the step was taken before; other code left gradients on the
-                parameters; the step would reuse noise that was released with another sum; or the model or the
-                optimizer of this rank differs from that of rank 0.
+            Diverged: weights are NaN or infinite after the step.
+            UnsupportedModel: the model, loss, augmentation or dataset mixes records.
+            PrivacyRefusal: the step was taken before; other code left gradients on the parameters; the step
+                would reuse noise with a different sum; or model or optimizer differ from rank 0.
             ProcessLost: another rank failed or ended.
-            TacitError: the GPU failed; nothing of the step was released.
+            TacitError: the GPU failed; the step released nothing.
             InvalidInput: CUDA is out of memory even with one record at a time.
         """
         self._run.check_whole()
         if self._run.done >= self.plan.steps:
             raise BudgetExceeded(
-                f"all {self.plan.steps} steps of the plan are done. Its epsilon of {self.plan.epsilon:.4g} "
-                "is spent. Make a plan with more steps before the run starts."
+                f"all {self.plan.steps} steps of the plan are done, and its epsilon of "
+                f"{self.plan.epsilon:.4g} is spent. To train longer, plan more steps before the run starts."
             )
         if not isinstance(step, StepTicket):
             raise InvalidInput(
-                f"step takes what session.batches() or session.epoch() yields; got {type(step).__name__}."
+                f"step must come from session.batches() or session.epoch(); got {type(step).__name__}."
             )
         if step.step != self._run.done:
             raise PrivacyRefusal(
-                f"step {step.step} is not the session's next one, {self._run.done}. Pass each step of "
+                f"step {step.step} is out of order; the next one is {self._run.done}. Pass each step of "
                 "session.batches() to session.step once, in order."
             )
         self._run.optimizer.check_no_gradients()
@@ -353,20 +340,20 @@ class PrivateSession:
             ("Epsilon spent", f"{round_up(self.epsilon)} of {round_up(self.plan.epsilon)}"),
             ("Protected", f"one {self.plan.unit}, adjacency {self.plan.adjacency}"),
             ("Noisy loss", loss_text),
-            ("Private", "yes" if self.private else "NO: the key of the noise is a fixed test key"),
+            ("Private", "yes" if self.private else "NO: the noise has a fixed test key"),
             *([] if self.stopped is None else [("Stopped", self.stopped)]),
         ]
         return facts("Private session", rows)
 
     def slot_evidence(self) -> SlotEvidence:
-        """Return the data for an audit: the slots' entries of every released sum, and the canaries' coins.
+        """Return the data for an audit: the slots' entries in every released sum, and the canaries' coins.
 
         Raises:
-            InvalidInput: the session was made without ``audit``, or steps of the plan are left.
+            InvalidInput: the session has no ``audit``, or steps of the plan are left.
         """
         if self._run.slots is None:
             raise InvalidInput(
-                "this run has no audit slots. They must be planted before it starts. Make the session with "
+                "this run has no audit slots, and they cannot be added later. Make a session with "
                 "audit=AuditSlots(1000), or audit another run of the same plan."
             )
         return self._run.slots.evidence(self._run.done)
@@ -374,36 +361,33 @@ class PrivateSession:
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
 
-        Store it apart from what you release, because anyone who has it can subtract the noise.  The session
-        replaces the file as a whole or not at all.  :meth:`load` returns ``extra``, which holds plain values.
-        All ranks must call this and share a file system.  The weights of a sharded model and its optimizer's
-        state go to a folder next to the file, to which each rank writes its part.  Move file and folder
+        Keep the file secret, because anyone who has it can subtract the noise.  It is replaced atomically.
+        :meth:`load` returns ``extra``, a dictionary of plain values.  All ranks must call this and share a
+        file system.  Each rank of a sharded model writes its part to a folder next to the file; move both
         together.
 
         Raises:
-            PrivacyRefusal: the last step was cut short while it changed the weights, or the model or the
-                optimizer of this rank differs from that of rank 0.
+            PrivacyRefusal: the last step was interrupted while it changed the weights, or model or optimizer
+                differ from rank 0.
         """
         self._run.save(Path(path), extra or {})
 
     def load(self, path: Path | str) -> dict[str, Any]:
         """Resume exactly where :meth:`save` stopped, and return its ``extra``.
 
-        Steps that were taken after the save are taken again, with the same noise.  They are the same release
-        as long as nothing has changed.  The session refuses another plan, other records, another model,
-        optimizer, augmentation, collate function or loss.  It compares losses by their code and by the values
-        that they read, as these are when the session is made (:mod:`tacit.training.resume`).
+        Steps after the save run again with the same noise.  Nothing new is released if all else is unchanged,
+        so the session refuses another plan, dataset, model, optimizer, augmentation, collate function or
+        loss.  It compares losses by their code and the values they read (:mod:`tacit.training.resume`).
 
-        It does not compare: the schedule of the learning rate; the mode of the model; values that a loss
-        reads from files, environment or clocks; the contents of compiled extensions and of library objects.
-        It compares only a sample of the values of large tensors.  Within one process the session still
-        notices a different release (:mod:`tacit.training.released`).  It cannot know what another
-        process released.
+        It does not compare the learning-rate schedule, the mode of the model, values that a loss reads from
+        files, environment or clocks, or the contents of compiled extensions and library objects.  Of large
+        tensors it compares a sample.  It still detects a different release of the same process
+        (:mod:`tacit.training.released`), but not of another process.
 
         Raises:
-            PrivacyRefusal: the state belongs to another run, the versions of Python or of a library differ,
-                or the run is charged elsewhere.  The message says what differs.  Resuming would add the same
-                noise to different sums, and their difference would have no noise.
+            PrivacyRefusal: the state belongs to another run, versions of Python or of a library differ, or
+                the run is charged elsewhere; the message names the difference.  Resuming would add the same
+                noise to different sums, and subtracting them would remove it.
             ProcessLost: another rank failed.  All ranks read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))

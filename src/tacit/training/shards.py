@@ -1,4 +1,4 @@
-"""Training of a model that ``fully_shard`` alone has sharded: whole while a step computes, else in shards.
+"""Training of a model sharded by ``fully_shard``: whole while a step computes, otherwise in shards.
 
 Letters: R ranks; n rows of a parameter, along its first dimension; m = ceil(n / R) rows of a shard.
 """
@@ -60,7 +60,7 @@ def is_dtensor(tensor: object) -> bool:
 
 
 def prepare(model: nn.Module) -> None:
-    """Let ``fully_shard`` complete the setup that it would do in the first forward pass."""
+    """Complete the setup that ``fully_shard`` does in the first forward pass."""
     from torch.distributed.fsdp import FSDPModule
 
     inside: set[int] = set()
@@ -87,8 +87,8 @@ def check_sharding(
     states = [module._get_fsdp_state() for module in modules]
     if not all(hasattr(state, "_fsdp_param_groups") for state in states):
         raise UnsupportedModel(
-            f"PyTorch {torch.__version__} is too old for fully_shard in private training. It does not "
-            "refuse all models that a private step cannot train. Take a newer PyTorch: 2.13 is tested."
+            f"PyTorch {torch.__version__} is too old for fully_shard in private training. Use a newer "
+            "PyTorch; 2.13 is tested."
         )
     groups = [group for state in states for group in state._fsdp_param_groups]
     managed = {id(one.sharded_param): one for group in groups for one in group.fsdp_params}
@@ -96,15 +96,15 @@ def check_sharding(
         if not is_dtensor(parameter):
             if name in trained:
                 raise UnsupportedModel(
-                    f"parameter {name!r} is trained and not sharded, but others are sharded. Apply "
-                    "fully_shard to the whole model last, without ignored_params; or freeze the parameter."
+                    f"trained parameter {name!r} is not sharded, but others are. Apply fully_shard to the "
+                    "whole model last, without ignored_params; or freeze the parameter."
                 )
             continue
         _check_placement(name, parameter, id(parameter) in managed, ranks)
         if managed[id(parameter)].offload_to_cpu:
             raise UnsupportedModel(
-                f"parameter {name!r} is offloaded to the CPU by CPUOffloadPolicy. A private step does not "
-                "support that. Call fully_shard without offload_policy."
+                f"parameter {name!r} is offloaded to the CPU by CPUOffloadPolicy, which a private step does "
+                "not support. Call fully_shard without offload_policy."
             )
 
 
@@ -115,29 +115,27 @@ def _check_placement(name: str, parameter: Any, is_managed: bool, ranks: Ranks) 
     how = f"parameter {name!r} is a DTensor placed as {placements} on a mesh of shape {tuple(mesh.shape)}"
     if mesh.ndim > 1 and is_managed and all(type(one).__name__ == "Replicate" for one in placements[:-1]):
         raise UnsupportedModel(
-            f"{how}: hybrid sharding, with copies of each shard (HSDP). Give fully_shard a mesh of one "
-            "dimension with all processes, or no mesh."
+            f"{how}: hybrid sharding (HSDP) is not supported. Pass fully_shard a mesh of one dimension with "
+            "all processes, or no mesh."
         )
     if not is_managed or mesh.ndim > 1:
         raise UnsupportedModel(
-            f"{how}, and not by fully_shard alone: tensor, sequence or expert parallelism, whose parts "
-            "compute a record together. A private step clips whole gradients, which no process has there. "
-            "Shard the model with fully_shard alone."
+            f"{how}: tensor, sequence and expert parallelism are not supported, because a private step clips "
+            "whole gradients, which no process has there. Shard the model with fully_shard alone."
         )
     if type(placements[0]) is not Shard or placements[0].dim != 0:
         raise UnsupportedModel(
-            f"{how}: fully_shard was given shard_placement_fn. Leave it out, so that parameters are sharded "
-            "by rows, Shard(0)."
+            f"{how}, by shard_placement_fn. Remove it, so that parameters are sharded by rows, Shard(0)."
         )
     if type(parameter.to_local().detach()) is not Tensor:
         raise UnsupportedModel(
-            f"parameter {name!r} is of the tensor type {type(parameter.to_local()).__name__}. A private "
-            "step cannot gather it. Keep parameters as plain tensors."
+            f"parameter {name!r} is of the tensor type {type(parameter.to_local()).__name__}, which a "
+            "private step cannot gather. Use plain tensors as parameters."
         )
     if mesh.size() != ranks.ranks or mesh.get_local_rank() != ranks.rank:
         raise UnsupportedModel(
-            f"{how}, and the session has {ranks.ranks} ranks, with this as {ranks.rank}. Give fully_shard "
-            "a mesh of the processes of ranks, in their order: for ProcessRanks() it needs none."
+            f"{how}, but the session has {ranks.ranks} ranks, and this is rank {ranks.rank}. Pass "
+            "fully_shard a mesh of these processes in their order, or no mesh with ProcessRanks()."
         )
 
 
@@ -274,7 +272,7 @@ class _ShardSums(Sums):
 
     @property
     def noise(self) -> Mapping[str, Tensor]:
-        """The noise of this rank's rows; unread, it is drawn in :meth:`released`, one at a time."""
+        """The noise of this rank's rows; if unread, :meth:`released` draws it, one parameter at a time."""
         if not self._drawn:
             self._drawn = {name: self._draw(name) for name in self._trained}
         return self._drawn
@@ -371,7 +369,7 @@ def _gathered(module: Any, ranks: Ranks) -> Iterator[None]:
 
 
 def _casts(module: nn.Module, policy: Any) -> list[Any]:
-    """Register hooks for what a pass still needs of ``fully_shard``'s: casts of inputs and outputs."""
+    """Register the hooks of ``fully_shard`` that a pass needs: casts of inputs and outputs."""
     handles: list[Any] = []
     if policy.param_dtype is not None and policy.cast_forward_inputs:
         cast = partial(_cast, dtype=policy.param_dtype)
@@ -404,13 +402,13 @@ def write_part(folder: Path, rank: int, part: Mapping[str, Any]) -> None:
 
 @contextmanager
 def read_part(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield the part that :func:`write_part` wrote, and explain errors of restoring it within the context."""
+    """Yield the part from :func:`write_part`, and explain errors of restoring it within the context."""
     try:
         yield torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as problem:
         raise InvalidInput(
-            f"{folder} is incomplete or damaged. It holds the weights of the resume state next to it. "
-            "Restore the folder from a copy together with the state, or start a new run."
+            f"{folder}, the weights of the resume state next to it, is incomplete or damaged. Restore "
+            "folder and state from a copy, or start a new run."
         ) from problem
 
 

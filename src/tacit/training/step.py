@@ -1,4 +1,4 @@
-"""One private step: sample, clip, sum, add noise, divide by the public B; and how many records at once.
+"""One private step: sample, clip, sum, add noise, divide by the public B; and its physical batches.
 
 Letters: n participants of the step; K views per record; P parameters; G clipping groups; B expected batch
 size; C_g thresholds; z_g noise multiplier of the gradient sum
@@ -76,9 +76,9 @@ class PhysicalBatch(Part):
     """The physical batch size of each step: the most records of the expected batch in memory at once.
 
     Args:
-        find: whether the device has separate memory, so that ``"auto"`` tests how many records fit.
-        fits: says whether ``size`` records of zeros fit; all ranks call it together.
-        draws: says whether the model or the loss may draw random numbers.
+        find: whether ``"auto"`` tests how many records fit, because the device has separate memory.
+        fits: a function that tests whether ``size`` records of zeros fit; all ranks call it together.
+        draws: a function that tests whether the model or the loss may draw random numbers.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class PhysicalBatch(Part):
         size = self.at(step)
         if size == 1:
             raise InvalidInput(
-                "CUDA is out of memory even with one record at a time. The step was not taken. (A first step "
-                "also holds up to eight made-up records, by which it checks the model.) Leave the device to "
-                "this process alone; or use memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in the "
-                "loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
+                "CUDA is out of memory even with one record at a time, and the step was not taken. (The "
+                "first step also needs memory for up to eight dummy records, to check the model.) Free the "
+                "device of other processes; or use memory=tacit.clipping.LEAN, bfloat16 by torch.autocast in "
+                "the loss, torch.utils.checkpoint with use_reentrant=False in the model, or fewer trained "
                 "weights, as in LoRA."
             )
         self._failed_size = self._failed_size or size
@@ -141,11 +141,10 @@ class PhysicalBatch(Part):
     def _check_draws(self) -> None:
         if self._draws():
             raise PrivacyRefusal(
-                "CUDA ran out of memory in a resumed run. Its model draws random numbers, as dropout does, "
-                "and these depend on how many records are in memory at once. An earlier process may have "
-                "taken this step with more of them, so the same noise would be added to another sum. Leave "
-                "the device to this process alone, or load the saved state where there is as much memory "
-                "as before."
+                "CUDA ran out of memory in a resumed run with dropout or other random numbers. They depend "
+                "on the physical batch size, so with a smaller one the same noise could be added to another "
+                "sum. Free the device of other processes, or load the saved state on a device with as much "
+                "memory as before."
             )
 
     def _write(self, step: int) -> None:
@@ -155,9 +154,9 @@ class PhysicalBatch(Part):
         if self._failed_size is not None:
             now = self.at(step)
             warnings.warn(
-                f"CUDA ran out of memory with {self._failed_size} records at once. The session did the "
-                f"step again from its start, with the same random numbers and {now} at once, and goes on "
-                f"with {now}. Set physical_batch_size={now} to avoid the failed try.",
+                f"CUDA ran out of memory with {self._failed_size} records at once. The session repeated the "
+                f"step with the same random numbers and {now} at once, and continues with {now}. Set "
+                f"physical_batch_size={now} to avoid the failed attempt.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -174,7 +173,7 @@ class PhysicalBatch(Part):
 
 
 def covering(expected: float) -> int:
-    """Return a size that few samples exceed, if a sample has ``expected`` records on average."""
+    """Return a size that few samples of ``expected`` records on average exceed."""
     return math.ceil(expected + 4 * math.sqrt(expected))
 
 
@@ -190,7 +189,7 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def within_memory(function: Callable[[], tuple[float, ...]], numbers: int) -> tuple[float, ...]:
-    """Return the results of ``function`` and a 0; if the device lacks memory, ``numbers`` zeros and a 1."""
+    """Return the results of ``function`` and a 0, or ``numbers`` zeros and a 1 if memory is short."""
     try:
         return (*function(), 0.0)
     except RuntimeError as problem:
@@ -206,7 +205,7 @@ def empty_cache() -> None:
 
 
 def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Allocate the margin that ``"auto"`` leaves free, and room for two numbers a weight, as AdamW needs."""
+    """Allocate the margin that ``"auto"`` leaves free, and two numbers per weight, as AdamW needs."""
     if not weights[0].is_cuda:
         return []
     device = weights[0].device
@@ -219,7 +218,7 @@ def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tenso
 
 @dataclass(frozen=True)
 class StepTicket:
-    """The number of the next step, without data: under add-remove, even the size of a batch is secret.
+    """The number of the next step, without data, because even the size of a batch may be secret.
 
     >>> StepTicket(step=3).step
     3
@@ -235,16 +234,16 @@ class StepTicket:
 
 
 _NO_RECORDS = (
-    "a step ticket is not a batch: it holds no records, because the choice of records is secret. Write "
-    "`for step in session.batches(): session.step(step)`; the session reads the records, and computes "
-    "their losses and gradients itself. To look at records or to evaluate, take your own data, such as "
-    "held-out records, outside this loop."
+    "a step ticket is not a batch: it contains no records, because the choice of records is secret. Write "
+    "`for step in session.batches(): session.step(step)`; the session reads the records and computes "
+    "their losses and gradients. To inspect records or to evaluate, use your own data, such as held-out "
+    "records, outside this loop."
 )
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """The public result of a step; ``loss`` is noisy and accounted for, or None without a loss report."""
+    """The public result of a step; ``loss`` is the noisy loss, or None without a loss report."""
 
     step: int
     loss: float | None
@@ -252,7 +251,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """The release of a step, all of it accounted for; ``thresholds`` are those of the next step."""
+    """The release of a step; ``thresholds`` are those of the next step."""
 
     gradients: dict[str, Tensor]
     thresholds: list[float]
@@ -260,7 +259,7 @@ class NoisyStep:
 
 
 class Performed(Protocol):
-    """The run as its steps see it (:class:`tacit.training.run.Run`)."""
+    """The attributes of a :class:`tacit.training.run.Run` that its steps read."""
 
     plan: Plan
     engine: GradientEngine
@@ -278,7 +277,7 @@ class Performed(Protocol):
     optimizer: GuardedOptimizer
 
     def participants(self, step: int) -> Indices:
-        """Return the positions of a step's participants: of all, or those among this rank's own records."""
+        """Return the positions of a step's participants, or of those among this rank's own records."""
 
 
 def noisy_step(run: Performed, step: int, indices: Indices) -> NoisyStep:
@@ -344,9 +343,9 @@ def _attempt(run: Performed, step: int, indices: Indices) -> NoisyStep | None:
 
 
 def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
-    """Return whether steps of physical size ``size`` fit in memory at every rank, with some to spare.
+    """Return whether steps of physical size ``size`` fit in memory at every rank, with a margin.
 
-    The step is on records of zeros, as many as few draws exceed.  One participant is read for its shape.
+    The test uses records of zeros, more than most samples have.  One participant is read for its shape.
     """
     engine, plan, device = run.engine, run.plan, device_of(run.engine)
     reader = run.records.inner if isinstance(run.records, Prefetcher) else run.records
@@ -374,7 +373,7 @@ def fits(run: Performed, size: int, step: int, indices: Indices) -> bool:
 
 
 def _largest(run: Performed, one: tuple[Tensor, ...], size: int) -> Iterator[tuple[tuple[Tensor, ...], int]]:
-    """Yield ``one`` record at each length, and a number of records that few calls of the engine exceed."""
+    """Yield ``one`` record at each length, and a number of records that few engine calls exceed."""
     share, lengths = _public_share(run), run.lengths
     if lengths is None:
         # with a largest batch, no draw exceeds the share
@@ -406,9 +405,9 @@ class _Part:
 
 
 def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
-    """Yield this rank's physical batches, into which its share of the participants is divided evenly.
+    """Yield this rank's physical batches, equal parts of its share of the participants.
 
-    Their number is public, as it follows from plan and physical batch size: a loss may count its calls.
+    Their number depends only on plan and physical batch size, because a loss may count its calls.
     """
     ranks = run.ranks
     batches = math.ceil(_public_share(run) / run.physical.at(step))
@@ -420,7 +419,7 @@ def _parts(run: Performed, step: int, count: int) -> Iterator[_Part]:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of the engine: its ``batch``, and the public number of records that it expects.
+    """A call of the engine: its ``batch``, and the public expected number of records.
 
     ``number`` counts the calls of all ranks.  ``rows`` are those of a physical batch.
     """
@@ -432,10 +431,10 @@ class _Call:
 
 
 def _calls(run: Performed, step: int, indices: Indices, seed: int) -> Iterator[_Call]:
-    """Yield the calls of this rank: one for each physical batch, or for several lengths those of each.
+    """Yield the engine calls of this rank: one for each physical batch, or several for each length.
 
-    Their number is public.  With several lengths, the whole share is read first and then divided by length:
-    each length would else need a call for each physical batch.
+    Their number is public.  With several lengths, the whole share is read first and then divided by length;
+    otherwise each length would need a call for each physical batch.
     """
     share, size, lengths = _public_share(run), run.physical.at(step), run.lengths
     parts = _parts(run, step, len(indices))
@@ -462,7 +461,7 @@ def _calls(run: Performed, step: int, indices: Indices, seed: int) -> Iterator[_
 
 
 def _public_share(run: Performed) -> int:
-    """Return the number of records that this rank expects in a step; with a largest batch, the most."""
+    """Return the expected number of records of this rank in a step; with a largest batch, the most."""
     sampling = run.plan.sampling
     of_all = run.plan.expected_batch_size
     if isinstance(sampling, TruncatedPoissonSampling):
@@ -471,7 +470,7 @@ def _public_share(run: Performed) -> int:
 
 
 def _reading_seed(generator: Generator, step: int) -> int:
-    """Return the 63-bit seed of the random numbers that reading a step's records draws."""
+    """Return the 63-bit seed for reading a step's records."""
     return generator.word(purpose=Purpose.READING, step=step) >> 1
 
 

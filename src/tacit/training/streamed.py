@@ -1,4 +1,4 @@
-"""Records whose batches were drawn before the run, read step by step from a folder."""
+"""Records from batches that were drawn before the run and are read from a folder."""
 
 # ``tacit batches`` draws the batches of a whole plan and writes them in the order of the steps::
 #
@@ -49,7 +49,7 @@ _MANIFEST, _USED, TEST = "manifest.json", "used", "test.parquet"
 
 
 def shard_schema() -> Any:
-    """Return the Parquet schema of a shard; the tokens of a record after its ``length`` are padding."""
+    """Return the Parquet schema of a shard; tokens after a record's ``length`` are padding."""
     whole, small = pyarrow.int64(), pyarrow.int32()
     tokens = pyarrow.list_(small)  # Spark has no lists of a fixed size
     return pyarrow.schema([("step", small), ("position", whole), ("length", small), ("tokens", tokens)])
@@ -80,7 +80,7 @@ class Manifest:
     shards: tuple[Shard, ...]
 
     def write(self, folder: Path) -> None:
-        """Write the manifest; it must be the last file, because a folder without it counts as unfinished."""
+        """Write the manifest last, because a folder without it counts as unfinished."""
         data = {"format": _FORMAT, **asdict(self), "key": self.key.hex()}
         text = json.dumps(data, indent=1) + "\n"
         write_atomically(folder / _MANIFEST, lambda file: file.write(text.encode()), mode=0o600)
@@ -90,7 +90,7 @@ class Manifest:
         path = folder / _MANIFEST
         if not path.is_file():
             raise InvalidInput(
-                f"{folder} holds no finished batches: {path.name} is missing. Write them with `tacit "
+                f"{folder} has no finished batches: {path.name} is missing. Write them with `tacit "
                 "batches`, or run it again if it was interrupted."
             )
         try:
@@ -113,9 +113,8 @@ class Manifest:
         """Return the generator of a run of ``plan``; refuse a plan that would draw other batches."""
         if (now := repr(plan.sampling)) != self.sampling:
             raise PrivacyRefusal(
-                f"the plan does not fit these batches: it samples by {now}, and they were drawn by "
-                f"{self.sampling}. Its price is not that of these batches. Train with the configuration "
-                "that they were written for."
+                f"the plan samples by {now}, but these batches were drawn by {self.sampling}, so its cost is "
+                "not theirs. Train with the configuration of the batches."
             )
         if plan.steps > self.steps:
             raise PrivacyRefusal(
@@ -136,7 +135,7 @@ class _Rows:
 
 @final
 class StreamedBatches(DrawnRecords):
-    """The records of a corpus, (tokens, targets) of (T,) int64; a target of -100 is none."""
+    """The records of a corpus, (tokens, targets) of (T,) int64; -100 means no target."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, Manifest.read(folder)
@@ -160,9 +159,8 @@ class StreamedBatches(DrawnRecords):
         path = self.folder / _USED
         if path.exists() and path.read_text() != run:
             raise PrivacyRefusal(
-                f"the batches in {self.folder} belong to another run. A second run would add the same "
-                "noise to other sums, and their difference would have no noise. Resume that run "
-                "(--resume), or write new batches, with a new key."
+                f"the batches in {self.folder} belong to another run. A second run would reuse its noise for "
+                "other sums. Resume that run (--resume), or write new batches, with a new key."
             )
 
     def claim(self, run: str) -> None:
@@ -186,8 +184,8 @@ class StreamedBatches(DrawnRecords):
         inside = places < len(positions)
         if self._now is None or not (inside.all() and np.array_equal(positions[places], indices)):
             raise PrivacyRefusal(
-                f"the batch for step {self._step} lacks records of the step. The batches were drawn with "
-                "another key, or for other settings. Write them again, for this plan."
+                f"the batch for step {self._step} lacks records of the step: it was drawn with another key "
+                "or other settings. Write the batches again, for this plan."
             )
         at = places + self._rows.start
         return with_targets(self._now.tokens[at], self._now.length[at])
@@ -231,8 +229,8 @@ class StreamedBatches(DrawnRecords):
             raise InvalidInput(f"{path} cannot be read: {without_values(problem)}.") from None
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise InvalidInput(
-                f"{path} has changed since it was written: its digest differs from that in {_MANIFEST}. "
-                "Restore the file, or write the batches again and begin a new run."
+                f"{path} has changed since it was written: its digest differs from the one in {_MANIFEST}. "
+                "Restore the file, or write the batches again and start a new run."
             )
         rows = _columns(_table(data, path))
         tokens = rows["tokens"]
@@ -242,7 +240,7 @@ class StreamedBatches(DrawnRecords):
 
     @cached_property
     def _length(self) -> int:
-        """The number of tokens of a record, by a shard with rows; 1 if there is none in the whole folder."""
+        """The number of tokens of a record; 1 if no shard in the folder has rows."""
         for shard in self.manifest.shards:
             tokens = _columns(_table((self.folder / shard.name).read_bytes(), self.folder))["tokens"]
             if len(tokens) > 0:

@@ -21,11 +21,11 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 def concordance(times: Floats, events: Bools, risks: NDArray[np.floating]) -> float:
-    """Return the share of comparable pairs in which the record with the earlier event has the higher risk.
+    """Return Harrell's C: the share of comparable pairs in which the earlier event has the higher risk.
 
-    This is Harrell's C.  A pair is comparable if the earlier of its times is that of an event.  A record that
-    is censored at the time of an event outlived it, and two events at one time are not compared.  Equal risks
-    count as half.  The result is NaN if no pair is comparable.
+    A pair is comparable if its earlier time is an event.  A record censored at the time of an event survived
+    it; two events at one time are not comparable.  Equal risks count as half.  The result is NaN without
+    comparable pairs.
 
     >>> concordance(np.array([1.0, 2.0, 3.0]), np.array([True, False, True]), np.array([3.0, 2.0, 1.0]))
     1.0
@@ -50,9 +50,9 @@ def concordance(times: Floats, events: Bools, risks: NDArray[np.floating]) -> fl
 
 
 def kaplan_meier(times: Floats, events: Bools, *, censoring: bool = False) -> tuple[Floats, Floats]:
-    """Return the different times, (m,), and the estimated probability to survive beyond each, (m,).
+    """Return the distinct times, (m,), and the estimated probability of surviving beyond each, (m,).
 
-    With ``censoring``, it is the probability to be observed beyond each; events come before it at one time.
+    With ``censoring``, it is the probability of being uncensored beyond each; at ties, events come first.
 
     >>> kaplan_meier(np.array([1.0, 2.0, 2.0]), np.array([True, True, False]))[1].round(3).tolist()
     [0.667, 0.333]
@@ -75,8 +75,8 @@ def _at(curve: tuple[Floats, Floats], times: Floats | float, *, before: bool = F
 def brier_scores(times: Floats, events: Bools, survival: Floats, at: Floats) -> Floats:
     """Return the squared errors (m,) of predicted survival (n, m) ``at`` m times, weighted for censoring.
 
-    A record whose event is known weighs as much as those that were censored instead, by the Kaplan-Meier
-    estimate of the censoring (Graf et al. 1999).  The result is NaN from the time on at which nobody is left.
+    Weights are inverse Kaplan-Meier probabilities of censoring (Graf et al. 1999).  Scores are NaN from the
+    time at which no record is at risk.
     """
     censoring = kaplan_meier(times, events, censoring=True)
     left = _at(censoring, at)
@@ -100,9 +100,9 @@ def evaluate_survival(
 ) -> Evaluation:
     """Evaluate a survival model on ``inputs`` and ``targets`` (n, 2), times and events.
 
-    The score is the concordance of the mean times until the event, and the loss the mean negative
-    log-likelihood.  The Brier score is integrated over the inner edges of the bins, and compared with the
-    Kaplan-Meier curve of the same records.  NaN scores mean that no test record has an event.
+    The score is the concordance of the mean times until the event.  The loss is the mean negative
+    log-likelihood.  The Brier score is integrated over the inner edges of the bins; its baseline is the
+    Kaplan-Meier curve of the same records.  Scores are NaN if no test record has an event.
 
     >>> import torch
     >>> targets = torch.tensor([[1.0, 1.0], [3.0, 1.0], [3.0, 0.0]])

@@ -1,7 +1,7 @@
 """A record as tensors: its structure, the conversion of its values, and errors without values of a record.
 
-A template is the record with the numbers 0, 1, ... in place of its tensors, such as ``{"x": 0, "y": (1,
-2)}``.  :func:`cast_numbers` has the casting rule (``docs/how-to/large-data.md``).
+A template is the record with the numbers 0, 1, ... instead of its tensors, such as ``{"x": 0, "y": (1, 2)}``.
+:func:`cast_numbers` has the casting rule (``docs/how-to/large-data.md``).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _LARGEST = 2**63 - 1
 _USUAL = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
 _WORDS = (
     "Turn text into numbers before training, by a tokenizer or by positions in a declared list of values; "
-    "or leave the part out."
+    "or remove this part."
 )
 _MISSING = (
-    "Leave such records out or fill them by a fixed public rule; one computed from the data would leak."
+    "Remove such records, or fill them by a fixed public rule; a rule computed from the data would leak."
 )
 _NUMBERS = "tensors, arrays and numbers"
 
 
 def floating_type(model: nn.Module) -> torch.dtype | None:
-    """Return the type of the model's floating parameters; None if there are several types, or none."""
+    """Return the dtype of the model's floating-point parameters; None if there are several, or none."""
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     return types.pop() if len(types) == 1 else None
 
@@ -51,7 +51,7 @@ def cast_numbers(tensor: Tensor, floating: torch.dtype | None) -> Tensor:
 
 
 def tensor_of(value: Any, where: str) -> Tensor:
-    """Convert a number, list, array or tensor to a tensor; errors call the value ``where``."""
+    """Convert a number, list, array or tensor to a tensor; ``where`` names the value in errors."""
     return as_tensor(as_array(value, where))
 
 
@@ -80,8 +80,8 @@ def as_tensor(array: Array) -> Tensor:
 
 def unusable(where: str, kind: str, mend: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} is {kind}, which cannot be a tensor. A record is a tensor, or a tuple of tensors and "
-        f"numbers, or a mapping of them. {mend}"
+        f"{where} is {kind}, which cannot be a tensor. A record must be a tensor, or a tuple or mapping of "
+        f"tensors and numbers. {mend}"
     )
 
 
@@ -92,9 +92,7 @@ def _checked_tensor(value: Tensor, where: str) -> Tensor:
         kind = "nested" if value.is_nested else "quantized" if value.is_quantized else "sparse"
         kind = "meta" if value.is_meta else kind
         mend = {"sparse": "Pass value.to_dense().", "quantized": "Pass value.dequantize()."}
-        raise unusable(
-            where, f"a {kind} tensor", mend.get(kind, "Pass a dense tensor that holds its numbers.")
-        )
+        raise unusable(where, f"a {kind} tensor", mend.get(kind, "Pass a dense tensor of its numbers."))
     if value.dtype is torch.uint64 and bool((value.view(torch.int64) < 0).any()):
         raise _too_large(where)
     if value.is_floating_point() and value.element_size() == 1:  # torch does not compute in this type
@@ -166,7 +164,7 @@ def _mend(value: object) -> str:
     if isinstance(value, str | bytes):
         return _WORDS
     if type(value).__module__.partition(".")[0] == "PIL":
-        return "Let the data set return torch.from_numpy(numpy.array(picture)) in one size."
+        return "Let the dataset return torch.from_numpy(numpy.array(image)) in one size."
     if hasattr(value, "toarray"):
         return "Pass value.toarray()."
     return f"Give {_NUMBERS}."
@@ -174,8 +172,8 @@ def _mend(value: object) -> str:
 
 def _too_large(where: str) -> InvalidInput:
     return InvalidInput(
-        f"{where} holds an integer beyond int64. Integers are cast to that type. If these are "
-        "identifiers, replace each by its position in a public list, or leave this part out."
+        f"{where} contains an integer beyond int64. Replace identifiers by their positions in a public "
+        "list, or remove this part."
     )
 
 
@@ -199,8 +197,8 @@ def batch_of_collated(
     rows = [tensor_of(leaf, name) for leaf in leaves]
     if not all(row.dim() > 0 and len(row) == 1 for row in rows):
         raise InvalidInput(
-            f"collate gave {name} without a leading dimension of 1. The session calls it with a list of "
-            "one record, so that it cannot mix records. Let it return a batch, as for a DataLoader."
+            f"collate returned {name} without a leading dimension of 1. The session calls it with a list of "
+            "one record. Return a batch, as for a DataLoader."
         )
     return _stacked(name, [row[0] for row in rows], indices, floating)
 
@@ -210,9 +208,9 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
         raise _no_batch(
             indices,
             f"{name} differs in shape",
-            "Give collate=tacit.collate.pad(length=...) with a public length, or let the data set give one "
-            "shape. A collate is called for each record alone. If it pads to the longest record of a "
-            'batch, let it pad to a fixed length instead (padding="max_length").',
+            "Pass collate=tacit.collate.pad(length=...) with a public length, or let the dataset return one "
+            "shape. collate is called for one record at a time, so it must pad to a fixed length "
+            '(padding="max_length"), not to the longest record.',
         )
     if len({row.dtype for row in rows}) > 1:
         rows = [cast_numbers(row, floating) for row in rows]
@@ -220,7 +218,7 @@ def _stacked(name: str, rows: list[Tensor], indices: Indices, floating: torch.dt
             raise _no_batch(
                 indices,
                 f"{name} differs in type ({', '.join(sorted(types))})",
-                "Let the data set give one type: float(...) or int(...).",
+                "Let the dataset return one type: float(...) or int(...).",
             )
     return cast_numbers(torch.stack(rows), floating)
 
@@ -269,9 +267,8 @@ def leaves_by(template: Template, record: Any) -> list[Any]:
     paths, leaves = paths_of(template), flatten(record)[1]
     if len(leaves) != len(paths) or any(path not in leaves for path in paths):
         raise InvalidInput(
-            "the records differ in structure. Each must have the same keys and the same number of parts. "
-            "Let each item of the data set be a tuple of tensors and numbers, or a mapping of them, with "
-            "the same structure."
+            "the records differ in structure. Let each item of the dataset be a tuple of tensors and "
+            "numbers, or a mapping of them, with the same keys and the same number of parts."
         )
     return [leaves[path] for path in paths]
 
@@ -331,8 +328,8 @@ def check_loss_takes(loss: Callable[..., object], template: Template) -> None:
             letters = ", ".join("xyzuvw"[:count])
             fix = f"def loss(model, {letters})" if count <= 6 else "def loss(model, *parts)"
         raise InvalidInput(
-            f"the loss takes ({', '.join(_names(signature))}), and a record is {record}. The loss is called "
-            f"with the model and {arguments}. Give a loss with these parameters, such as {fix}."
+            f"the loss takes ({', '.join(_names(signature))}), but a record is {record}, so the loss is "
+            f"called with the model and {arguments}. Give it these parameters, such as {fix}."
         ) from None
 
 
@@ -364,8 +361,8 @@ def _holds_numbers(values: Any) -> bool:
 def _check_key(key: object, path: Path) -> None:
     if not isinstance(key, str):
         raise InvalidInput(
-            f"{name_of(path)} is a mapping with a key of type {type(key).__name__}. Keys must be texts, "
-            "because the loss gets them as keywords. Rename the keys."
+            f"{name_of(path)} is a mapping with a key of type {type(key).__name__}. Keys must be strings, "
+            "because they are keyword arguments of the loss. Rename the keys."
         )
 
 
@@ -375,7 +372,7 @@ _OF_DEVICE = re.compile(r"memory|CUDA|cuDNN|cuBLAS|device-side", re.IGNORECASE)
 
 @contextmanager
 def without_numbers() -> Iterator[None]:
-    """Raise errors of model and loss again without their own text, which may hold a value of a record."""
+    """Raise errors of model and loss without their message, which may contain a value of a record."""
     try:
         yield
     except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
@@ -386,21 +383,19 @@ def without_numbers() -> Iterator[None]:
             if _OF_DEVICE.search(text) or " in " not in (place := without_values(problem)):
                 raise
             raise InvalidInput(
-                f"the model or the loss failed on records: {place}. The message leaves out the error's own "
-                "text, which may hold values of a record; on records of zeros there was no error. Let "
-                "model and loss accept every record, or remove such records by a rule that is known without "
-                "the data."
+                f"the model or the loss failed on records: {place}. The original message is hidden, because "
+                "it may contain values of a record; on records of zeros there was no error. Let model and "
+                "loss accept every record, or remove such records by a public rule."
             ) from None
         raise InvalidInput(
-            "a number in a record is out of range. The model or the loss does not support it. For example, "
-            "a class number is not below the number of the model's outputs, or a token number is not below "
-            f"the size of its embedding ({without_values(problem)}). Declare as many classes and tokens as "
-            "there may be."
+            "a number in a record is out of range for the model or the loss, such as a class number beyond "
+            f"the model's outputs, or a token number beyond its embedding ({without_values(problem)}). "
+            "Declare as many classes and tokens as there may be."
         ) from None
 
 
 def lacks_memory(problem: BaseException) -> bool:
-    """Return whether an error, of torch or of a library that it calls, says that a device lacks memory."""
+    """Return whether an error of torch, or of a library that it calls, means a lack of device memory."""
     lacks = "out of memory" in str(problem) or "ALLOC_FAILED" in str(problem)
     return isinstance(problem, torch.OutOfMemoryError) or (of_device(problem) and lacks)
 
@@ -414,17 +409,16 @@ def naming_lost_device(step: int) -> Iterator[None]:
             raise
         text = str(problem).strip().partition("\n")[0].rstrip(".")
         raise DeviceLost(
-            f"the GPU failed in step {step}: {text}. Nothing of the step was released, and this process can "
-            "no longer use the GPU. Start the program again and go on from the last saved state, by "
-            "session.load(path) or tacit train --resume: the step is taken again with the same noise. "
-            "After a device-side assert, see whether a record may hold a class or a token that the model has "
-            "no place for: try model and loss on the CPU."
+            f"the GPU failed in step {step}: {text}. The step released nothing. Restart the program, and "
+            "resume from the last saved state with session.load(path) or tacit train --resume; the step is "
+            "repeated with the same noise. After a device-side assert, try model and loss on the CPU: a "
+            "class or token number of a record may be out of range."
         ) from problem
 
 
 @contextmanager
 def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """If the model fails on ``inputs`` (n, ...), raise its error for records of zeros, if any, instead."""
+    """If the model fails on ``inputs`` (n, ...), raise its error on records of zeros instead, if any."""
     try:
         yield
     except (TacitError, Warning, MemoryError, torch.OutOfMemoryError):
@@ -436,8 +430,8 @@ def as_for_zeros(model: nn.Module, inputs: Tensor) -> Iterator[None]:
             message = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0].rstrip('.')}"
             kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape[1:])}"
             refusal = InvalidInput(
-                f"the model fails on records that are {kind}: {message}. (This is its error for records of "
-                "zeros.) Give it inputs of the shape and type that it was made for."
+                f"the model fails on records that are {kind}: {message}. (This is its error on records of "
+                "zeros.) Pass records of the shape and type that the model expects."
             )
         else:
             raise
@@ -453,6 +447,6 @@ def check_classes(targets: Tensor, outputs: int, *, padding: int | None = None) 
         wrong &= targets != padding
     if bool(wrong.any()):
         raise InvalidInput(
-            f"targets must lie in 0..{outputs - 1}, as the model has {outputs} outputs; "
-            f"{int(wrong.sum())} of {targets.numel()} do not."
+            f"targets must be in 0..{outputs - 1}, because the model has {outputs} outputs; "
+            f"{int(wrong.sum())} of {targets.numel()} are not."
         )

@@ -1,6 +1,6 @@
 """Records of people with several rows, rows with several users, and records with dates.
 
-Letters: M rows; N users; K the rows of a user that a step reads, or the most that a user may keep; T steps.
+Letters: M rows; N users; K rows_per_user; T steps.
 """
 
 # By default a step draws users: it reads K rows of each, and clips the mean of their gradients once
@@ -50,7 +50,7 @@ from tacit.training.part import Part
 from tacit.training.records import Collate, Data, DatasetRecords, Records, Wrapped, as_records
 
 LISTS = (list, tuple, set, frozenset, np.ndarray)
-"""Types that may hold the users of a row, if a row may have several."""
+"""Types of a row's users, if a row may have several."""
 
 
 def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]:
@@ -60,11 +60,11 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
     values = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if values.ndim != 1:
         raise InvalidInput(
-            f"owners must be one for each row, (M,); got shape {values.shape}. If a row has several, give "
-            "a list of lists, such as owners.tolist()."
+            f"owners must name one owner for each row, (M,); got shape {values.shape}. For several owners "
+            "per row, give a list of lists, such as owners.tolist()."
         )
     if len(values) == 0:
-        raise InvalidInput("owners must not be empty. Give one for each row.")
+        raise InvalidInput("owners must not be empty. Give one owner for each row.")
     if values.dtype.kind == "O":
         values = _of_objects(values)
     if values.dtype.kind == "f":
@@ -73,13 +73,13 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
             raise missing_owners(missing)
         if not bool((values == np.floor(values)).all()) or not bool((np.abs(values) < 2.0**53).all()):
             raise InvalidInput(
-                "owners must be texts, or whole numbers below 2^53. Larger floating-point numbers cannot be "
-                "told apart, and a fraction is not a name. Give the column with the person of each row."
+                "owners must be strings, or integers below 2^53, because larger floats are not distinct. "
+                "Give the column with the person of each row."
             )
     if values.dtype.kind in "US" and (empty := int((np.char.strip(values) == values.dtype.type()).sum())):
         raise missing_owners(empty)
     if values.dtype.kind not in "iufUSb":
-        raise InvalidInput(f"owners must be numbers or texts; got {values.dtype}.")
+        raise InvalidInput(f"owners must be integers or strings; got {values.dtype}.")
     names, number = np.unique(values, return_inverse=True)
     salts = [int.from_bytes(hashlib.blake2b(str(n).encode(), digest_size=8).digest()) for n in names.tolist()]
     digest = hashlib.blake2b(str(values.dtype.kind).encode(), digest_size=32)
@@ -89,15 +89,15 @@ def numbered(owners: Any) -> tuple[NDArray[np.int64], NDArray[np.uint64], bytes]
 
 def _of_objects(values: NDArray[Any]) -> NDArray[Any]:
     if any(isinstance(value, LISTS) for value in values):
-        raise InvalidInput("some rows have a list of owners. Give one for each row: a number or a text.")
+        raise InvalidInput("some rows have a list of owners. Give one number or string for each row.")
     missing = sum(map(is_missing, values))
     if missing:
         raise missing_owners(missing)
     kinds = {"text" if isinstance(value, str) else type(value).__name__ for value in values}
     if len(kinds) > 1:
         raise InvalidInput(
-            f"owners are of several types ({', '.join(sorted(kinds))}). 7 and '7' would be two owners, and "
-            "one person's rows would count as two people's. Give all names one type, such as text."
+            f"owners are of several types ({', '.join(sorted(kinds))}), so one person could count twice, as "
+            "7 and '7'. Give all owners one type, such as str."
         )
     return values.astype(str) if kinds == {"text"} else np.asarray(values.tolist())
 
@@ -118,14 +118,14 @@ def are_shared(owners: Any) -> bool:
 
 @final
 class SharedRows:
-    """Rows of one or more owners; ``counts`` (N,) are the owners' numbers of rows."""
+    """Rows of one or more owners each; ``counts`` (N,) is the number of rows per owner."""
 
     def __init__(self, owners: Any) -> None:
         lists = [*owners]
         single = sum(not isinstance(one, LISTS) for one in lists)
         if single:
             raise InvalidInput(
-                f"{single} of {len(lists)} rows have no list of owners. The others have one. Give each a "
+                f"{single} of {len(lists)} rows have no list of owners, unlike the others. Give each row a "
                 'list, such as ["ann"] for one owner.'
             )
         missing = sum(len(one) == 0 or any(map(is_missing, one)) for one in lists)
@@ -142,15 +142,15 @@ class SharedRows:
         self.digest = digest.digest()
         if int(self.counts.max()) == self.rows:
             raise InvalidInput(
-                "one owner has a part in all rows. A guarantee for owners hides all rows of any one owner, "
-                "and here these are all rows of the data. If that owner needs no protection (the "
-                "address of the mailbox itself, for example), leave it out and give only the others."
+                "one owner has a part in all rows, so a guarantee for owners would hide the whole dataset. "
+                "If that owner needs no protection, such as the mailbox itself, name only the other owners."
             )
 
     def capped(self, most: int) -> Indices:
-        """Choose rows greedily such that no user has more than ``most``; return them in ascending order.
+        """Choose rows greedily, with at most ``most`` rows per user; return them in ascending order.
 
-        Rows with fewer owners come first, as they count against fewer caps; ties are in a fixed random order.
+        Rows with fewer owners come first, because they count against fewer caps.  Ties are in a fixed random
+        order.
         """
         sizes = np.bincount(self._row)
         shuffle = hashed(0, np.zeros(self.rows, dtype=np.uint64), np.arange(self.rows))
@@ -169,31 +169,30 @@ class SharedRows:
 
 @final
 class UserRecords:
-    """Rows that belong to users: a record, and so the unit of privacy, is a user with all rows.
+    """Rows grouped by user: a record, and so the unit of privacy, is a user with all rows.
 
-    By default a step draws users.  It averages the gradients of ``rows_per_user`` rows of each user, and
-    clips the mean once.  If a user has more rows, the step draws this number of them; if a user has fewer, it
-    repeats some.  So each user counts the same, whatever the number of rows.  The plan's numbers refer to
-    users: ``records`` is a public figure for the number of users, and ``batch_size`` is the expected number
-    of users in a step.
+    By default a step samples users.  It averages the gradients of ``rows_per_user`` rows of each user, and
+    clips the mean.  It samples these rows if the user has more, and repeats rows if the user has fewer, so
+    each user has the same weight.  The plan's ``records`` and ``batch_size`` count users.
 
-    If the plan has ``rows_per_user`` too, a step draws rows and clips the gradient of each row.  The run
-    keeps at most ``rows_per_user`` rows of each user, and the plan accounts for all of them together.  The
-    plan's ``records`` and ``batch_size`` then refer to rows.
+    If the plan has ``rows_per_user`` too, a step samples rows, and clips the gradient of each row.  The run
+    uses at most ``rows_per_user`` rows of each user, and the plan accounts for all of them.  The plan's
+    ``records`` and ``batch_size`` count rows.
 
     If a row may have several users, such as a message between two people, the plan must have
-    ``rows_per_user``.  A row is kept only if none of its users then has more than ``rows_per_user`` rows.
-    Because this choice depends on the rows of others, the promise hides the content of a user's rows, but not
-    which users each row has.  The plan's adjacency must be "zero-out" or "replace-one".
+    ``rows_per_user``.  A row is dropped if one of its users would have more rows than that.  This choice
+    depends on the rows of others, so the guarantee hides the content of a user's rows, but not which users
+    each row has.  The plan's adjacency must be "zero-out" or "replace-one".
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.
-        owners: M numbers or texts that name the user of each row, such as a column of patient numbers.  If a
-            row may have several users, M lists or sets of numbers or texts.
-        rows_per_user: K.  A larger K makes the mean of a user's gradients less noisy and a step slower.
+        owners: the user of each row, M numbers or strings, such as a column of patient numbers.  If a row may
+            have several users, M lists or sets of them.
+        rows_per_user: K, the rows of a user per step, or the most rows of a user in the run if the plan has
+            it too.  With a larger K, steps are slower and a user's mean gradient is more precise.
 
     Raises:
-        InvalidInput: a name is missing, or names have several types; one user has all rows; or no user has
+        InvalidInput: if an owner is missing, owners have several types, one user has all rows, or no user has
             ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
@@ -218,14 +217,13 @@ class UserRecords:
             self._counts, self._digest = self._shared.counts, self._shared.digest
         if len(self) < 2:
             raise InvalidInput(
-                "all rows have one owner. A guarantee for owners hides all rows of any one owner, and here "
-                "these are all rows of the data. Check that owners is the column with the person of each "
-                "row."
+                "all rows have one owner, so a guarantee for owners would hide the whole dataset. Check that "
+                "owners is the column with the person of each row."
             )
         if self.rows_per_user > self.most_rows:
             raise InvalidInput(
                 f"rows_per_user is {self.rows_per_user}, but no user has more than {self.most_rows} rows. "
-                f"A step would read rows twice for nothing. Take rows_per_user={self.most_rows} or less."
+                f"Use rows_per_user={self.most_rows} or less."
             )
 
     def __len__(self) -> int:
@@ -244,10 +242,10 @@ class UserRecords:
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each user's name (N,); anyone can compute that of a name.
+        """A 64-bit hash of each user's name, (N,), without a key.
 
         Raises:
-            PrivacyRefusal: a row may have several users.
+            PrivacyRefusal: if a row may have several users.
         """
         self._check_own_rows()
         return self._salts
@@ -258,13 +256,13 @@ class UserRecords:
         return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
-        """Choose K rows of each of the ``users`` (n,) in a step with this ``seed``; return (n K,) positions.
+        """Choose K rows of each of the ``users`` (n,) by ``seed``; return their positions, (n K,).
 
-        The rows of a user are consecutive.  They are drawn without replacement; a user with fewer than K rows
-        gets each row before any is repeated.
+        The rows of a user are consecutive and drawn without replacement.  A user with fewer than K rows gets
+        each row before any is repeated.
 
         Raises:
-            PrivacyRefusal: a row may have several users.
+            PrivacyRefusal: if a row may have several users.
         """
         self._check_own_rows()
         counts = self._counts[users]
@@ -278,7 +276,7 @@ class UserRecords:
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
-        """Return the rows that are kept if each user may have at most ``rows_per_user``, in order."""
+        """Return the rows under the cap of ``rows_per_user`` rows per user, in order."""
         return self._capped
 
     @cached_property
@@ -294,11 +292,11 @@ class UserRecords:
         """Split each user by ``parts`` (M,), which assigns each row to a part, such as a step.
 
         Returns:
-            Records with one new user for each pair of a user and a part; and for each new user, a 64-bit hash
-            of the user's name, and the part.
+            Records with one new user for each pair of user and part, and the hash of the old user's name and
+            the part of each new user.
 
         Raises:
-            PrivacyRefusal: a row may have several users.
+            PrivacyRefusal: if a row may have several users.
         """
         self._check_own_rows()
         owner = np.empty(self.rows, dtype=np.int64)
@@ -315,7 +313,7 @@ class UserRecords:
 
     @property
     def dropped(self) -> int:
-        """The number of rows that the cap ``rows_per_user`` drops.  It has no noise, so do not publish it."""
+        """The number of rows that the cap drops.  It has no noise, so do not publish it."""
         return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
@@ -323,10 +321,11 @@ class UserRecords:
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
     def check_promise(self, plan: Plan) -> None:
-        """Refuse a plan whose promise is not proven for rows with several users.
+        """Refuse a plan without a proven guarantee for rows with several users.
 
         Raises:
-            PrivacyRefusal: rows have several users, and the plan draws people or has adjacency add-remove.
+            PrivacyRefusal: if rows have several users, and the plan samples people or has adjacency
+                add-remove.
         """
         if self._shared is None:
             return
@@ -334,21 +333,19 @@ class UserRecords:
             self._check_own_rows()
         if plan.adjacency is Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(
-                f"{plan.adjacency} has no bound for rows with several owners. It would have to hide "
-                f"whether one {plan.unit} is in the data at all. But without that {plan.unit} and the shared "
-                'rows, the others would keep other rows. Plan with adjacency="zero-out" or "replace-one", '
-                "which hide the content of all rows of an owner. They treat the names of the owners of each "
-                "row as public, and the statement says so."
+                f"{plan.adjacency} has no bound for rows with several owners, because without one "
+                f"{plan.unit} the cap would drop other rows of the others. Use "
+                'adjacency="zero-out" or "replace-one". They hide the content of all rows of an owner, and '
+                "treat the owners of each row as public, as the statement says."
             )
 
     def _check_own_rows(self) -> None:
         if self._shared is not None:
             raise PrivacyRefusal(
-                "rows with several owners cannot be drawn by person. A step would read a row for each of "
-                "its owners, so the rows of one owner would change the gradients of others. Draw rows "
-                "instead, at the price of all rows that one owner keeps: set "
-                f'rows_per_user={self.rows_per_user} in the plan too, or [data] draw = "rows" in a '
-                "configuration. Or join people who share rows into groups, and make each group one owner."
+                "rows with several owners cannot be sampled by person, because the rows of one owner would "
+                f"change the gradients of others. Sample rows: set rows_per_user={self.rows_per_user} in the "
+                'plan too, or [data] draw = "rows" in a configuration. Or join people who share rows into '
+                "groups, and make each group one owner."
             )
 
 
@@ -386,7 +383,7 @@ class RowsOfUsers(Wrapped):
 def records_for(
     data: Any, plan: Plan, *, collate: Collate | None = None, floating: torch.dtype | None = None
 ) -> tuple[Records, DatasetRecords | None]:
-    """Return the records that a plan trains on, and the data set whose items must be checked, or None."""
+    """Return the records that a plan trains on, and the dataset to check, or None."""
     if isinstance(data, UserRecords):
         data.check_promise(plan)
     if plan.rows_per_user is not None:
@@ -403,9 +400,8 @@ def records_for(
 def _check_cap(data: Any, plan: Plan) -> None:
     if not isinstance(data, UserRecords):
         raise PrivacyRefusal(
-            f"the plan draws rows, and the data name no owners. One {plan.unit} has at most "
-            f"{plan.rows_per_user} of the rows. Give the session UserRecords(data, owners, "
-            f"rows_per_user={plan.rows_per_user})."
+            f"the plan has rows_per_user={plan.rows_per_user}, but the data name no owners. Give the session "
+            f"UserRecords(data, owners, rows_per_user={plan.rows_per_user})."
         )
     if data.rows_per_user != plan.rows_per_user:
         raise PrivacyRefusal(
@@ -415,7 +411,7 @@ def _check_cap(data: Any, plan: Plan) -> None:
 
 
 def rows_read(records: Records, indices: Indices) -> Indices:
-    """Return the positions of the items read for these records; canaries, after the records, have none."""
+    """Return the positions of the items read for these records; canaries have none."""
     return records.positions(indices[indices < len(records)])
 
 
@@ -424,25 +420,24 @@ def are_of_users(records: Records) -> bool:
 
 
 def check_unit(plan: Plan, records: Records, *, charged: bool, owned_by: str | None) -> None:
-    """Refuse a plan or charges, by column ``owned_by``, with another unit of privacy than the records."""
+    """Refuse a plan or charges with another unit of privacy than the records."""
     owned = are_of_users(records)
     if charged and isinstance(records, RowsOfUsers) and records.users.shared:
         raise PrivacyRefusal(
-            "rows with several owners cannot be charged to a ledger. Its other runs and queries count a "
-            f"row against one {plan.unit}, so the costs do not add up to a promise for all rows of an "
-            "owner. Train without a ledger; or give each row one owner; or join people who share rows into "
-            "groups."
+            "rows with several owners cannot be charged to a ledger, because its other runs and queries "
+            f"count a row against one {plan.unit}. Train without a ledger, give each row one owner, or join "
+            "people who share rows into groups."
         )
     if owned_by is not None and not owned:
         raise PrivacyRefusal(
-            f"the charges count by column {owned_by!r}, the session by rows. Give the session UserRecords "
-            "with that column as owners, or make the charges without owned_by."
+            f"the charges count by column {owned_by!r}, but the session by rows. Give the session "
+            "UserRecords with that column as owners, or make the charges without owned_by."
         )
     if owned and plan.unit in _ROWS:
         raise PrivacyRefusal(
-            f"the plan's unit {plan.unit!r} does not fit UserRecords. A record is an owner with all rows. "
-            'Make the plan with a word for an owner, such as unit="user" or unit="patient", and count '
-            "owners in records and batch_size."
+            f"the plan's unit {plan.unit!r} does not fit UserRecords, where a record is an owner with all "
+            'rows. Plan with a word for an owner, such as unit="user" or unit="patient", and count owners '
+            "in records and batch_size."
         )
 
 
@@ -463,10 +458,10 @@ def check_columns(data: Any, plan: Plan) -> None:
         name, unit = repeated_in_frame(columns, plan.unit), plan.unit
         if name is not None:
             raise PrivacyRefusal(
-                f"the plan's unit is {unit!r}, and column {name!r} of the data has repeated values: a {unit} "
+                f"the plan's unit is {unit!r}, but column {name!r} of the data has repeated values: a {unit} "
                 "seems to have several rows, and each row would be protected separately. Give the session "
-                f"UserRecords with that column as owners; or, to protect single rows, make the plan with "
-                f'unit="row"; or, if each row is another {unit}, leave the column out of the data.'
+                "UserRecords with that column as owners. To protect single rows, plan with "
+                f'unit="row". If each row is another {unit}, remove the column from the data.'
             )
 
 
@@ -477,27 +472,24 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 
 @final
 class DatedRecords:
-    """Records that have a date, for a plan with :class:`tacit.sampling.ByDate`.
+    """Records with dates, for a plan with :class:`tacit.sampling.ByDate`.
 
-    Each step uses the records of ``days`` days, and the first step begins with the day ``first``.  A session
-    takes the steps whose days are all before ``until``.  When later data arrive, a new session resumes from
-    the saved state.
+    Each step uses the records of ``days`` days, starting on ``first``.  A session takes the steps that end
+    before ``until``.  When later data arrive, a new session resumes from the saved state.
 
     Args:
-        data: the M rows.  They may have any form that :class:`~tacit.training.PrivateSession` supports, if no
-            person has two rows in the whole stream.  Otherwise they are
-            :class:`~tacit.training.UserRecords`, and a person participates in each step that contains one of
-            the person's rows.
-        dates: M dates: texts such as "2026-03-01", dates of Python, or ``datetime64``.
-        first: the day on which the stream begins.
-        until: the first day that has not been recorded in full, by default today.  It is a public fact, and
-            is not read from the data.
-        days: the number of days in a step.
-        too_often: what to do if a person would participate more often than the plan allows, or after too few
-            steps: "refuse" the data, or "skip" the rows that come too often or too early.
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports, if no person has
+            two rows in the whole stream.  Otherwise :class:`~tacit.training.UserRecords`; a person then
+            participates in each step with one of their rows.
+        dates: the M dates: strings such as "2026-03-01", Python dates, or ``datetime64``.
+        first: the first day of the stream.
+        until: the first day without complete data.  Default: today.  It is never read from the data.
+        days: the number of days per step.
+        too_often: what to do if a person would participate more often, or with fewer steps between, than the
+            plan allows: "refuse" the data, or "skip" these rows.
 
     Raises:
-        InvalidInput: a date is missing or unreadable, or ``until`` is before ``first``.
+        InvalidInput: if a date is missing or unreadable, or ``until`` is before ``first``.
 
     >>> data = DatedRecords(
     ...     (np.zeros((3, 2)), np.zeros(3)), ["2026-03-01", "2026-03-04", "2026-03-09"],
@@ -528,7 +520,7 @@ class DatedRecords:
 
     @property
     def steps(self) -> int:
-        """The number of steps for which the data of every day are complete."""
+        """The number of steps with complete data."""
         return int((self.until - self.first).astype(np.int64)) // self.days
 
     @property
@@ -543,13 +535,13 @@ class DatedRecords:
 
 @final
 class Dates(Part):
-    """Participants by the dates of their records; for people, earlier participations are counted."""
+    """Chooses participants by the dates of their records, and counts participations of people."""
 
     def __init__(self, dated: DatedRecords, plan: Plan) -> None:
         if not isinstance(plan.sampling, ByDate):
             raise InvalidInput(
                 f"the records have dates, but the plan ignores them: {plan.sampling.describe()}. Plan with "
-                "sampling=tacit.sampling.ByDate(), or give the session the records without dates."
+                "sampling=tacit.sampling.ByDate(), or pass the records without dates."
             )
         self._plan, self.steps, self.unsaved = plan, min(dated.steps, plan.steps), False
         self._dated, self._rule = dated, plan.sampling
@@ -565,14 +557,14 @@ class Dates(Part):
     def before(self, step: int, indices: Indices) -> None:
         if self.unsaved:
             raise PrivacyRefusal(
-                "the records of further days need a saved state. Call session.save(path) before their "
-                "first step. Otherwise the old state could be resumed with other records, which would add "
-                "the same noise to different sums."
+                "call session.save(path) before the first step on records of further days. Otherwise the old "
+                "state could be resumed with other records, which would add the same noise to different "
+                "sums."
             )
         if step >= self.steps:
             raise InvalidInput(
-                f"all {self.steps} steps that the data cover are done. The plan has {self._plan.steps} "
-                "steps. Save the state, and continue from it in a session with the next days' records."
+                f"all {self.steps} steps with data are done; the plan has {self._plan.steps}. Save the "
+                "state, and resume from it in a session with the next days' records."
             )
 
     def check_length(self, records: int) -> None:
@@ -588,13 +580,13 @@ class Dates(Part):
         return {"dates": dated.digest(key), "steps there": self.steps, "stream": stream}
 
     def begun(self, before: Mapping[str, Any], done: int) -> None:
-        """Limit the steps to the days that the saved run ``before`` had begun, until these are done."""
+        """Limit the steps to the days of the saved run ``before``, until these are done."""
         recorded = before.get("steps there")
         if recorded is not None and done < recorded < self.steps:
             self.steps = recorded
 
     def compared(self, before: dict[str, Any], now: dict[str, Any], done: int) -> None:
-        """Remove, from the facts ``before`` and ``now``, those that further days of a stream may change."""
+        """Remove facts that may change with further days from ``before`` and ``now``."""
         if done == before.get("steps there"):
             self.unsaved = before != now
             for facts in (before, now):  # nothing of later days has been released
@@ -622,10 +614,10 @@ class Dates(Part):
         skipped = int((inside & ~allowed).sum())
         if skipped and self._dated.too_often == "refuse":
             raise PrivacyRefusal(
-                f"{skipped} times a {self._plan.unit} would take part too often. The plan has a price for "
-                f"at most {self._rule.participations} participations, at least {self._rule.separation} "
-                "steps apart. Plan with more participations or a smaller separation, or say "
-                'too_often="skip". This number comes from the data: do not publish it.'
+                f"{skipped} times a {self._plan.unit} would participate too often. The plan covers at most "
+                f"{self._rule.participations} participations, at least {self._rule.separation} steps apart. "
+                'Plan for more participations or a smaller separation, or set too_often="skip". This number '
+                "comes from the data: do not publish it."
             )
         return np.where(allowed, self._step_of, -1)
 
@@ -652,8 +644,8 @@ def without_dates(data: Any, plan: Plan) -> tuple[Any, Dates | None]:
         return dates.records, dates
     if isinstance(plan.sampling, ByDate):
         raise InvalidInput(
-            "the plan samples by date; the data have no dates. Give the session "
-            "tacit.training.DatedRecords(data, dates, first=...)."
+            "the plan samples by date, but the data have no dates. Pass "
+            "data=tacit.training.DatedRecords(data, dates, first=...)."
         )
     return data, None
 
@@ -671,19 +663,19 @@ def day_of(name: str, value: object) -> np.datetime64:
 def _as_days(dates: Any) -> NDArray[np.datetime64]:
     values = np.asarray(dates, dtype=object if isinstance(dates, list | tuple) else None)
     if values.ndim != 1:
-        raise InvalidInput(f"dates must be one for each row, (M,); got shape {values.shape}.")
+        raise InvalidInput(f"dates must have one date for each row, (M,); got shape {values.shape}.")
     if values.dtype.kind not in "OUM":
         raise InvalidInput(f'dates must be days, such as "2026-03-01"; got {values.dtype}.')
     days = values.astype(_DAY) if values.dtype.kind == "M" else _read(values)
     if missing := int(np.isnat(days).sum()):
         raise InvalidInput(
-            f"{missing} rows have no date. The date decides in which step a row takes part. Leave them out."
+            f"{missing} rows have no date. Remove them, because the date determines a row's step."
         )
     return days
 
 
 def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
-    """Convert texts and Python dates to days, and marks of a missing date to NaT."""
+    """Convert strings and Python dates to days, and markers of a missing date to NaT."""
     texts = ["" if value is None else str(value).strip() for value in values.tolist()]
     texts = ["NaT" if text in _MISSING else text for text in texts]
     try:
@@ -692,8 +684,8 @@ def _read(values: NDArray[Any]) -> NDArray[np.datetime64]:
         return np.array([text[:10] for text in texts], dtype=_DAY)
     except ValueError:
         raise InvalidInput(
-            "a date cannot be read. Dates are days such as 2026-03-01, with the year first. Convert other "
-            "dates first. (The message leaves out the value, because it belongs to a record.)"
+            "a date cannot be read (value hidden). Convert dates to days such as 2026-03-01, with the year "
+            "first."
         ) from None
 
 

@@ -19,17 +19,17 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from tacit.errors import InvalidInput, UnsupportedModel
 
 _ONE_PROCESS = (
-    "Make the model without the wrapper or the sharding: a session trains it in one process, and with "
-    "ranks=tacit.training.ProcessRanks() in several."
+    "Make the model without the wrapper or the sharding. For several processes, pass the session "
+    "ranks=tacit.training.ProcessRanks()."
 )
 _SHARDED = (
-    "A session gathers the parameters of a model that torch.distributed.fsdp.fully_shard sharded: make it "
-    "with ranks=tacit.training.ProcessRanks(). An engine alone takes a model that is in one process."
+    "For a model sharded by torch.distributed.fsdp.fully_shard, make the session with "
+    "ranks=tacit.training.ProcessRanks(). An engine alone needs a model in one process."
 )
 
 _OF_THE_MODEL = (
     "A loss that a model computes itself, like model(...).loss of transformers, is a mean over the batch: "
-    "use tacit.losses.causal(), masked() or classification() in its place."
+    "use tacit.losses.causal(), masked() or classification() instead."
 )
 
 
@@ -37,8 +37,7 @@ def check_model(model: nn.Module) -> None:
     """Refuse a model with nothing to train, or with a layer that mixes the records of a batch."""
     if not any(p.requires_grad for p in model.parameters()):
         raise UnsupportedModel(
-            "the model has no trainable parameters: there is nothing to train privately. "
-            "Set requires_grad on the parameters to train."
+            "the model has no trainable parameters. Set requires_grad on the parameters to train."
         )
     for name, module in model.named_modules():
         check_module(name, module)
@@ -68,19 +67,18 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     """Refuse complex parameters, and parameters with hooks that change their gradient."""
     if parameter.is_complex():
         raise UnsupportedModel(
-            f"parameter {name!r} is complex: clipping and noise need real numbers. Store its parts, "
-            "torch.view_as_real(w), and read them by torch.view_as_complex in the forward pass."
+            f"parameter {name!r} is complex, but clipping and noise need real numbers. Store its parts, "
+            "torch.view_as_real(w), and read them with torch.view_as_complex in the forward pass."
         )
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         raise UnsupportedModel(
-            f"parameter {name!r} has a hook on its gradient: a private step would not call it, as the "
-            "gradients of records never reach the parameter. Remove the hook; the parameter has the noisy "
-            "gradient in the optimizer's step."
+            f"parameter {name!r} has a hook on its gradient, which a private step would not call. Remove the "
+            "hook; in the optimizer's step, the parameter has the noisy gradient."
         )
 
 
 def can_mix(module: nn.Module) -> bool:
-    """Return whether :func:`check_module` depends on settings of the module, which may change at any time."""
+    """Return whether :func:`check_module` depends on settings of the module that may change."""
     return isinstance(module, _BatchNorm | _InstanceNorm | nn.Embedding | nn.EmbeddingBag)
 
 
@@ -90,31 +88,28 @@ def check_module(name: str, module: nn.Module) -> None:
     where = f"module {name!r} ({kind})" if name else f"the model ({kind})"
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         raise UnsupportedModel(
-            f"{where} normalises with statistics of the whole batch: one record reaches every "
-            "gradient, and no per-record bound holds. Replace it: "
-            "model = tacit.models.networks.make_private_ready(model) puts GroupNorm in its place."
+            f"{where} normalises with batch statistics, so one record changes every gradient, without a "
+            "bound. Replace it by GroupNorm: model = tacit.models.networks.make_private_ready(model)."
         )
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         raise UnsupportedModel(
-            f"{where} keeps running statistics of the records: they would be released with the model, "
-            "without noise. Replace it: model = tacit.models.networks.make_private_ready(model)."
+            f"{where} stores running statistics of the records, which would be released without noise. "
+            "Replace it: model = tacit.models.networks.make_private_ready(model)."
         )
     if isinstance(module, nn.DataParallel):
         raise UnsupportedModel(
-            f"{where} copies the model to several devices: it sums gradients before they are clipped. Pass "
-            "the module inside it (model.module), which trains on one device."
+            f"{where} copies the model to several devices, and sums gradients before clipping. Pass the "
+            "module inside it (model.module), which trains on one device."
         )
     if _is_for_several(module):
         fix = _SHARDED if _is_of_torch_distributed(module, "FSDPModule") else _ONE_PROCESS
-        raise UnsupportedModel(
-            f"{where} shares gradients or weights among processes: it does so before clipping. {fix}"
-        )
+        raise UnsupportedModel(f"{where} shares gradients or weights among processes before clipping. {fix}")
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
         module.max_norm is not None or module.scale_grad_by_freq
     ):
         raise UnsupportedModel(
-            f"{where} has max_norm or scale_grad_by_freq: they depend on the whole batch. "
-            "Make it without these options."
+            f"{where} has max_norm or scale_grad_by_freq, which depend on the whole batch. Make it without "
+            "these options."
         )
 
 
@@ -157,12 +152,12 @@ def check_losses(losses: object, rows: int) -> Tensor:
     """
     if not isinstance(losses, Tensor):
         raise InvalidInput(
-            f"the loss function must return a tensor of losses; got {type(losses).__name__}. {_OF_THE_MODEL}"
+            f"the loss must return a tensor of losses; got {type(losses).__name__}. {_OF_THE_MODEL}"
         )
     if losses.shape != (rows,) or not losses.is_floating_point():
         fix = 'Use reduction="none", and take the mean over all dimensions but the first.'
         raise InvalidInput(
-            f"the loss function must return one loss per row, shape ({rows},); got {losses.dtype} of shape "
+            f"the loss must return one loss per row, shape ({rows},); got {losses.dtype} of shape "
             f"{tuple(losses.shape)}. {fix}{f' {_OF_THE_MODEL}' if losses.dim() == 0 else ''}"
         )
     return losses
@@ -173,7 +168,7 @@ class Survey:
     """The modules of a model, their flags, parameters and buffers, as they are now.
 
     Two surveys are equal if nothing was added, replaced, frozen, or switched between training and evaluation.
-    A survey holds these objects, so that their ids are not reused.
+    A survey references these objects, so that their ids are not reused.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -206,9 +201,8 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 """The types of most attributes, whose values hold no tensor of a record."""
 KEPT = (
-    "the forward pass stores values of records in the model: {}. They would be released with the model, or "
-    "reach later steps, without noise. Return them instead of storing them, and compute statistics of data "
-    "before training, on public records."
+    "the forward pass stores values of records in the model: {}. They would be released, or reach later "
+    "steps, without noise. Return them instead, and compute statistics before training, on public records."
 )
 
 
@@ -277,9 +271,8 @@ class Writes:
         """Allow writes to the parameters that a first and a later pass of synthetic records write."""
         if first - later:
             raise UnsupportedModel(
-                f"the first forward pass writes to the parameters {self._names(model, first - later)}, and "
-                "no later one: they would be set from records of zeros, as no data may decide them without "
-                "noise. Set them on public records before training."
+                f"only the first forward pass writes to the parameters {self._names(model, first - later)}, "
+                "so they would be set from records of zeros. Set them on public records before training."
             )
         self._allowed = later
 
@@ -306,10 +299,10 @@ class Writes:
             return
         self._put_back(before)
         raise UnsupportedModel(
-            f"the forward pass writes to the parameters {self._names(model, changed)}: the "
-            "values may depend on the records, and would reach the released model without noise. Compute "
-            "another tensor from them instead (torch.nn.utils.parametrize), or write between steps. Do not "
-            "release what earlier steps trained."
+            f"the forward pass writes to the parameters {self._names(model, changed)}: the values may depend "
+            "on records, without noise. Compute another tensor from the parameters instead "
+            "(torch.nn.utils.parametrize), or write between steps. Do not release the weights of earlier "
+            "steps."
         )
 
     def _names(self, model: nn.Module, places: Set[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Random numbers: the operations that draw them, the generators' states, and passes without draws."""
+"""Random draws in a pass: the operations that draw, the generators' states, and passes without draws."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def only_torch_draws() -> Iterator[None]:
     yield
     if state() != before:
         raise UnsupportedModel(
-            "model or loss draws with Python's random or NumPy: all records share these numbers, and a "
-            "repeated step gets different ones. Draw with torch, for each record: torch.rand(len(x))."
+            "model or loss draws with Python's random or NumPy, so all records share these numbers, and a "
+            "repeated step gets other numbers. Draw with torch for each record: torch.rand(len(x))."
         )
 
 
 def devices_of(tensors: Iterable[Tensor]) -> list[int]:
-    """Return the numbers of the CUDA devices that hold the tensors.
+    """Return the numbers of the tensors' CUDA devices.
 
     >>> devices_of([torch.zeros(2)])
     []
@@ -139,8 +139,8 @@ def devices_of(tensors: Iterable[Tensor]) -> list[int]:
 def begin_at(seed: int, devices: Sequence[int]) -> None:
     """Seed the generators of the CPU and of these CUDA devices.
 
-    ``torch.manual_seed`` does the same. But without a CUDA device it takes up to a millisecond per call, and
-    stores each deferred CUDA call with its stack trace for ever.
+    Without a CUDA device, ``torch.manual_seed`` would take up to a millisecond per call, and store each
+    deferred CUDA call with its stack trace for ever.
 
     >>> begin_at(3, [])
     >>> first = torch.rand(2)

@@ -1,4 +1,4 @@
-"""A check on made-up records, before any data are read: a record's loss must not depend on other records.
+"""A check on synthetic records, before any data are read: a record's loss must not depend on others.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -39,7 +39,7 @@ def squeezed(rows: Tensor) -> Tensor:
 
 @final
 class OneRow(TorchFunctionMode):
-    """Lets ``x.squeeze()`` keep the first dimension of what is computed from the rows of a record."""
+    """Lets ``x.squeeze()`` keep the first dimension of tensors computed from a record's rows."""
 
     def __init__(self, rows: Iterable[Tensor]) -> None:
         super().__init__()
@@ -67,28 +67,27 @@ Losses: TypeAlias = Callable[..., Tensor]
 Alone: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 """A function that returns the (B,) losses of rows."""
 RECORDS = 8
-"""The number of made-up records: enough to detect mixing in groups of four, or beyond a small capacity."""
+"""The number of synthetic records: enough to detect mixing in groups of four, or beyond a small capacity."""
 MIXES = (
     "a record's loss in a batch differs from its loss alone: the model or the loss mixes records, but a "
     "private step needs the gradient of each record alone. Look for batch statistics "
-    "(x - x.mean(0), batch_norm in training), for sums over the batch in the loss and divisors such as "
-    "len(x), for arange(len(x)), for padding up to the longest record that no mask hides, and for layers "
-    "that take (T, B, d) but get (B, T, d) (batch_first=False)."
+    "(x - x.mean(0), batch_norm in training), sums over the batch or divisors such as len(x) in the loss, "
+    "arange(len(x)), unmasked padding to the longest record, and layers that take (T, B, d) but get "
+    "(B, T, d) (batch_first=False)."
 )
 BY_CALLS = (
     "the losses of the same records differ from one call to the next: model or loss counts its calls, or "
-    "keeps something between them. A step may take any number of calls. Set a schedule from outside, between "
-    "steps, as in model.rate = rate(session.steps_done)."
+    "stores something between them, but a step may take any number of calls. Set a schedule between steps, "
+    "as in model.rate = rate(session.steps_done)."
 )
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _NARROW = 2e-2
 
 
 def made_up(batch: Sequence[Tensor], views: int, integers: int = 2) -> tuple[Tensor, ...]:
-    """Return made-up records: normally distributed floats, and integers from 0 to ``integers`` - 1.
+    """Return synthetic records: normally distributed floats, and integers from 0 to ``integers`` - 1.
 
-    They have the shapes and types of the batch. Their number is that of the batch, but at least 2 and at most
-    8.
+    They have the shapes and types of the batch, and its number of records within 2 and 8.
     """
     generator = torch.Generator().manual_seed(0)
     rows = min(RECORDS, max(2, len(batch[0]) // views)) * views
@@ -149,7 +148,7 @@ def check_records(
 
 
 def each_alone(model: nn.Module, per_example_loss: Losses, views: int, rows: tuple[Tensor, ...]) -> Tensor:
-    """Return the losses (B,) of synthetic records that the model sees one after the other."""
+    """Return the losses (B,) of synthetic records, each computed alone."""
     losses = []
     for start in range(0, len(rows[0]), views):
         try:
@@ -158,7 +157,7 @@ def each_alone(model: nn.Module, per_example_loss: Losses, views: int, rows: tup
                 one = per_example_loss(model, *record)
         except Exception as reason:
             error = f"{type(reason).__name__}: {reason}".partition("\n")[0]
-            raise UnsupportedModel(f"{MIXES} On one record alone, model or loss fails: {error}.") from reason
+            raise UnsupportedModel(f"{MIXES} Model or loss fails on one record alone: {error}.") from reason
         losses.append(check_losses(one, views).detach())
     return torch.cat(losses)
 
@@ -198,9 +197,9 @@ def refuse_zeros(
             f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape[1:])}" for t in rows
         )
         raise InvalidInput(
-            f"loss(model, ...) fails on a batch of these records: {error}. This is the error on records of "
-            f"zeros; the records are {shapes}. Make model and loss fit the shapes and types of the records "
-            "(x.float(), y.long()) and the number of arguments."
+            f"loss(model, ...) fails on records of zeros with the shapes of yours, {shapes}: {error}. Make "
+            "model and loss fit the shapes and types of the records (x.float(), y.long()) and the number of "
+            "arguments."
         ) from reason
     raise UnsupportedModel(
         f"the model or the loss fails on records of zeros: {error}. It runs on them once before the first "
@@ -212,9 +211,8 @@ def refuse_constant(losses: Tensor) -> None:
     """Refuse losses that depend on no parameter: each step would be noise alone."""
     if not losses.requires_grad:
         raise InvalidInput(
-            "the losses depend on no trainable parameter: they have no gradient, and training would be "
-            "noise alone. Compute them from the model's output without detach(), torch.no_grad(), argmax "
-            "or NumPy."
+            "the losses depend on no trainable parameter, so they have no gradient. Compute them from the "
+            "model's output without detach(), torch.no_grad(), argmax or NumPy."
         )
 
 
@@ -266,7 +264,7 @@ def _scale(a: Tensor) -> float:
 class HeldRecords(TorchFunctionMode):
     """Refuses operations on tensors that share memory with ``sources``, or that are copies of one of them.
 
-    ``sources`` are the tensors (N, ...) in which the session holds its records.
+    ``sources`` are the session's tensors (N, ...) of all records.
     """
 
     def __init__(self, sources: Sequence[Tensor]) -> None:
@@ -300,10 +298,10 @@ class HeldRecords(TorchFunctionMode):
         if any(_overlap(tensor, source) or _is_copy(tensor, source) for source in self._sources):
             raise PrivacyRefusal(
                 "the loss or the model reads the session's records besides its arguments: a tensor of shape "
-                f"{tuple(tensor.shape)}. Each record's gradient then depends on other records, and "
-                "clipping does not bound what one record changes. Read only the loss's arguments; take a "
-                "public figure in place of a mean, and public examples as neighbours. Of graphs, make each "
-                "whole graph a record (docs/how-to/train.md#graphs)."
+                f"{tuple(tensor.shape)}. A record's gradient then depends on other records, so clipping does "
+                "not bound one record's effect. Read only the loss's arguments, and use public numbers "
+                "instead of means, and public examples as neighbours. For graphs, make each whole graph a "
+                "record (docs/how-to/train.md#graphs)."
             )
 
 

@@ -1,4 +1,4 @@
-"""A pass of records under ``torch.func.vmap``, in one long class: each record is isolated by construction.
+"""A pass of records under ``torch.func.vmap``, which isolates each record by construction.
 
 Letters: n records; K views; B = n K rows.
 """
@@ -89,7 +89,7 @@ SHORTCUTS = {
     # warns of padded tokens without a mask
     "transformers.modeling_utils": "is_tracing",
 }
-"""By module, the name of a function whose answer True leaves the reads out."""
+"""By module, a function that returns True to skip the reads."""
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -216,7 +216,7 @@ class Pass(TorchFunctionMode):
         if of is Tensor.requires_grad and self.is_batched(args[0]):
             return get_unwrapped(args[0]).requires_grad  # vmap does not report it, and hooks depend on it
         if of in (Tensor.grad_fn, Tensor.is_leaf) and self.is_batched(args[0]):
-            raise NotCarried("Python reads the graph of what is computed from records")
+            raise NotCarried("Python reads the autograd graph of tensors computed from records")
         if of is Tensor.grad_fn and value is not None and self.owns(args[0]):
             raise UnsupportedModel(OF_WEIGHT)  # a hook on a node of the graph could follow
         return value
