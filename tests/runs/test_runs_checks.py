@@ -28,7 +28,7 @@ PLANS = [
     ("epsilon = 3.0", "epsilon = 0.1\nnoise_multiplier = 1.0", "[privacy] epsilon: the plan costs epsilon ="),
     ("delta = 1e-4", "delta = 2", "[privacy] delta must be a real number in (0, 1); got 2"),
     ("delta = 1e-4", "delta = 0.1", "[privacy] delta = 0.1 is not below"),
-    ("delta = 1e-4", "delta = 0.1", "or say [privacy] allow_large_delta = true."),
+    ("delta = 1e-4", "delta = 0.1", "or set [privacy] allow_large_delta = true."),
     ('unit = "image"', 'unit = ""', "[privacy] unit must name"),
     ("records = 1437", "records = 0", "[privacy] records must be"),
     ("records = 1437", "records = 10", "[training] batch_size 64 is larger"),

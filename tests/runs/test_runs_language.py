@@ -446,7 +446,7 @@ def test_a_folder_that_holds_no_such_model_is_refused(what: str, tmp_path: Path)
 
 
 def test_lora_needs_weights_and_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, and random weights"):
+    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing, and LoRA"):
         prepare(configured(tmp_path, LORA, weights=False), out=tmp_path / "run")
     find = importlib.util.find_spec
 
