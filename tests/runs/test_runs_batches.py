@@ -340,7 +340,7 @@ def test_a_changed_shard_and_a_folder_without_a_manifest_are_refused(tmp_path: P
     with pytest.raises(InvalidInput, match="another version"):
         StreamedBatches(out)
     manifest.unlink()
-    with pytest.raises(InvalidInput, match="holds no finished batches"):
+    with pytest.raises(InvalidInput, match="no finished batches"):
         StreamedBatches(out)
 
 
