@@ -195,8 +195,8 @@ def verify(
     expected = None if anchor is None else Anchor.parse(anchor)
     if expected is not None and dataset and dataset != [expected.dataset]:
         raise InvalidInput(
-            f"this anchor is of the data set {expected.dataset!r}, not of {', '.join(dataset)}. Leave --dataset "
-            "out, or give the anchor of that data set."
+            f"this anchor is of the data set {expected.dataset!r}, not of {', '.join(dataset)}. Leave "
+            "--dataset out, or give the anchor of that data set."
         )
     names = dataset or ([each.name for each in book.datasets()] if expected is None else [expected.dataset])
     results = {name: book.verify(name, anchor=expected) for name in names}
