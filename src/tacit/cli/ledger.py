@@ -195,7 +195,8 @@ def verify(
     expected = None if anchor is None else Anchor.parse(anchor)
     if expected is not None and dataset and dataset != [expected.dataset]:
         raise InvalidInput(
-            f"the anchor belongs to {expected.dataset!r}, not to {', '.join(dataset)}. Leave --dataset out."
+            f"this anchor is of the data set {expected.dataset!r}, not of {', '.join(dataset)}. Leave "
+            "--dataset out, or give the anchor of that data set."
         )
     names = dataset or ([each.name for each in book.datasets()] if expected is None else [expected.dataset])
     results = {name: book.verify(name, anchor=expected) for name in names}
@@ -236,7 +237,7 @@ def recover(
     if from_backup is not None:
         anchor = Anchor.parse(from_backup)
         if dataset and dataset != [anchor.dataset]:
-            raise InvalidInput(f"the anchor belongs to {anchor.dataset!r}. Leave --dataset out.")
+            raise InvalidInput(f"this anchor is of the data set {anchor.dataset!r}. Leave --dataset out.")
         dataset = [anchor.dataset]
         book.recover_from_backup(anchor.dataset, anchor)
         messages.print(

@@ -229,8 +229,8 @@ class PureBudget(Budget):
         cost = pure_cost(event, adjacency)
         if cost is None or cost[1] > 0:
             raise UnsupportedEvent(
-                f"a pure budget cannot charge {event!r}, which has no guarantee with delta 0. Use Laplace "
-                "noise, or open the data set with a budget that has a delta."
+                f"this data set has a pure budget (delta 0), and {event!r} needs a delta. Use Laplace noise, "
+                "or open the data set with a budget that has a delta."
             )
         return (units_up(cost[0], UNIT),)
 

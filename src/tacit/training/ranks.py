@@ -536,11 +536,11 @@ class Together(Part):
         def check() -> None:
             if how := _difference(first, mine):
                 raise PrivacyRefusal(
-                    f"the model of process {ranks.rank} differs from that of process 0: {how}. Which process "
-                    "reads a record depends on other records, so with different models one record could "
-                    "change the sum by more than the noise hides. No step was taken with these models. Give "
-                    "each process the same optimizer, settings, learning-rate schedule and loop, on the same "
-                    "kind of processor, and resume from the last saved state."
+                    f"the model of process {ranks.rank} differs from that of process 0: {how}. Adding a "
+                    "record can move others to another process, so with different models one record could "
+                    "change the sum by more than the noise hides. No step was taken. Give each process the "
+                    "same optimizer, settings, schedule and loop, on the same kind of processor, and resume "
+                    "from the last saved state."
                 )
 
         ranks.each(check)
