@@ -139,7 +139,7 @@ def test_figures_label_by_label_as_data_text_and_page() -> None:
     text = evaluation_text(data)
     assert max(map(len, text.splitlines())) <= 79
     head = next(line for line in text.splitlines() if line.startswith("label"))
-    assert head.split() == ["label", "share", "AUC", "recall", "precision", "accuracy", "constant"]
+    assert head.split() == ["label", "share", "AUC", "recall", "precision", "accuracy", "majority"]
     assert any(line.startswith("mean accuracy of the labels") for line in text.splitlines())
     page = evaluation_page(data, title="run")
     assert "Label by label" in page
