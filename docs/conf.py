@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import nbformat
 from docutils import nodes
@@ -170,7 +171,17 @@ def mend_pages(app: Any, problem: Exception | None) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 _CELL = re.compile(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+_PAGE = re.compile(r"(\]\()([\w./-]+\.md)\b")
+
+
+def prose_cell(prose: str, name: str) -> list[Any]:
+    """Return a cell of prose, if there is any, whose links to other pages lead to the repository."""
+    folder = f"{REPOSITORY}/blob/main/docs/{posixpath.dirname(name)}/"
+    prose = re.sub(r"^```\{important\}\n(.*?)^```$", r"\1", prose, flags=re.MULTILINE | re.DOTALL)
+    prose = _PAGE.sub(lambda found: found[1] + urljoin(folder, found[2]), prose).strip()
+    return [nbformat.v4.new_markdown_cell(prose)] if prose else []
 
 
 def offer_a_notebook(_app: Any, name: str, source: list[str]) -> None:
@@ -178,15 +189,15 @@ def offer_a_notebook(_app: Any, name: str, source: list[str]) -> None:
     page = source[0]
     if not name.startswith("tutorials/") or not _CELL.search(page):
         return
-    notebook = nbformat.v4.new_notebook()
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": KERNEL})
     _, _, prose = page.partition("\n---\n")  # after the settings of the page
     at = 0
     for cell in _CELL.finditer(prose):
-        notebook.cells.append(nbformat.v4.new_markdown_cell(prose[at : cell.start()].strip()))
+        notebook.cells += prose_cell(prose[at : cell.start()], name)
         if "remove-cell" not in cell[1]:
             notebook.cells.append(nbformat.v4.new_code_cell(cell[2].rstrip()))
         at = cell.end()
-    notebook.cells.append(nbformat.v4.new_markdown_cell(prose[at:].strip()))
+    notebook.cells += prose_cell(prose[at:], name)
     folder = HERE / "reference" / "generated" / "notebooks"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{posixpath.basename(name)}.ipynb"

@@ -11,7 +11,7 @@ from appendix import OURS, PLAIN, PUBLISHED, load, measured, trained
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from tacit.report.canvas import BLUE, GREEN, ORANGE, PALE, THEME, new_chart, to_svg
+from tacit.report.canvas import BLUE, CHART_WIDTH, GREEN, ORANGE, PALE, THEME, new_chart, to_svg
 
 __all__ = ["CHARTS", "FOLDER", "best", "write"]
 
@@ -34,8 +34,9 @@ def write() -> None:
 def papers() -> Axes:
     """Draw test errors on MNIST and CIFAR-10 by epsilon, ours and published ones."""
     axes = new_chart(
-        "ε", "test error, %", title="Test errors on MNIST and CIFAR-10: Tacit and published results"
-    )
+        "ε", "test error, %", size=(CHART_WIDTH, 5.6),
+        title="Test errors on MNIST and CIFAR-10: Tacit and published results",
+    )  # fmt: skip
     ours: dict[tuple[str, float], float] = {}
     for row in (row for name in OURS for row in trained(name)):
         key = row["dataset"], round(row["epsilon"], 1)
@@ -58,7 +59,7 @@ def papers() -> Axes:
 def tables() -> Axes:
     """Draw each table's score at epsilon 1: ours, boosting's and diffprivlib's."""
     axes = new_chart(
-        "AUC, or R² of a regression", "", title="Scores on twenty tables at ε = 1", size=(7.2, 8.0)
+        "AUC, or R² of a regression", "", title="Scores on twenty tables at ε = 1", size=(CHART_WIDTH, 8.0)
     )
     by = {(row["dataset"], row["model"], row["epsilon"]): row["accuracy_mean"] for row in trained("tables")}
     score = {name: mean for (name, model, epsilon), mean in by.items() if (model, epsilon) == (OUR_MODEL, 1)}
@@ -100,7 +101,7 @@ def public_models() -> Axes:
 def step() -> Axes:
     """Draw the time of a step of each library at its best, on each workload, over the plain step."""
     axes = new_chart(
-        "time of a private step, as a multiple of a plain step", "", size=(7.2, 8.0),
+        "time of a private step / plain step", "", size=(CHART_WIDTH, 8.0),
         title="Time of a private step of Tacit, Opacus, Opake and torch.func over a plain step",
     )  # fmt: skip
     rows = [row for name in ("step", "step_library", "step_common") for row in measured(name)["timings"]]
@@ -119,9 +120,8 @@ def step() -> Axes:
 
 def accountants() -> Axes:
     """Draw the time of an answer of each accountant, for three tasks."""
-    axes = new_chart(
-        "time of an answer, ms", "", size=(7.2, 4.6), title="Time of an answer of Tacit and other accountants"
-    )
+    title = "Time of an answer of Tacit and other accountants"
+    axes = new_chart("time of an answer, ms", "", title=title)
     rows = measured("accounting")["timings"]
     names = list(dict.fromkeys(row["contestant"] for row in rows))[::-1]
     for (task, label), look in zip(TASKS.items(), LOOKS.values(), strict=False):

@@ -87,7 +87,7 @@ def homes() -> dict[str, dict[str, str]]:
 
 def api_pages() -> dict[str, str]:
     """Return a page for each public class and function, and one for each module, which lists its names."""
-    pages = {}
+    pages = {"modules.txt": modules_list()}
     for module_name, names in homes().items():
         pages[f"{module_name}.rst"] = _module_page(module_name, names)
         for name, home in names.items():
@@ -100,12 +100,18 @@ def api_pages() -> dict[str, str]:
     return pages
 
 
+def modules_list() -> str:
+    """Return the list of modules that reference/python.md includes: each with its first sentence."""
+    summaries = {name: _summary(importlib.import_module(name)) for name in _parts()}
+    return "".join(f"* [`{name}`](generated/{name}.rst): {told}\n" for name, told in summaries.items())
+
+
 def _module_page(module_name: str, names: dict[str, str]) -> str:
     module = importlib.import_module(module_name)
     lines = [*_title(module_name), f".. module:: {module_name}", ""]
     lines += [*inspect.cleandoc(module.__doc__ or "").splitlines(), ""]
     # In the order in which a user meets them: that of the parts in reference/python.md.
-    parts = re.findall(r"^generated/(\S+)$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
+    parts = _parts()
     by_use = sorted(names.items(), key=lambda item: parts.index(_part_of(item[1])))
     objects, data, own_pages = [], [], []
     for name, home in by_use:
@@ -126,6 +132,10 @@ def _module_page(module_name: str, names: dict[str, str]) -> str:
     if own_pages:
         lines += [".. toctree::", "   :hidden:", "", *own_pages]
     return "\n".join(lines) + "\n"
+
+
+def _parts() -> list[str]:
+    return re.findall(r"^generated/(\S+)$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def _part_of(home: str) -> str:

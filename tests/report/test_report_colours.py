@@ -295,5 +295,5 @@ def test_charts_of_the_results(name: str, figures: ModuleType) -> None:
     drawn = figures.CHARTS[name]().figure
     assert confused(drawn) == []
     text = (ROOT / "docs" / "pictures" / f"results-{name}.svg").read_text(encoding="utf-8")
-    assert "prefers-color-scheme: dark" in text
+    assert "light-dark(" in text
     assert set(re.findall(r"(?:fill|stroke): (#\w+)", text.split("</style>")[1])) == set()

@@ -40,6 +40,8 @@ THEME = {
 FORMATS = (".png", ".svg", ".pdf")
 """The endings of a figure's file name, one for each format."""
 
+CHART_WIDTH = 5.6  # inches: a phone shows them without small print
+
 _LOOK: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": _LINE,
@@ -118,7 +120,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def new_chart(
-    x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (7.2, 5.6)
+    x: str, y: str, *, title: str, shares: str = "", size: tuple[float, float] = (CHART_WIDTH, 4.6)
 ) -> Axes:
     """Make the axes of a chart within a page; ``size`` is in inches, at 72 pixels each.
 
@@ -147,6 +149,10 @@ def to_svg(axes: Axes, *, alone: bool = False) -> str:
     with rc_context(_LOOK):
         if axes.get_legend_handles_labels()[0] and not axes.get_legend():
             axes.legend()
+        if legend := axes.get_legend():  # one that was made outside of this look
+            legend.get_frame().set(facecolor=_PAPER, edgecolor="none")
+            for words in legend.get_texts():
+                words.set(color=_INK, fontsize=12)
         figure.savefig(buffer, format="svg", transparent=True)
     text = buffer.getvalue()
     group = text[text.index('<g id="figure_1"') :]

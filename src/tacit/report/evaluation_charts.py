@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.report.canvas import (
     BLUE,
+    CHART_WIDTH,
     ORANGE,
     PALE,
     cut,
@@ -51,7 +52,7 @@ def charts_of(data: Data) -> dict[str, Axes]:
 
 
 def _groups(rows: Sequence[Data]) -> Axes:
-    axes = new_chart("error", "", title="Error by group", size=(2 * _WIDTH, 1.2 + _ROW * len(rows)))
+    axes = new_chart("error", "", title="Error by group", size=(CHART_WIDTH, 1.2 + _ROW * len(rows)))
     for place, row in enumerate(rows):
         low, high = row["error_interval"]
         axes.plot([low, row["error"], high], [place] * 3, color=BLUE, marker="o", markevery=[1])
@@ -250,7 +251,7 @@ def legend_of(panels: Panels) -> Axes | None:
     if len(panels.outputs) == 1:
         return None
     rows = -(-len(panels.outputs) // 2)
-    axes = new_chart("", "", title="the lines", size=(2 * _WIDTH, 0.2 + 0.3 * rows))
+    axes = new_chart("", "", title="the lines", size=(CHART_WIDTH, 0.2 + 0.3 * rows))
     axes.set_axis_off()
     _legend(axes, panels)
     axes.legend(loc="center", ncols=2)
