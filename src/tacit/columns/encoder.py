@@ -434,7 +434,7 @@ class Encoder:
     ) -> NDArray[np.int64] | Floats:
         """Return the targets of some rows; the arguments are those of :meth:`inputs`.
 
-        * For a category or boolean: class numbers, int64 (n,).
+        * For a category, a boolean or an integer with values: class numbers, int64 (n,).
         * For a number: values scaled to [-1, 1], float32 (n, 1).
         * For a list of k columns: float32 (n, k); labels are 0 or 1, numbers are scaled to [-1, 1].
         * For a time and an event: float32 (n, 2). The time is not scaled. A row with a time beyond the last

@@ -469,8 +469,8 @@ class Ledger:
         """Store the answer to a reserved request; show it only after this method has returned.
 
         Raises:
-            LeaseLost: if the charge is no longer reserved, for example because the lease ended, or if its
-                token is missing or wrong; then show nothing.
+            LeaseLost: if the charge is no longer reserved, for example because :meth:`recover` forfeited it
+                after its lease, or if its token is missing or wrong. Then show nothing.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
@@ -480,8 +480,7 @@ class Ledger:
         """End a reserved charge without an answer; the cost stays spent.
 
         Raises:
-            LeaseLost: if the charge is no longer reserved, for example because the lease ended, or if its
-                token is missing or wrong.
+            LeaseLost: if the charge is already settled, or if its token is missing or wrong.
         """
         return self._end(charge, "forfeit", {"why": "given up"}, None)
 

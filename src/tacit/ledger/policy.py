@@ -121,7 +121,8 @@ class Budget(ABC):
 
         Args:
             event: the description of the mechanism, such as ``Laplace(4.0)``.
-            adjacency: the neighbouring relation: how two data sets differ that must be hard to tell apart.
+            adjacency: the neighbouring relation, which says what data sets the guarantee makes hard to
+                tell apart.
             delta: for an (epsilon, delta) budget only: the delta to charge, at which epsilon is computed.
 
         Raises:

@@ -286,7 +286,7 @@ class DatasetStatus:
 
     Attributes:
         spent: the total cost so far, as the numbers that the budget adds up. If the data set has blocks
-            (parts without common persons), this is the total of the block with the largest total.
+            (parts without common persons), this is the total of the block that is nearest to the cap.
         spent_epsilon, spent_delta: the same total as epsilon and delta. The guarantee is the cap, not this.
         cap_epsilon, cap_delta: the cap, which is the limit on all releases together.
         remaining_epsilon: the largest epsilon that the next release can have, if its delta is 0.
