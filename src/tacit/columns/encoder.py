@@ -438,8 +438,7 @@ class Encoder:
         * For a number: values scaled to [-1, 1], float32 (n, 1).
         * For a list of k columns: float32 (n, k); labels are 0 or 1, numbers are scaled to [-1, 1].
         * For a time and an event: float32 (n, 2). The time is not scaled. A row with a time beyond the last
-          edge
-          counts as censored (without an event) at that edge.
+          edge counts as censored (without an event) at that edge.
 
         Raises:
             InvalidInput: if there is no target, or if a cell is missing, unreadable or not a declared class.

@@ -42,8 +42,7 @@ class TensorPair(NamedTuple):
     * For images and tables, ``inputs`` are (n, ...) float32, or float16 if there are very many features.
       ``targets`` are (n,) int64 class numbers, or (n, k) float32 values or 0/1 labels.
     * For text, ``inputs`` are (n, L) int64, the numbers of characters or tokens. ``targets`` are (n, L)
-      int64,
-      the number of the next character or token at each position.
+      int64, the number of the next character or token at each position.
     * For pairs of a chosen and a rejected answer, both are (n, 2, L).
 
     >>> import torch
@@ -76,8 +75,7 @@ class Dataset:
       else None.
     * ``source``: one line for the privacy statement about where the data come from.
     * ``unit``: a word for the unit of privacy, which is what the guarantee protects, such as "image", "row"
-      or
-      "person". It is one record, unless there are ``owners``.
+      or "person". It is one record, unless there are ``owners``.
     * ``features``: for tables, the names of the columns of ``inputs``; else ``()``.
     * ``encoder``: for tables, the encoder, with which you can also encode new rows; else None.
     * ``owners``, ``test_owners``: the owner of each record of ``train`` and of ``test``, if the unit is a
