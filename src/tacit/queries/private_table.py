@@ -918,7 +918,7 @@ class PrivateTable:
 
         All three come from one noisy table of counts, so you pay once. The answer has the columns
         ``survival``, ``hazard`` and ``restricted_mean``. The intervals account for both the noise and the
-        sampling of the rows. With two groups, :attr:`Answer.log_rank` is a test of whether the groups differ.
+        sampling of the rows. With two groups, ``log_rank`` of the answer tests whether they differ.
 
         Args:
             time: the column of times, from 0 to a declared upper bound.
