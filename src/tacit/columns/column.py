@@ -130,10 +130,10 @@ _IN_NUMBERS = "0123456789+-eE"
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The public format of a CSV file; ``[table]`` in a run file and in a policy.
+    """The format of a CSV file, which you declare without looking at the data.
 
-    Spaces around a cell are always stripped, an empty line is not a row, and a name that ends in ``.gz``
-    marks a compressed file.
+    In a run file or a policy file, this is the section ``[table]``. Spaces around a cell are always stripped,
+    and empty lines are skipped. If the file's name ends in ``.gz``, it is decompressed.
 
     Args:
         separator: the character between cells; by default a comma, or a tab in a ``.tsv`` file.
@@ -173,11 +173,11 @@ class Dialect:
         object.__setattr__(self, "encoding", name)
 
     def separator_of(self, path: Path) -> str:
-        """Return the separator of one file."""
+        """Return the separator to use for the file ``path``."""
         return self.separator or _SEPARATORS.get(Path(path.name.lower().removesuffix(".gz")).suffix, ",")
 
     def to_data(self) -> dict[str, Any]:
-        """Return the settings as plain data, without defaults."""
+        """Return the settings as a dict, without those left at their defaults."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         data["missing_values"] = list(self.missing_values)
         return {
@@ -186,7 +186,7 @@ class Dialect:
 
     @classmethod
     def from_data(cls, data: object, where: str = "[table]") -> Dialect:
-        """Read a dialect from plain data, such as the section of a TOML file.
+        """Make a dialect from a dict, such as a section of a TOML file.
 
         Raises:
             InvalidInput: if a setting is unknown or impossible; the message names it.
@@ -277,31 +277,35 @@ _TYPES: dict[str, type] = {"category": str, "integer": int, "boolean": bool}
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Column:
-    """Public facts about one column; ``[columns.NAME]`` in a run file and in a policy.
+    """Public facts about one column of a table, which you declare without looking at the data.
+
+    In a run file or a policy file, this is the section ``[columns.NAME]``.
 
     Args:
         kind: ``number``, ``integer``, ``category``, ``boolean``, ``date``, ``datetime``, or ``text`` for
             names and identifiers, which are never a feature.
-        lower, upper: the bounds, both or none; values outside are clipped to them. Training needs them.
-        bins: for a number, how many bins of equal width, or a list of inner edges in increasing order, known
-            without the data. Each bin is an additional feature, with which a linear model can fit a curve. A
-            bin includes its lower edge.
-        step: the grid on which queries compute exact sums; by default 1 for integers, else about a 2^20th of
-            the range.
-        values: the values of a category. Queries can group by them; values without rows are groups too.
-        buckets: for a category with too many values to list, such as towns, the number of hash buckets.
-            Values in the same bucket count as one.
+        lower, upper: the bounds of a number or date, both or none; values outside are clipped to them.
+            Training needs them.
+        bins: for a number, the number of bins of equal width, or a list of the inner edges in increasing
+            order. Choose them without the data. Each bin becomes an additional feature, so that a linear
+            model can fit a curve. A bin includes its lower edge.
+        step: queries round each value to a multiple of this step, so that sums are exact; by default 1 for
+            integers, else about a 2^20th of the range.
+        values: the values of a category. Queries can group by them; a value without rows is a group too.
+        buckets: the number of hash buckets, for a category with too many values to list, such as towns. All
+            values in the same bucket count as one value.
         missing: how training and prediction treat a missing cell: ``refuse``, ``indicator`` for an additional
             feature, or a public value to fill in.
         missing_values: further words or numbers that mark a missing cell in this column, such as ``n/a``,
             ``-`` and ``-999``.
         decimal, thousands: the decimal point and thousands separator, if they differ from the file's.
         unit: a string to strip from the start or the end of a number, such as ``kg``.
-        below: a mark before a number at the limit of detection, such as ``<``; "<5" then counts as 5.
+        below: the mark before a number that lies below a detection limit, such as ``<``; "<5" then counts as
+            5.
         true, false: the words of a boolean; by default true, t, yes, y, 1, 1.0 and false, f, no, n, 0, 0.0.
         format: the format of a date, as for ``strptime``; ISO by default.
-        parts: the parts of a date that become features, one per value: ``weekday``, ``month`` or, for a
-            datetime, ``hour``.
+        parts: the parts of a date that become features: ``weekday``, ``month`` or, for a datetime, ``hour``.
+            Each weekday, month or hour is one feature.
 
     Raises:
         InvalidInput: if the facts do not fit the kind or contradict each other.
@@ -345,7 +349,7 @@ class Column:
 
     @property
     def high(self) -> float | None:
-        """``upper`` as a number."""
+        """``upper`` as a number: a date in days, a datetime in seconds since 1970-01-01."""
         return None if self.upper is None else self.number_of(self.upper)
 
     @property
@@ -360,13 +364,13 @@ class Column:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The values with their own feature or class: the declared values, or the buckets."""
+        """The declared values as strings, or names for the buckets; each has its own feature or class."""
         if self.buckets is not None:
             return tuple(f"bucket {number}" for number in range(self.buckets))
         return tuple(map(str, self.values or ()))
 
     def number_of(self, fact: Fact) -> float:
-        """Convert a public value to a number; a boolean is 0 or 1."""
+        """Convert a declared value, such as a bound, to a number; a boolean becomes 0 or 1."""
         return number_of_moment(fact) if isinstance(fact, dt.date) else float(fact)
 
     @property
@@ -381,7 +385,9 @@ class Column:
 
     @property
     def grid_step(self) -> float:
-        """The step of the grid: as declared, else 1 for integers, else a power of two near range / 2^20.
+        """The step to whose multiples queries round values.
+
+        This is ``step`` if you declared it, else 1 for integers, else a power of two near range / 2^20.
 
         Raises:
             InvalidInput: if the column has neither bounds nor a step.
@@ -395,7 +401,9 @@ class Column:
         return 2.0 ** (math.ceil(math.log2(self.high - self.low)) - 20)
 
     def with_bins(self, bins: int) -> Column:
-        """Return the column with bins, if it is a number without bins; few integer values get one bin each.
+        """Return a copy with bins if the column is a number without bins, else the column itself.
+
+        An integer column with few possible values gets one bin for each value.
 
         >>> Column(kind="number", lower=0, upper=1).with_bins(10).bins
         10
@@ -411,7 +419,7 @@ class Column:
         return replace(self, bins=between) if len(between) > 1 else self  # two values need no bins
 
     def to_data(self) -> dict[str, Any]:
-        """Return the facts as plain data, without defaults; :meth:`from_data` reads it back.
+        """Return the facts as a dict, without those left at their defaults; :meth:`from_data` reads it back.
 
         >>> Column(kind="date", lower="2015-01-01", upper="2025-12-31").to_data()
         {'kind': 'date', 'lower': '2015-01-01', 'upper': '2025-12-31'}
@@ -421,10 +429,10 @@ class Column:
 
     @classmethod
     def from_data(cls, data: object, where: str = "a column") -> Column:
-        """Read a column from plain data, such as the section of a TOML file.
+        """Make a column from a dict, such as a section of a TOML file.
 
         Raises:
-            InvalidInput, PrivacyRefusal: as for the column; the message begins with ``where``.
+            InvalidInput, PrivacyRefusal: as for the class; the message begins with the string ``where``.
         """
         facts = check_settings(where, data, [item.name for item in fields(cls)])
         if "kind" not in facts:

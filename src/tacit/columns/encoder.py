@@ -269,20 +269,26 @@ def _is_text(cell: object) -> bool:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes rows of a table as numbers in [-1, 1] by a public schema, for training and for prediction.
+    """Encodes rows of a table as numbers in [-1, 1], for training and for prediction.
 
-    A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1]. A boolean is
-    -1 or 1. A category, or an integer with values but no bounds, is one-hot encoded, with one more feature
-    for all other values. A part of a date has one feature for each weekday, month or hour. ``missing =
-    "indicator"`` adds a feature that is 1 if the cell is missing; the column's other features are then 0.
-    Columns of kind text are left out.
+    The encoding uses only the schema, which is what you declare about the columns:
+
+    * A number, a date or a datetime is one feature, clipped to its bounds and scaled to [-1, 1].
+    * A boolean is -1 or 1.
+    * A category, or an integer with values but no bounds, is one-hot encoded. One more feature stands for all
+      undeclared values.
+    * If you declare ``parts`` of a date, each weekday, month or hour is one feature.
+    * ``missing = "indicator"`` adds a feature that is 1 if the cell is missing. The other features of the
+      column are then 0.
+    * Columns of kind text are left out.
 
     Args:
-        columns: the columns by name, in the order of the features.
-        target: the column to predict; a list of columns, either all booleans (labels) or all numbers; a list
-            of a time (a number with declared bins) and its event (a boolean); or None.
+        columns: the declarations of the columns, by name. The features are in the same order.
+        target: what to predict: the name of a column; a list of columns, either all booleans (labels) or all
+            numbers; for survival, a list of two, a time (a number with declared bins) and an event (a
+            boolean); or None.
         dialect: the format of CSV files.
-        text: an additional text column, whose tokens come first.
+        text: an additional text column; its tokens are the first features.
 
     **Guarantee**
 
@@ -338,7 +344,7 @@ class Encoder:
 
     @property
     def inputs_of(self) -> tuple[str, ...]:
-        """The columns that the features encode."""
+        """The names of the columns that are encoded as features."""
         return (*(() if self.text is None else (self.text.name,)), *self._declared)
 
     @property
@@ -350,7 +356,7 @@ class Encoder:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """The columns to predict; empty if there is no target."""
+        """The names of the columns to predict; empty if there is no target."""
         match self.target:
             case None:
                 return ()
@@ -360,7 +366,7 @@ class Encoder:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the features, in the order of the columns of :meth:`inputs`."""
+        """The names of the features, one for each column of the array from :meth:`inputs`."""
         tokens = () if self.text is None else range(1, self.text.length + 1)
         return (
             *(f"token {place}" for place in tokens),
@@ -369,32 +375,32 @@ class Encoder:
 
     @property
     def longest(self) -> float:
-        """An upper bound on the norm of a row of :meth:`inputs` with a constant 1 appended."""
+        """An upper bound on the L2 norm of an encoded row to which a 1 (for the bias) is appended."""
         # each of these features is at most 1 in size; in one row, at most one per bin and part differs from 0
         columns = [self.columns[name] for name in self._declared]
         return math.sqrt(1 + sum(1 + bool(column.edges) + len(column.parts) for column in columns))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The target's classes in the order of their numbers; empty if the target is a number or a list."""
+        """The names of the classes; class number 0 comes first. Empty if the target is a number or a list."""
         return classes_of(self.columns[self.target]) if isinstance(self.target, str) else ()
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the targets if they are a list of booleans, else empty."""
+        """The names of the target columns if the target is a list of booleans, else empty."""
         targets = () if isinstance(self.target, str) or self.time_edges else self.target_names
         return tuple(name for name in targets if self.columns[name].kind == "boolean")
 
     @property
     def target_bounds(self) -> tuple[tuple[float, float], ...]:
-        """The bounds of each numeric target, which :meth:`targets` scales to -1 and 1."""
+        """The declared bounds of each numeric target; :meth:`targets` scales them to -1 and 1."""
         if self.classes or self.labels or self.time_edges:
             return ()
         return tuple(bounds_of(self.columns[name]) for name in self.target_names)
 
     @property
     def time_edges(self) -> tuple[float, ...]:
-        """The edges of the time bins, with both bounds; empty unless the target is a time and its event."""
+        """The edges of the time bins, with both bounds; empty unless the target is a time and an event."""
         if isinstance(self.target, str) or len(self.target_names) != 2:
             return ()
         time, event = (self.columns[name] for name in self.target_names)
@@ -407,14 +413,15 @@ class Encoder:
         """Return the features of some rows as float32 (n, d).
 
         Args:
-            cells: for each column, the strings of a file, a typed array or Python objects. Undeclared columns
-                are ignored.
-            source: the name of the table in errors.
-            before: the number of rows before these, for row numbers in errors.
+            cells: the cells of each column, by name: strings as in a file, a typed array or Python objects.
+                Undeclared columns are ignored.
+            source: the name of the table, for error messages.
+            before: the number of earlier rows of the table, so that error messages give the right row
+                numbers.
 
         Raises:
-            InvalidInput: if a column is absent, or a cell is unreadable, or missing where ``missing =
-                "refuse"``.
+            InvalidInput: if a column is absent, or a cell is unreadable, or a cell is missing in a column
+                with ``missing = "refuse"``.
         """
         table = _table_of(cells, self.inputs_of, source)
         blocks = [self._cells(name, table, source, before).features() for name in self._declared]
@@ -425,13 +432,16 @@ class Encoder:
     def targets(
         self, cells: Mapping[str, Cells], *, source: str = "the table", before: int = 0
     ) -> NDArray[np.int64] | Floats:
-        """Return the targets of some rows: class numbers as int64 (n,), or float32 (n, 1) in [-1, 1].
+        """Return the targets of some rows; the arguments are those of :meth:`inputs`.
 
-        A list of k targets gives float32 (n, k): 0 or 1 for labels, else numbers in [-1, 1]. A time and its
-        event give float32 (n, 2), in the time's own unit; events beyond the last edge are censored there.
+        * For a category, a boolean or an integer with values: class numbers, int64 (n,).
+        * For a number: values scaled to [-1, 1], float32 (n, 1).
+        * For a list of k columns: float32 (n, k); labels are 0 or 1, numbers are scaled to [-1, 1].
+        * For a time and an event: float32 (n, 2). The time is not scaled. A row with a time beyond the last
+          edge counts as censored (without an event) at that edge.
 
         Raises:
-            InvalidInput: if there is no target, or cells are missing, unreadable or not a declared class.
+            InvalidInput: if there is no target, or if a cell is missing, unreadable or not a declared class.
         """
         if self.target is None:
             raise InvalidInput("the encoder has no target. Set target.")
@@ -447,19 +457,24 @@ class Encoder:
     def groups(
         self, inputs: NDArray[Any], by: str, bands: Sequence[float] = ()
     ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Return the groups of an input column, and the group (n,) of each row of encoded ``inputs`` (n, d).
+        """Divide encoded rows into groups by the values of one column.
 
-        The groups depend on the declarations alone.  A category has one for each declared value, and "other"
-        for all others.  A number has one for each band between the increasing edges ``bands``.  Missing cells
-        are a group if the column has an indicator for them.
+        The groups depend on the declarations alone. A category has one group for each declared value, and the
+        group "other" for undeclared values. A number has one group for each band between the edges ``bands``.
+        If the column has ``missing = "indicator"``, rows with a missing cell are a group too.
 
         Args:
-            inputs: encoded rows, from :meth:`inputs`.
-            by: the column, which is an input.
-            bands: for a number, the edges, between its bounds.
+            inputs: encoded rows (n, d), from :meth:`inputs`.
+            by: the name of the column; it must be an input, not the target.
+            bands: for a number, the edges between the bands, in increasing order and within the column's
+                bounds.
+
+        Returns:
+            The names of the groups, and the group number of each row (n,).
 
         Raises:
-            InvalidInput: if the column is no declared input, or bands are missing or do not fit it.
+            InvalidInput: if ``by`` is not a declared input, or the bands are missing or do not fit the
+                column.
 
         >>> encoder = Encoder({"age": Column(kind="integer", lower=0, upper=120)})
         >>> names, numbers = encoder.groups(encoder.inputs({"age": ["30", "12"]}), "age", [30, 60])
@@ -491,12 +506,13 @@ class Encoder:
         return _CellsOfColumn(name, self.columns[name], table[name], self.dialect, source, before)
 
     def chunks(self, path: Path | str, rows: int = ROWS) -> Iterator[tuple[Floats, range]]:
-        """Yield the features of a file in chunks of ``rows`` rows, with their row numbers.
+        """Read a file piece by piece; yield the features of at most ``rows`` rows, and their row numbers.
 
-        The file is CSV, Parquet or JSON Lines, and need not have the target.
+        The file is CSV, Parquet or JSON Lines. It does not need the target column.
 
         Raises:
-            InvalidInput: as for :meth:`inputs`, or if the file is damaged, perhaps after some chunks.
+            InvalidInput: as for :meth:`inputs`, or if the file is damaged. Some pieces may come before the
+                error.
         """
         before = 0
         for piece in pieces(Path(path), self.inputs_of, self.dialect, rows):
@@ -513,7 +529,7 @@ class Encoder:
         return self.inputs(cells_of_frame(data, self.inputs_of, source), source=source)
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON; a list keeps the order of the columns."""
+        """Return the encoder as a dict that can be written as JSON; :meth:`from_data` reads it back."""
         return {
             "columns": [{"name": name} | column.to_data() for name, column in self.columns.items()],
             "target": self.target if self.target is None or isinstance(self.target, str) else [*self.target],
@@ -523,10 +539,10 @@ class Encoder:
 
     @classmethod
     def from_data(cls, data: object) -> Encoder:
-        """Read an encoder from plain data.
+        """Make an encoder from the dict that :meth:`to_data` returns.
 
         Raises:
-            InvalidInput: if ``data`` is not an encoder's.
+            InvalidInput: if ``data`` does not describe an encoder.
         """
         text = None
         match data:

@@ -37,12 +37,13 @@ class Spelling(Protocol):
 
 
 class TensorPair(NamedTuple):
-    """Records and their targets, to be unpacked: ``inputs, targets = data.train``.
+    """Records and their targets, which you can unpack: ``inputs, targets = data.train``.
 
-    ``inputs`` are (n, ...) float32, or float16 if features are large. ``targets`` are (n,) int64 class
-    numbers, or (n, k) float32 values or 0/1 labels. For text both are (n, L) int64: ``inputs`` are characters
-    or tokens, and ``targets`` the characters or tokens that follow them; (n, 2, L) are a chosen and a
-    rejected answer.
+    * For images and tables, ``inputs`` are (n, ...) float32, or float16 if there are very many features.
+      ``targets`` are (n,) int64 class numbers, or (n, k) float32 values or 0/1 labels.
+    * For text, ``inputs`` are (n, L) int64, the numbers of characters or tokens. ``targets`` are (n, L)
+      int64, the number of the next character or token at each position.
+    * For pairs of a chosen and a rejected answer, both are (n, 2, L).
 
     >>> import torch
     >>> inputs, targets = TensorPair(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -54,28 +55,37 @@ class TensorPair(NamedTuple):
     targets: Tensor
 
 
+TensorPair.inputs.__doc__ = "The records."
+TensorPair.targets.__doc__ = "The target of each record, such as the number of its class."
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A dataset that is ready for training, with the public facts about it.
 
-    * ``classes``: names of the classes in the order of their numbers; ``()`` for regression, labels and text.
-    * ``labels``: names of the labels, if a record may have several; else ``()``.
-    * ``alphabet``: for text as characters, the characters in the order of their numbers, which start at 1;
-      else ``""``.
+    * ``name``: the name of the dataset.
+    * ``train``, ``test``: the records and targets for training and for the test.
+    * ``classes``: the names of the classes; class number 0 comes first. ``()`` for regression, labels and
+      text.
+    * ``labels``: the names of the labels, if each record may have more than one label; else ``()``.
+    * ``alphabet``: for text as characters, a string of all characters. The first one has number 1. Else
+      ``""``.
     * ``vocabulary``: for text as tokens, the number of tokens in the vocabulary; else 0.
-    * ``spelling``: for text as tokens, the encoder of synthetic text; else None.
-    * ``source``: one line for the privacy statement.
-    * ``unit``: the unit of privacy, which is one record, such as "image", "row" or "person".
+    * ``spelling``: for text as tokens, the encoder for canaries, the synthetic texts that an audit inserts;
+      else None.
+    * ``source``: one line for the privacy statement about where the data come from.
+    * ``unit``: a word for the unit of privacy, which is what the guarantee protects, such as "image", "row"
+      or "person". It is one record, unless there are ``owners``.
     * ``features``: for tables, the names of the columns of ``inputs``; else ``()``.
-    * ``encoder``: for tables, the encoder, which also encodes new rows; else None.
-    * ``owners``, ``test_owners``: the owner of each record of ``train`` and ``test``, if the unit is a person
-      who may have several records; else None.
-    * ``dates``: the arrival date of each record of ``train``, for training in this order; else None.
-    * ``pictures``: the shape of an image, if ``inputs`` are features of images; else None.
-    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target, which is scaled to
-      [-1, 1].
-    * ``time_edges``: for survival, the edges of the declared time bins; the targets (n, 2) are the time and
-      the event, 0 or 1, of each record.  Else ``()``.
+    * ``encoder``: for tables, the encoder, with which you can also encode new rows; else None.
+    * ``owners``, ``test_owners``: the owner of each record of ``train`` and of ``test``, if the unit is a
+      person who may have more than one record; else None.
+    * ``dates``: the arrival date of each record of ``train``, for training in the order of dates; else None.
+    * ``pictures``: the shape of the original images, if ``inputs`` are features of images; else None.
+    * ``target_bounds``: for regression, the declared ``(low, high)`` of each target; the targets are scaled
+      from these bounds to [-1, 1].
+    * ``time_edges``: for survival, the edges of the declared time bins; else ``()``. The targets (n, 2) are
+      then the time and the event (0 or 1) of each record.
 
     Raises:
         InvalidInput: if the tensors do not fit together.
@@ -133,12 +143,12 @@ class Dataset:
 
     @property
     def tokens(self) -> int:
-        """V, the number of different tokens in text records; 0 for other records."""
+        """The number of different tokens in text records; 0 if the records are not text."""
         return self.vocabulary or (1 + len(self.alphabet) if self.alphabet else 0)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one record, without the batch axis."""
+        """The shape of one record of ``inputs``, without the batch axis."""
         return tuple(self.train.inputs.shape[1:])
 
 

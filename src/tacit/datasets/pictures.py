@@ -36,21 +36,22 @@ def load_image_folder(
 ) -> Dataset:
     """Read images from ``path/<class>/``, or from ``path/train/<class>/`` and ``path/test/<class>/``.
 
-    * ``size``: (height, width) in pixels, to which every image is scaled (bilinear, without keeping the
-      aspect ratio).
-    * ``classes``: the declared classes. Each has a folder of its name, which may be empty.
+    * ``size``: the (height, width) in pixels to which every image is scaled. Scaling is bilinear and may
+      change the aspect ratio.
+    * ``classes``: the names of the classes. There must be a folder for each, which may be empty.
     * ``colours``: 3 for RGB, 1 for grey.
-    * ``test_fraction``: the share of test images without folders train and test, chosen by a hash of each
-      image and its class.
-    * ``progress``: a function that is called as ``progress(done, total)`` after every image.
-    * ``features``: a function that maps each image independently to features, (n, d) in all. They replace the
-      images, so only a few hundred images are in memory at once.
+    * ``test_fraction``: the share of images to use as test data, if there are no folders train and test. A
+      hash of each image and its class chooses them.
+    * ``progress``: a function that Tacit calls as ``progress(done, total)`` after every image.
+    * ``features``: a function that takes a batch of images and returns one vector of features per image. It
+      must treat each image independently. The dataset then contains the features instead of the images, so
+      only a few hundred images are in memory at once.
 
-    The inputs are (n, colours, height, width) in [0, 1], or (n, d) features.
+    The inputs are (n, colours, height, width) in [0, 1], or features (n, d).
 
     Raises:
-        InvalidInput: if folders are missing or undeclared, or an image cannot be read. The message gives the
-            image's position instead of its file name, which may be a person's name.
+        InvalidInput: if a folder is missing or undeclared, or an image cannot be read. The message gives the
+            position of the image instead of its file name, which may be a person's name.
         MissingExtra: if Pillow is not installed.
 
     >>> import tempfile

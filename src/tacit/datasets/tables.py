@@ -98,31 +98,32 @@ def load_table(
     records: int | None = None,
     text: TextColumn | None = None,
 ) -> Dataset:
-    """Read a table from CSV (also .csv.gz) or Parquet and encode it by a public schema.
+    """Read a table from a CSV (also .csv.gz) or Parquet file, and encode the rows as numbers.
 
-    Test rows come from ``test_path``, or are a ``test_fraction`` of the rows, chosen by a hash of each row
-    alone. So adding or removing a row never moves another one between training and test.
+    The encoding uses only the schema, which is what you declare about the columns. Test rows come from
+    ``test_path``, or are a share ``test_fraction`` of the rows. A hash of each row alone chooses them, so
+    adding or removing a row never moves another row between training and test.
 
     Args:
         path: the file.
-        schema: the target and every column to use; other columns are not read.
-        target: the target column. The declared values of a category, or false and true, are the classes. A
-            number becomes a target (n, 1) in [-1, 1]. A list of k boolean columns gives labels (n, k), and a
-            list of k number columns gives targets (n, k). A time, a number with bins, and its event, a
-            boolean, give targets (n, 2) for a survival model.
+        schema: the declarations of the target and of every column to use; other columns are not read.
+        target: the column to predict, or a list of columns. A category gives one class per declared value; a
+            boolean gives the classes false and true. A number gives targets (n, 1), scaled to [-1, 1]. A list
+            of k boolean columns gives labels (n, k), and a list of k number columns gives targets (n, k). For
+            a survival model, a list of a time (a number with bins) and an event (a boolean) gives (n, 2).
         dialect: the format of CSV files.
-        user: the column of a row's owner, or several columns if all of them own the row, such as sender and
-            receiver. With ``test_fraction``, a hash of each person's name chooses the test people; rows of
-            both training and test people are dropped.
-        date: the column of a row's arrival date, for training by date.
-        records: a public estimate of the number of training rows. Features of more than 0.5 GiB are stored in
-            float16, which rounds each by at most 1 part in 2,000; of more than 2 GiB, in a temporary file in
-            the current folder.
+        user: the column with the owner of each row. Give several columns if a row has several owners, such as
+            sender and receiver. With ``test_fraction``, a hash of each person's name chooses the test people.
+            A row that belongs to both a training and a test person is dropped.
+        date: the column with the arrival date of each row, for training by date.
+        records: a public estimate of the number of training rows, which decides how features are stored. If
+            they need more than 0.5 GiB, they are float16, which rounds each by at most 1 part in 2,000. If
+            they need more than 2 GiB, they are in a temporary file in the current folder.
         text: a text column for a pretrained model; its tokens are the first features.
-        test_fraction: the share of test rows.
+        test_fraction: the share of rows to use as test data.
         test_path: a file of test rows, instead of ``test_fraction``.
-        unit: the unit of privacy.
-        name: the name of the dataset.  Default: the name of the file.
+        unit: a word for the unit of privacy, which is what the guarantee protects, such as "person".
+        name: the name of the dataset; by default the name of the file.
 
     Returns:
         The dataset, with its ``encoder``. The inputs are (n, d) float32, or float16.
@@ -278,12 +279,12 @@ _SPLIT = "columns scaled to [-1, 1] by declared bounds; 80/20 split with a publi
 def load(name: str, *, folder: Path | None = None) -> Dataset:
     """Load a small public dataset by name.
 
-    ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn. ``names``, a
-    list of first names as text, is searched for in ``folder``, then in the folder that the environment
-    variable TACIT_DATA names.
+    ``digits``, ``breast-cancer``, ``wine``, ``iris`` and ``diabetes`` come with scikit-learn. ``names`` is a
+    text file of first names. It is not included: Tacit looks for it in ``folder``, then in the folder that
+    the environment variable TACIT_DATA names.
 
-    Inputs of digits are (n, 1, 8, 8) in [0, 1]; those of tables are (n, columns) in [-1, 1]. The targets of
-    diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
+    The inputs of digits are (n, 1, 8, 8) in [0, 1]. The inputs of the other tables are (n, columns) in
+    [-1, 1]. The targets of diabetes are (n, 1), scaled from ``target_bounds`` to [-1, 1].
 
     Raises:
         InvalidInput: if the name is unknown, or a file is missing.

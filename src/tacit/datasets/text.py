@@ -105,19 +105,24 @@ def load_text(
 ) -> Dataset:
     """Read a text file in UTF-8, plain or .gz, with one record per line.
 
-    ``alphabet`` has every character that a line may contain, and ``longest`` is the most characters per line.
-    Test records come from ``test_path``, or are a ``test_fraction`` of the lines, chosen by a hash of each
-    line alone. So adding or removing a line never moves another one between training and test.
+    Args:
+        path: the file.
+        alphabet: a string of all characters that a line may contain.
+        longest: the largest number of characters in a line.
+        test_fraction: the share of lines to use as test data. A hash of each line alone chooses them, so
+            adding or removing a line never moves another line between training and test.
+        test_path: a file of test lines, instead of ``test_fraction``.
 
-    The inputs and targets are (n, longest + 1) int64, as :func:`token_pair` makes them.
+    Returns:
+        The dataset. Its inputs and targets are (n, longest + 1) int64, as :func:`token_pair` makes them.
 
     **Guarantee**
 
     * A record's numbers depend only on that record's line and on declared settings.
 
     Raises:
-        InvalidInput: if a file cannot be read or is not UTF-8, or a line is empty, too long or has an
-            undeclared character. The message contains the line's number.
+        InvalidInput: if a file cannot be read or is not UTF-8, or if a line is empty, is too long or has a
+            character outside the alphabet. The message contains the line's number.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "names.txt"
@@ -285,7 +290,8 @@ def owner_of(values: Sequence[object], *, one: bool) -> Owner | None:
     """Return a document's owner, or a tuple of owners, from the values of its user fields.
 
     The result is None if there is no value, or a value is neither a string nor an integer. ``one`` says that
-    the dataset has one user field."""
+    the dataset has one user field.
+    """
     entries = [name for value in values for name in (value if isinstance(value, list) else [value])]
     names = [name for name in entries if isinstance(name, str | int) and not isinstance(name, bool)]
     if not names or len(names) < len(entries):
@@ -478,10 +484,13 @@ def _unreadable(path: str, problem: Exception) -> InvalidInput:
 @final
 @dataclass(frozen=True)
 class Cutting:
-    """The declared rule by which a document becomes sequences of ``length`` tokens.
+    """A rule that cuts each document into sequences of tokens, declared without looking at the data.
 
-    ``keep`` is "first" for only the first sequence, or "split" for all sequences, without overlap. Short
-    sequences are padded with the token ``padding``, which does not count in the loss.
+    Args:
+        length: the number of tokens in a sequence.
+        keep: "first" for only the first sequence of each document, or "split" for all of them, without
+            overlap.
+        padding: the token that fills up short sequences. These positions do not count in the loss.
 
     >>> cutting = Cutting(3, "split", padding=0)
     >>> list(cutting.pieces([5, 6, 7, 8])), list(Cutting(3, "first", padding=0).pieces([5, 6, 7, 8]))
@@ -497,12 +506,12 @@ class Cutting:
         check_in("keep", self.keep, ("first", "split"))
 
     def describe(self, path: Path) -> str:
-        """Return the privacy statement's line about the documents in ``path``."""
+        """Return a line for the privacy statement: how the documents in the file ``path`` are cut."""
         part = "the first sequence" if self.keep == "first" else "all sequences"
         return f"documents in {path.name}: {part} of {self.length} tokens of each"
 
     def pieces(self, tokens: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield the sequences of one document; yield nothing if it has no tokens."""
+        """Yield the sequences of one document, without padding; yield nothing if it has no tokens."""
         stop = len(tokens) if self.keep == "split" else min(1, len(tokens))
         yield from (tokens[start : start + self.length] for start in range(0, stop, self.length))
 
@@ -585,35 +594,38 @@ def load_documents(
 ) -> Dataset:
     """Read the documents in a JSON Lines file or a Parquet corpus.
 
-    Each line of a JSON Lines file, plain or .gz, is one document, an object with the named fields. A Parquet
-    corpus is a folder, or a file whose name ends in .parquet; each row is one document.
+    Each line of a JSON Lines file (plain or .gz) is one document: a JSON object with the fields that you name
+    below. A Parquet corpus is a folder, or a file with a name that ends in .parquet; each row is one
+    document.
 
     Args:
         path: the file or folder.
-        text: the field or column of the document's text.
-        encode: a function that returns the tokens of a text; it must depend on the text alone.
+        text: the name of the field or column with the document's text.
+        encode: a function that takes a string and returns its tokens; the result must depend only on this
+            string.
         vocabulary: the number of tokens in the vocabulary.
-        cutting: the declared rule that cuts a document into records.
-        spelling: the encoder of synthetic text, used only for canaries.
-        user: the field of the document's user, who may have one record. With ``several``, it may contain a
-            list of users, or be a list of fields.
-        several: whether a user may have several records. The dataset then has the owners of each record, and
-            with ``test_fraction`` no user has both training and test records.
-        date: the field of the document's arrival day, for training by date.
-        test_fraction: the share of test documents, chosen by a hash of the text, or with ``several`` of the
-            users.
+        cutting: the rule that cuts a document into records, which are sequences of tokens.
+        spelling: the encoder for canaries, the synthetic texts that an audit inserts; used for nothing else.
+        user: the name of the field with the document's user. Each user may then have at most one record,
+            unless ``several`` is True. With ``several``, the field may contain a list of users, and you may
+            name several fields.
+        several: whether a user may have more than one record. If True, the dataset contains the owners of
+            each record, and with ``test_fraction`` no user has both training and test records.
+        date: the name of the field with the day on which the document arrived, for training by date.
+        test_fraction: the share of documents to use as test data. A hash of the text chooses them; with
+            ``several``, a hash of the user.
         test_path: a file of test documents, instead of ``test_fraction``.
-        unit: the unit of privacy.
+        unit: a word for the unit of privacy, which is what the guarantee protects.
 
     **Guarantee**
 
     * A record's tokens depend only on its document and on declared settings.
-    * If ``user`` is given without ``several``, no user has two training records, nor two test records.
+    * With ``user`` and without ``several``, no user has two training records, nor two test records.
 
     Raises:
-        InvalidInput: if a file cannot be read, a line is not such an object, or no record is left. The
-            message contains the number of the line, but none of its content.
-        PrivacyRefusal: if a user has several records, but ``several`` is False.
+        InvalidInput: if a file cannot be read, a line is not a JSON object with these fields, or no record is
+            left. The message contains the number of the line, but none of its content.
+        PrivacyRefusal: if a user has more than one record, but ``several`` is False.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "notes.jsonl"

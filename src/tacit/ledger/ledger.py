@@ -66,17 +66,22 @@ if TYPE_CHECKING:
 class Ledger:
     """One durable budget per data set, for every training run and every query on it.
 
-    Make a ledger with :meth:`create`, and later :meth:`open` it. ``url`` is a path (SQLite, one host) or
-    ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise ``InvalidInput`` if
-    a ledger, data set or charge does not exist.
+    Make a ledger with :meth:`create`, and later :meth:`open` it. ``url`` is the path of a SQLite file, for
+    one computer, or ``postgresql+psycopg://...``. Threads and processes may share a ledger. Methods raise
+    ``InvalidInput`` if a ledger, data set or charge does not exist.
+
+    To release something, :meth:`reserve` its cost first. The charge that you get contains a token, which
+    allows you to run the mechanism. Then :meth:`settle` the charge, which stores the answer.
 
     **Guarantee**
 
-    * All releases that were charged to a data set are together within its cap. This holds for all users and
-      processes, in any order, and even if each request was chosen in view of all earlier answers.
-    * A charge is committed before its token is returned. Nothing may be run without a token.
+    * All releases charged to a data set stay together within its cap, the limit on epsilon and delta. This
+      holds for all users and processes, in any order, and even if you choose each request after you have seen
+      all earlier answers.
+    * The ledger commits a charge to the database before it returns the token. Run nothing without a token.
     * Nothing is refunded: neither ``settle`` nor ``forfeit`` nor a crash lowers what is spent.
-    * The same key and request are charged once. A second call gets the stored answer, if there is one.
+    * The same request under the same key is charged once. A second call gets the stored answer, if there is
+      one.
     * Refusals, prices and balances depend only on public facts and earlier charges, so they cost nothing.
 
     >>> from tacit.events import DiscreteLaplace
@@ -119,16 +124,16 @@ class Ledger:
 
     @property
     def uuid(self) -> str:
-        """The id of this ledger, which its entries, anchors and certificates contain."""
+        """The id of this ledger; entries, anchors and certificates contain it."""
         return self._identity.uuid
 
     @property
     def engine(self) -> str:
-        """The database engine and its settings, for the certificate."""
+        """The name and settings of the database engine, which the certificate shows."""
         return self._store.describe()
 
     def close(self) -> None:
-        """Close the connections; you can use the ledger again."""
+        """Close the connections to the database; the next method call opens them again."""
         self._store.close()
 
     # --- data sets ------------------------------------------------------------------------------------------
@@ -139,11 +144,12 @@ class Ledger:
         Args:
             name: the name of the data set: letters, digits, dots, dashes and underscores.
             policy: the policy of the data set.
-            fingerprint: the fingerprint of the content, if known; see :meth:`register_content`.
+            fingerprint: the keyed hash of the content, if you know it; see :meth:`register_content`.
 
         Raises:
             Conflict: if the data set is open with another policy (the message lists the differences), if the
-                content is registered under another name, or if the parent has another unit or adjacency.
+                content is registered under another name, or if the parent (the data set from which this one
+                is derived) has another unit or adjacency.
         """
         check_opening(name, policy)
         if fingerprint is not None:
@@ -159,7 +165,7 @@ class Ledger:
                 register(tx, name, fingerprint, None)
 
     def datasets(self) -> list[DatasetStatus]:
-        """Return the state of every data set, in the order of opening."""
+        """Return the status of every data set, in the order in which they were opened."""
         with self._store.read() as tx:
             return [status_of(tx, row) for row in tx.datasets()]
 
@@ -174,34 +180,39 @@ class Ledger:
             return row_of(tx, name).policy
 
     def history(self, name: str) -> list[Entry]:
-        """Return all entries of a data set, from its opening, without answers."""
+        """Return all entries in the history of a data set, the oldest first. They contain no answers."""
         with self._store.read() as tx:
             return tx.entries(row_of(tx, name).id)
 
     def anchor(self, name: str) -> Anchor:
-        """Return the anchor of a history; store it elsewhere, and :meth:`verify` detects restored backups."""
+        """Return the anchor of a data set: the number and hash of the last entry in its history.
+
+        Store the anchor outside the ledger. With it, :meth:`verify` can detect a restored backup.
+        """
         with self._store.read() as tx:
             row = row_of(tx, name)
             return Anchor(self.uuid, row.name, row.head_seq, row.head_hash)
 
     def fingerprint(self, content: Iterable[bytes | memoryview]) -> str:
-        """Return the fingerprint of a content: an HMAC under this ledger's secret."""
+        """Return the fingerprint of some content: a keyed hash (HMAC) with this ledger's secret as key."""
         return keyed_hash(self._identity.secret, content)
 
     def register_content(
         self, name: str, fingerprint: str, *, block: str | None = None, verdict: Verdict | None = None
     ) -> None:
-        """Register content of a data set; registering it again changes nothing.
+        """Register the fingerprint of a data set's content; registering it again changes nothing.
 
         A training run registers its content before its first charge, and the curator's check registers a
-        clean table. New content of a data set is another version, on the same budget. The ledger refuses the
-        same content in data sets with separate budgets.
+        table without open findings. If you register other content for the same data set, it is a new version
+        and is charged to the same budget. The ledger refuses the same content in two data sets with separate
+        budgets.
 
         Args:
             name: the name of the data set.
-            fingerprint: the fingerprint from :meth:`fingerprint`.
-            block: the name of the block with this content, if any.
-            verdict: the verdict of :func:`tacit.queries.register_table`, which queries require.
+            fingerprint: the keyed hash of the content, from :meth:`fingerprint`.
+            block: the name of the block (a declared part of the data set) with this content, if any.
+            verdict: the result of the check by :func:`tacit.queries.register_table`. Queries require it;
+                training does not.
 
         Raises:
             Conflict: if the content is registered as another data set, or as another block.
@@ -216,23 +227,28 @@ class Ledger:
             register(tx, name, fingerprint, block, verdict=verdict)
 
     def verdict(self, name: str, fingerprint: str) -> Verdict | None:
-        """Return the verdict of the curator's check of a content; None if no check was clean."""
+        """Return the result of the curator's check of some content, given its fingerprint.
+
+        The result is None if no check of this content has succeeded.
+        """
         check_fingerprint(fingerprint)
         with self._store.read() as tx:
             return verdict_of(tx, row_of(tx, name), fingerprint)
 
     def raise_cap(self, name: str, budget: Budget, *, reason: str, by: str) -> None:
-        """Raise the cap of a data set; every later certificate records this.
+        """Raise the cap of a data set, its limit on epsilon and delta; every later certificate shows this.
 
-        This breaks the promise made to the people in the data. The larger cap applies to all releases.
+        This breaks the promise made to the people in the data: the larger cap applies to all releases, also
+        to the earlier ones.
 
         Args:
             name: the name of the data set.
-            budget: the larger budget, of the same mode and orders.
-            reason, by: why, and who raises the cap; the certificate shows both.
+            budget: the larger budget, of the same class and, if it is a Renyi budget, with the same orders.
+            reason: why you raise the cap; the certificate shows it.
+            by: who raises the cap; the certificate shows it.
 
         Raises:
-            Conflict: if the budget has another mode or other orders.
+            Conflict: if the budget has another class or other orders.
             InvalidInput: if the budget is not larger, or no reason is given.
         """
         for field, text in (("reason", reason), ("by", by)):
@@ -246,12 +262,16 @@ class Ledger:
     def recover_from_backup(self, name: str, anchor: Anchor) -> None:
         """Mark the remaining budget as spent after an old backup was restored.
 
-        Call it for every data set of the ledger. ``anchor`` must be later than the backup, because the ledger
-        lacks the charges between the two. The remaining budgets of all ancestors of the data set are spent
-        too. Reservations in the backup are forfeited for good.
+        Charges made after the backup are missing from it, so the rest of the budget may have been spent
+        already. Call this method for every data set of the ledger. It also spends the remaining budget of the
+        data sets from which this one is derived, and forfeits all reservations in the backup for good.
+
+        Args:
+            name: the name of the data set.
+            anchor: an anchor that you stored after the backup was made; see :meth:`anchor`.
 
         Raises:
-            InvalidInput: if the history contains the anchor: then nothing is missing.
+            InvalidInput: if the history contains the anchor, so that nothing is missing.
             Conflict: if the anchor is of another data set or ledger.
         """
         if (anchor.ledger, anchor.dataset) != (self.uuid, name):
@@ -263,7 +283,15 @@ class Ledger:
             burn(tx, name, anchor)
 
     def verify(self, name: str, *, anchor: Anchor | None = None) -> Verification:
-        """Replay the history, and compare it with the stored state and an anchor."""
+        """Recompute a data set's state from its history, and compare it with the stored state.
+
+        Args:
+            name: the name of the data set.
+            anchor: an anchor stored earlier, to detect also a restored backup or a rewritten history.
+
+        Returns:
+            The result, with the differences found.
+        """
         with self._store.read() as tx:
             row = row_of(tx, name)
             entries, charges, contents = tx.entries(row.id), tx.charges(row.id), tx.contents(row.id)
@@ -280,20 +308,22 @@ class Ledger:
 
         Args:
             name: the name of the data set.
-            event: the mechanism.
-            block: the block that contains all rows that the event reads; None for the whole data set.
-            delta: the delta at which an (epsilon, delta) budget charges an event that has no epsilon of its
-                own.
+            event: the description of the mechanism, such as ``Laplace(4.0)``.
+            block: the name of the block (a part of the data set without persons in common with other blocks)
+                if the event reads only rows in it; None for the whole data set.
+            delta: the delta to charge. Only an (epsilon, delta) budget needs it, and only for an event that
+                has a different epsilon at each delta, such as Gaussian noise.
 
         Raises:
-            UnsupportedEvent: if there is no proof for the event in this budget; the message names the event.
+            UnsupportedEvent: if there is no proof of what the event costs in this kind of budget; the message
+                names the event.
         """
         with self._store.read() as tx:
             claims = claims_of(tx, name, event, block, delta)
             return price_of(claims)
 
     def find(self, name: str, key: str) -> Charge | None:
-        """Return the charge under a key, without its token; None if there is none."""
+        """Return the charge with this key, or None; the charge is without its secret token."""
         with self._store.read() as tx:
             row = row_of(tx, name)
             charge = tx.charge(row.id, key)
@@ -313,21 +343,26 @@ class Ledger:
         label: str = "",
         token: str | None = None,
     ) -> Charge:
-        """Charge ``event``, before data is read.
+        """Charge ``event`` before you read the data; the charge is reserved until you settle it.
 
         Args:
             name, event, block, delta: as in :meth:`price`.
-            key: the caller's name for the request. A repeated request with the same key is charged once.
-            request: the request as JSON. It may name people, so the ledger stores only its keyed hash.
-            lease_s: seconds after which :meth:`recover` may forfeit the reservation.
-            by, label: the analyst (by default the system's user) and the purpose, which the history shows.
-            token: a secret for :meth:`resume`, saved by the caller beforehand; by default, a random one.
+            key: a name that you choose for the request. If you repeat the request with the same key, it is
+                charged once.
+            request: the request as JSON. It may name people, so the ledger stores only a keyed hash of it.
+            lease_s: the lease, in seconds. After it, :meth:`recover` may end the reservation.
+            by: the analyst, for the history; by default the user of the operating system.
+            label: the purpose, for the history.
+            token: the secret that :meth:`resume` will ask for. Save it before this call, to be able to resume
+                after a crash. By default, it is random.
 
         Returns:
-            The charge, with a token if this call made the reservation; else the existing charge.
+            The charge. If this call made the reservation, it contains the token, which allows you to run the
+            mechanism; else it is the existing charge.
 
         Raises:
-            Refused: if the charge does not fit; nothing is charged, and the history shows the refusal.
+            Refused: if the charge does not fit the budget; nothing is charged, and the history shows the
+                refusal.
             Conflict: if the key belongs to another request.
         """
         check_key(key)
@@ -369,27 +404,28 @@ class Ledger:
         delta: float | None = None,
         by: str = "",
     ) -> Charge:
-        """Charge a release of another tool, without checking its mechanism; call it before the tool runs.
+        """Charge a release that another tool makes; call this method before the tool runs.
 
-        Certificates and status mark the charge as claimed. It is always charged to the whole data set. A
-        repeated claim of the same release is charged once.
+        The ledger cannot check the tool's mechanism, so certificates and status mark the charge as claimed.
+        The whole data set is charged, never a block. A repeated claim of the same release is charged once.
 
         Args:
             name, delta, by: as in :meth:`reserve`.
             event: the tool's guarantee: an ``ApproximateDP``, ``ZeroConcentratedDP``, ``Gaussian`` or
-                ``Laplace``. For the last two, the noise multiplier is the noise scale divided by the
-                sensitivity of the sum to one unit.
-            release: a name for the release.
-            tool: the tool, its version and the mechanism, which the history shows.
-            unit, adjacency: the unit and adjacency of the tool's guarantee.
+                ``Laplace``. The noise multiplier of ``Gaussian`` or ``Laplace`` is the noise scale divided by
+                the sensitivity, which is the most that one unit can change the sum.
+            release: a name that you choose for the release.
+            tool: the tool, its version and the mechanism, for the history.
+            unit, adjacency: the unit of privacy and the neighbouring relation of the tool's guarantee.
 
         Returns:
             The charge.
 
         Raises:
-            Refused: if the claim does not fit; nothing is charged, and the history shows the refusal.
-            Conflict: if the unit or adjacency is not the policy's, or if the release was claimed with another
-                guarantee.
+            Refused: if the claim does not fit the budget; nothing is charged, and the history shows the
+                refusal.
+            Conflict: if the policy has another unit or adjacency, or if the same release was claimed before
+                with another guarantee.
 
         >>> from tacit.ledger import Policy, PureBudget
         >>> ledger = Ledger.create("sqlite://")
@@ -433,17 +469,18 @@ class Ledger:
         """Store the answer to a reserved request; show it only after this method has returned.
 
         Raises:
-            LeaseLost: if the caller has lost the reservation; nothing may be shown.
+            LeaseLost: if the charge is no longer reserved, for example because :meth:`recover` forfeited it
+                after its lease, or if its token is missing or wrong. Then show nothing.
         """
         text = canonical(answer)
         facts = {"answer": hashlib.sha256(text.encode()).hexdigest()}
         return self._end(charge, "settle", facts, text)
 
     def forfeit(self, charge: Charge) -> Charge:
-        """End a reservation without an answer; its cost stays spent.
+        """End a reserved charge without an answer; the cost stays spent.
 
         Raises:
-            LeaseLost: if the caller has lost the reservation.
+            LeaseLost: if the charge is already settled, or if its token is missing or wrong.
         """
         return self._end(charge, "forfeit", {"why": "given up"}, None)
 
@@ -457,13 +494,13 @@ class Ledger:
             return end(tx, charge, charge.token, kind, facts, answer)
 
     def resume(self, name: str, key: str, token: str, *, lease_s: float = 3600.0) -> Charge:
-        """Resume a reservation with its token, after a crash or to extend the lease.
+        """Resume a reserved charge after a crash, or extend its lease, with the token from :meth:`reserve`.
 
-        This works even if the lease ended and the charge was forfeited, because its cost stays spent. If part
-        of the first release was shown, repeat it with the same randomness.
+        This works even if the lease ended and the charge was forfeited, because the cost stays spent. If
+        part of the answer was shown before the crash, compute it again with the same random numbers.
 
         Returns:
-            The charge with its token, or with its answer if it is settled.
+            The charge: with the token, or with the answer if the charge is settled.
 
         Raises:
             LeaseLost: if the token is of another charge.
@@ -477,9 +514,13 @@ class Ledger:
             return resume_charge(tx, charge.id, token, lease=lease)
 
     def recover(self, name: str) -> list[Charge]:
-        """Forfeit the reservations whose lease has ended.
+        """Forfeit overdue reservations: reserved charges that were not settled before their lease ended.
 
-        Their cost stays spent. Time is the database engine's, and never runs backwards within a data set.
+        Their cost stays spent. The clock is that of the database engine, and the ledger never lets it run
+        backwards within a data set.
+
+        Returns:
+            The charges that were forfeited.
         """
         forfeited = []
         with self._store.read() as tx:

@@ -57,10 +57,10 @@ class Budget(ABC):
 
     **Guarantee**
 
-    * If ``admits(total)`` held after every charge, all releases together are (epsilon, delta)-DP, even if
-      each was chosen in view of all earlier ones.
-    * Costs of events are rounded up, and the cap is rounded down.
-    * An event without a proven cost is refused by an error that names it
+    * If ``admits(total)`` was true after every charge, all releases together are (epsilon, delta)-DP. This
+      is so even if you choose each release after you have seen all earlier ones.
+    * The cost of each event is rounded up, and the limit is rounded down.
+    * If there is no proof of what an event costs, it is refused; the error names the event
       (:class:`~tacit.errors.UnsupportedEvent`).
 
     >>> from tacit.events import Laplace
@@ -108,42 +108,50 @@ class Budget(ABC):
     @property
     @abstractmethod
     def slots(self) -> tuple[str, ...]:
-        """The names of the numbers in a cost."""
+        """The names of the numbers in a cost, such as ``epsilon`` and ``delta``."""
 
     @property
     @abstractmethod
     def cap(self) -> Cost:
-        """The largest total, slot by slot."""
+        """The limit on the total cost, with one number for each name in :attr:`slots`."""
 
     @abstractmethod
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
         """Return the cost of ``event``, rounded up.
 
         Args:
-            event: the mechanism.
-            adjacency: the neighbouring relation.
-            delta: the delta at which an (epsilon, delta) budget charges the event.
+            event: the description of the mechanism, such as ``Laplace(4.0)``.
+            adjacency: the neighbouring relation, which says what data sets the guarantee makes hard to
+                tell apart.
+            delta: for an (epsilon, delta) budget only: the delta to charge, at which epsilon is computed.
 
         Raises:
-            UnsupportedEvent: if there is no proof for the event in this budget.
+            UnsupportedEvent: if there is no proof of what the event costs in this kind of budget.
         """
 
     @abstractmethod
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the (epsilon, delta) that a total costs, rounded up; epsilon may be infinite."""
+        """Return the total cost ``spent`` as (epsilon, delta), rounded up; epsilon may be infinite."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the budget as plain data, for JSON; :func:`budget_from_data` reads it back."""
+        """Return the budget as a dict that can be written as JSON; :func:`budget_from_data` reads it back."""
         data = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
         return {"mode": self.mode, **plain}
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Return whether ``total`` stays within ``cap`` (by default this budget's cap) in every slot."""
+        """Return whether every number of the cost ``total`` is at most the same number of ``cap``.
+
+        By default, ``cap`` is :attr:`cap`, the limit of this budget.
+        """
         return all(part <= most for part, most in zip(total, self.cap if cap is None else cap, strict=True))
 
     def check_cost(self, cost: Sequence[object]) -> Cost:
-        """Return ``cost`` as a tuple; refuse it unless it is one non-negative integer per slot."""
+        """Return ``cost`` as a tuple.
+
+        Raises:
+            InvalidInput: unless it has one non-negative integer for each name in :attr:`slots`.
+        """
         right = len(cost) == len(self.slots) and all(type(part) is int and part >= 0 for part in cost)
         if not right:
             raise InvalidInput(
@@ -168,7 +176,13 @@ class Budget(ABC):
         return room[0] / UNIT
 
     def would_fit(self, spent: Cost, cap: Cost, adjacency: Adjacency) -> float:
-        """Return the largest epsilon of one more release without delta that fits on top of ``spent``."""
+        """Return the largest epsilon that one more release can have, if its delta is 0.
+
+        Args:
+            spent: the total cost so far.
+            cap: the limit on the total cost.
+            adjacency: the neighbouring relation, as for :meth:`price`.
+        """
         room = tuple(most - part for part, most in zip(spent, cap, strict=True))
         guess, less = self._pure_room(room), 2.0**-52
         while guess >= 1.0 / UNIT:
@@ -203,10 +217,11 @@ def above(units: int) -> float:
 @final
 @dataclass(frozen=True)
 class PureBudget(Budget):
-    """A pure-DP budget: the epsilons of all releases add up.
+    """A pure-DP budget: the epsilons of all releases add up, and delta is 0.
 
-    Use it for data with only Laplace queries. Basic composition is from Dwork et al. 2006. It also holds if
-    events are chosen adaptively under a fixed budget (Rogers et al. 2016, 1605.08294).
+    Use it if you only ask queries with Laplace noise. The sum is basic composition (Dwork et al. 2006). It
+    also holds if you choose each release after you have seen the earlier ones, under a fixed budget (Rogers
+    et al. 2016, 1605.08294).
 
     >>> from tacit.events import ApproximateDP
     >>> budget = PureBudget(1.2)
@@ -221,11 +236,14 @@ class PureBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The limit on epsilon, in units."""
+        """The limit on epsilon, as an integer in the scale of :meth:`price`."""
         return (units_down(decimal(self.epsilon), UNIT),)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sum of the event's epsilons; refuse an event that has a delta."""
+        """Return the sum of the epsilons of the event's steps, as an integer; refuse an event with a delta.
+
+        The integer counts steps of 1e-12, rounded up.
+        """
         cost = pure_cost(event, adjacency)
         if cost is None or cost[1] > 0:
             raise UnsupportedEvent(
@@ -235,18 +253,19 @@ class PureBudget(Budget):
         return (units_up(cost[0], UNIT),)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the sum of epsilons, with delta 0."""
+        """Return the epsilon of a total cost as a float, and delta 0."""
         return spent[0] / UNIT, 0.0
 
 
 @final
 @dataclass(frozen=True)
 class ApproximateBudget(Budget):
-    """An (epsilon, delta) budget: epsilons and deltas add up (Dwork & Lei 2009).
+    """An (epsilon, delta) budget: the epsilons of all releases add up, and so do their deltas.
 
-    This also holds for mechanisms that overlap in time (Haney et al. 2023, 2309.05901). An event without an
-    epsilon of its own, such as Gaussian noise or a training run, is charged as a whole: the tight accountant
-    computes its epsilon at the caller's delta.
+    The sums are basic composition (Dwork & Lei 2009), which also holds for mechanisms that overlap in time
+    (Haney et al. 2023, 2309.05901). Gaussian noise and training runs have a different epsilon at each delta.
+    For such an event, pass ``delta`` to :meth:`price`: the tight accountant computes the epsilon of the whole
+    event at this delta.
 
     >>> from tacit.events import ApproximateDP
     >>> budget = ApproximateBudget(1.0, 1e-6)
@@ -262,11 +281,15 @@ class ApproximateBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The limits on epsilon and delta, in units."""
+        """The limits on epsilon and delta, as integers in the scale of :meth:`price`."""
         return units_down(decimal(self.epsilon), UNIT), units_down(decimal(self.delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the sums of the event's epsilons and deltas or, given ``delta``, its total epsilon."""
+        """Return the event's cost: an epsilon and a delta, as integers.
+
+        Without ``delta``, these are the sums over the steps of the event. With ``delta``, the epsilon is that
+        of the whole event at this delta. The integers count steps of 1e-12 for epsilon and 1e-18 for delta.
+        """
         if delta is None:
             cost = pure_cost(event, adjacency)
             if cost is None:
@@ -281,7 +304,7 @@ class ApproximateBudget(Budget):
         return units_up(Fraction(epsilon), UNIT), units_up(decimal(delta), DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the sums of epsilons and deltas."""
+        """Return the epsilon and delta of a total cost, as floats."""
         return spent[0] / UNIT, spent[1] / DELTA_UNIT
 
 
@@ -319,12 +342,16 @@ def budget_from_data(data: object, where: str = "a budget") -> Budget:
 @final
 @dataclass(frozen=True)
 class ZeroConcentratedBudget(Budget):
-    """A zCDP budget: the rhos of all releases add up (Bun & Steinke 2016, 1605.02065).
+    """A budget of zero-concentrated DP (zCDP): the rhos of all releases add up.
 
-    Use it for Gaussian noise without sampling. It also holds if queries are chosen adaptively under a fixed
-    budget (Feldman & Zrnic 2021, 2008.11193). ``threshold_delta`` is the part of ``delta`` for releases whose
-    guarantee fails with a small probability, such as groups selected by a threshold. Such a release must be a
-    single step, as every query is: there is no theorem for interactive mechanisms that overlap in time.
+    Use it for Gaussian noise without sampling; rho is then sensitivity² / (2 sigma²). The sum is from Bun &
+    Steinke 2016 (1605.02065). It also holds if you choose each query after you have seen the earlier answers,
+    under a fixed budget (Feldman & Zrnic 2021, 2008.11193).
+
+    ``threshold_delta`` is the part of ``delta`` that is set aside for releases with a guarantee that fails
+    with a small probability. An example is an answer in which a noisy threshold selects the groups. Such a
+    release must be a single step, as every query is, because there is no theorem for interactive mechanisms
+    that overlap in time.
 
     >>> budget = ZeroConcentratedBudget(1.0, 1e-6)
     >>> round(budget.cap[0] / UNIT, 4)  # rho + 2 sqrt(rho log(1/delta)) = 1 would give 0.0175
@@ -349,17 +376,23 @@ class ZeroConcentratedBudget(Budget):
 
     @cached_property
     def cap(self) -> Cost:
-        """The largest rho that implies (epsilon, delta - threshold_delta)-DP at the best order."""
+        """The limits: the largest rho that implies (epsilon, delta - threshold_delta)-DP, and a delta.
+
+        The delta is ``threshold_delta``. Both are integers in the scale of :meth:`price`.
+        """
         rho = _largest_rho(self.epsilon, self._conversion)
         return rho, units_down(decimal(self.threshold_delta), DELTA_UNIT)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the event's rho, and the probability with which its guarantee fails."""
+        """Return the event's rho, and the probability that its guarantee fails.
+
+        The integers count steps of 1e-12 for rho and 1e-18 for the probability, rounded up.
+        """
         rho, leak = zcdp_cost(event, adjacency)
         return max(least_cost(event), units_up(rho, UNIT)), units_up(leak, DELTA_UNIT)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total, converted at the best order."""
+        """Return the epsilon and delta of a total cost; the conversion uses the best Renyi order."""
         epsilon = zcdp_curve(above(spent[0])).epsilon(self._conversion) if spent[0] else 0.0
         return epsilon, self._delta_of(spent)
 
@@ -370,16 +403,17 @@ class ZeroConcentratedBudget(Budget):
 @final
 @dataclass(frozen=True)
 class RenyiBudget(Budget):
-    """A Renyi-DP budget: divergences add up at each order of a fixed grid.
+    """A Renyi-DP budget: at each of a few fixed orders, the Renyi divergences of all releases add up.
 
-    Laplace and Gaussian noise, sampled or not, share this budget. Each of the ``orders`` gets an equal part
-    of delta, and the tight conversion for that part gives its cap. A total is admitted while at least one
-    order is under its cap. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193). For
-    several, the parts of delta add up, as ``docs/how-to/ledger.md`` proves. ``threshold_delta`` is the part
-    of ``delta`` for releases whose guarantee fails with a small probability, such as groups selected by a
-    threshold.
+    Use it if you mix Laplace and Gaussian noise, with or without sampling. Each order has a limit on its
+    total divergence. A charge fits while at least one order is within its limit. To get these limits, the
+    budget divides delta equally among the orders and converts (epsilon, this part of delta) to a divergence,
+    tightly. For one order, this is Theorem 4.3 of Feldman & Zrnic 2021 (2008.11193). For several orders, the
+    parts of delta add up, as ``docs/how-to/ledger.md`` proves.
 
     Attributes:
+        threshold_delta: the part of ``delta`` that is set aside for releases with a guarantee that fails with
+            a small probability. An example is an answer in which a noisy threshold selects the groups.
         orders: the Renyi orders, each above 1; by default five around the best one for Gaussian noise.
 
     >>> budget = RenyiBudget(3.0, 1e-6, orders=(8.0, 16.0, 32.0))
@@ -413,28 +447,41 @@ class RenyiBudget(Budget):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the numbers in a cost: one per order, then the delta of thresholds."""
+        """The names of the numbers in a cost: one per order, then ``delta``.
+
+        ``delta`` is the delta of thresholds: the probability that the guarantee of a release fails.
+        """
         return (*(f"order {order:g}" for order in self.orders), "delta")
 
     @property
     def order_delta(self) -> float:
-        """The part of delta for the conversion at each order, rounded down."""
+        """The part of delta that each order gets, for the conversion to epsilon; rounded down."""
         return math.nextafter(self._conversion / len(self.orders), 0.0)
 
     @cached_property
     def cap(self) -> Cost:
-        """The largest divergence at each order that implies (epsilon, order_delta)-DP, converted tightly."""
+        """The limits: for each order the largest divergence that implies (epsilon, order_delta)-DP.
+
+        The last number is the limit on the delta of thresholds. All are integers in the scale of
+        :meth:`price`.
+        """
         most = _largest_divergences(self.epsilon, self.order_delta, self.orders)
         return (*most, units_down(decimal(self.threshold_delta), DELTA_UNIT))
 
     def admits(self, total: Cost, cap: Cost | None = None) -> bool:
-        """Return whether the delta of thresholds fits and at least one order is under its cap."""
+        """Return whether ``total`` fits: at least one order is within its limit, and so is the last number.
+
+        The last number is the delta of thresholds; see :attr:`slots`.
+        """
         most = self.cap if cap is None else cap
         orders = zip(total[:-1], most[:-1], strict=True)
         return total[-1] <= most[-1] and any(part <= limit for part, limit in orders)
 
     def price(self, event: Event, adjacency: Adjacency, *, delta: float | None = None) -> Cost:
-        """Return the Renyi divergence at every order, and the probability that the guarantee fails."""
+        """Return the event's Renyi divergence at every order, and the probability that its guarantee fails.
+
+        The integers count steps of 1e-12 for divergences and 1e-18 for the probability, rounded up.
+        """
         return _renyi_price(event, self.orders, adjacency)
 
     def _pure_room(self, room: Cost) -> float:
@@ -442,7 +489,10 @@ class RenyiBudget(Budget):
         return max((_pure_fit(order, part) for order, part in parts if part > 0), default=0.0)
 
     def epsilon_of(self, spent: Cost) -> tuple[float, float]:
-        """Return the epsilon and delta of a total, converted at the best order with its part of delta."""
+        """Return the epsilon and delta of a total cost.
+
+        Epsilon comes from the order that gives the smallest one, with this order's part of delta.
+        """
         totals = [min(part, ENDLESS) for part in spent[:-1]]
         epsilon = float(_epsilons(totals, self.orders, self.order_delta).min()) if any(spent[:-1]) else 0.0
         if all(part >= ENDLESS for part in totals):
@@ -529,24 +579,28 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The public facts of a data set: the unit of privacy, the budget, and the columns.
+    """The public facts about a data set: the unit of privacy, the budget, and the columns.
 
     Attributes:
-        unit: the unit of privacy, such as ``patient`` or ``row``.
-        adjacency: ``add-remove``, ``replace-one`` or ``zero-out``; see :class:`~tacit.events.Adjacency`.
-        budget: the limit on epsilon and delta, with the way to add up costs.
-        unit_column: the column that identifies a row's unit; None if each row is a unit.
-        rows_per_unit: the largest number of rows per unit that count; queries drop the others.
-        groups_per_unit: the largest number of groups of one answer that a unit counts in; None:
+        unit: a word for the unit of privacy, which is what the guarantee protects, such as ``patient`` or
+            ``row``.
+        adjacency: the neighbouring relation: ``add-remove``, ``replace-one`` or ``zero-out``; see
+            :class:`~tacit.events.Adjacency`.
+        budget: the limit on epsilon and delta; its class determines how costs add up.
+        unit_column: the column with the unit of each row, such as the patient's number; None if each row is a
+            unit.
+        rows_per_unit: the largest number of rows that a query counts for each unit; it drops the others.
+        groups_per_unit: the largest number of groups in which one answer counts the same unit. None means
             ``rows_per_unit``.
         largest_table: an upper bound on the table's number of rows, now and later, so that no sum overflows.
         public_records: the number of records, if it is public; ``replace-one`` needs it.
         columns: the public facts about each column, by name.
         dialect: the format of the data set's CSV files.
-        blocks: the names of parts of the data set that share no person. Charges to different blocks do not
-            add up.
-        parent: the data set that this one is derived from, which is charged for every charge to this one.
-        parent_block: the block of the parent that contains this one.
+        blocks: the names of the blocks, which are parts of the data set without common persons. Charges to
+            different blocks do not add up.
+        parent: the name of the data set that this one is derived from. Every charge to this data set is also
+            charged to the parent.
+        parent_block: the block of the parent that contains this data set.
         note: who approved the policy, why, and until when; the certificate prints it.
 
     >>> from tacit.ledger import PureBudget
@@ -638,7 +692,7 @@ class Policy:
         return list(dict.fromkeys([*([self.unit_column] if self.unit_column else []), *self.columns]))
 
     def to_data(self) -> dict[str, Any]:
-        """Return the policy as plain data, with all fields."""
+        """Return all fields of the policy as a dict that can be written as JSON."""
         data: dict[str, Any] = {
             item.name: getattr(self, item.name)
             for item in fields(self)
@@ -672,7 +726,7 @@ class Policy:
 
     @classmethod
     def from_data(cls, data: object) -> Policy:
-        """Read a policy from the plain data of :meth:`to_data`; fields with defaults may be absent."""
+        """Read a policy from a dict like that of :meth:`to_data`; fields with defaults may be absent."""
         names = [item.name for item in fields(cls)]
         settings = check_settings("a policy", data, names, ["unit", "adjacency", "budget"])
         parts = {

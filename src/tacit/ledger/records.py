@@ -92,9 +92,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Anchor:
-    """The number and hash of the last entry of a history; store it outside the ledger.
+    """The number and hash of the last entry in a data set's history; store them outside the ledger.
 
-    With it, :meth:`Ledger.verify` detects a restored backup or a rewritten history.
+    Pass the anchor to :meth:`Ledger.verify` later, to detect a restored backup or a rewritten history.
 
     >>> anchor = Anchor("6f1c", "visits", 12, "ab" * 32)
     >>> Anchor.parse(str(anchor)) == anchor
@@ -111,10 +111,10 @@ class Anchor:
 
     @classmethod
     def parse(cls, text: str) -> Anchor:
-        """Read an anchor from the text ``ledger:dataset:seq:hash``.
+        """Read an anchor from a string of the form ``ledger:dataset:seq:hash``; ``str(anchor)`` makes one.
 
         Raises:
-            InvalidInput: if the text is not an anchor.
+            InvalidInput: if the string doesn't have this form.
         """
         parts = text.strip().split(":")
         right = len(parts) == 4 and all(parts) and re.fullmatch(r"[0-9]{1,18}", parts[2])
@@ -149,7 +149,7 @@ def current_user() -> str:
 
 
 class Conflict(PrivacyRefusal):
-    """A request contradicts the ledger, such as another policy, or another request under the same key."""
+    """A request contradicts the ledger: for example, its policy differs, or another request has its key."""
 
 
 class LeaseLost(PrivacyRefusal):
@@ -169,15 +169,16 @@ class LedgerUnavailable(TacitError):
 
 
 class Refused(BudgetExceeded):
-    """A charge does not fit; nothing is charged, and the refusal is in the ledger's history.
+    """A charge does not fit the budget; nothing is charged, and the ledger's history shows the refusal.
 
     Args:
-        dataset: the data set with too small a budget: the charged one or an ancestor.
-        over: the names of the costs that would exceed their caps, such as ``epsilon``.
-        requested: the increase of the total epsilon; infinite if no order of the budget bounds it.
-        remaining: the increase of the total epsilon that is left.
-        difference: the missing epsilon, ``requested - remaining``; 0 if only delta exceeds its cap.
-        would_fit: the largest epsilon that the next release, without delta, can have.
+        dataset: the data set with too small a budget: the one to be charged, or one that it is derived from.
+        over: the names of the costs that would exceed their limits, such as ``epsilon``.
+        requested: how much the charge would add to the total epsilon; infinite if no Renyi order of the
+            budget bounds it.
+        remaining: how much the total epsilon may still grow.
+        difference: the missing epsilon, ``requested - remaining``; 0 if only delta exceeds its limit.
+        would_fit: the largest epsilon that the next release can have, if its delta is 0.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Refused(BudgetExceeded):
         self.would_fit = would_fit
 
     def to_data(self) -> dict[str, Any]:
-        """Return all fields but the message as plain data, for JSON."""
+        """Return all attributes except the message as a dict that can be written as JSON."""
         return {
             "dataset": self.dataset,
             "over": list(self.over),
@@ -211,7 +212,7 @@ class Refused(BudgetExceeded):
         }
 
     def with_message(self, message: str) -> Refused:
-        """Return a copy with another message."""
+        """Return a copy of this error with another message."""
         return Refused(message, **self._numbers())
 
     def _numbers(self) -> dict[str, Any]:
@@ -284,13 +285,14 @@ class DatasetStatus:
     """The state of a data set's budget: what is spent, and what is left.
 
     Attributes:
-        spent: the total cost nearest to its cap; with blocks, that of the most expensive block.
-        spent_epsilon, spent_delta: that total as epsilon and delta. The guarantee is the cap.
-        cap_epsilon, cap_delta: the limit on all releases together.
-        remaining_epsilon: the largest epsilon that the next release, without delta, can have.
-        charges: the number of charges in each state.
+        spent: the total cost so far, as the numbers that the budget adds up. If the data set has blocks
+            (parts without common persons), this is the total of the block that is nearest to the cap.
+        spent_epsilon, spent_delta: the same total as epsilon and delta. The guarantee is the cap, not this.
+        cap_epsilon, cap_delta: the cap, which is the limit on all releases together.
+        remaining_epsilon: the largest epsilon that the next release can have, if its delta is 0.
+        charges: the number of charges in each state, such as ``SETTLED`` (answered).
         blocks: the total cost of each block, including charges to the whole data set.
-        fingerprint: the fingerprint of the newest content; None if there is none yet.
+        fingerprint: the keyed hash of the newest content; None if no content is registered.
 
     >>> from tacit.ledger import Ledger, Policy, PureBudget
     >>> ledger = Ledger.create("sqlite://")

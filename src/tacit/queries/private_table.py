@@ -380,27 +380,31 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class Answer:
-    """A private answer.
+    """The answer to a query, with noise, and an interval around each value.
+
+    Use :meth:`value` to get a number, and :meth:`to_text` to print everything.
 
     Attributes:
-        by: the columns that make the groups.
-        columns: the names of the aggregates.
-        rows: one per group, in the policy's order of keys; sorted by key if a threshold selects the groups.
-        mechanism: how noise was added, one line per release.
-        edges: for each aggregate, its bin edges; empty unless it is a histogram.
-        points: for each aggregate, its x axis (times, values or shares); empty if it is a single value or a
-            histogram.
-        charge: the key of the charge in the ledger.
+        by: the names of the columns that make the groups.
+        columns: the names of the aggregates (the computed values).
+        rows: one row per group, in the order in which the policy declares the groups. If a threshold selects
+            the groups, the rows are sorted by group.
+        mechanism: how noise was added, with one line for each noisy release.
+        edges: for each aggregate, the edges of the bins if it is a histogram, else an empty tuple.
+        points: for each aggregate, the positions on the x axis (times, values or shares). Empty if the
+            aggregate is a single value or a histogram.
+        charge: the key (the name of the request) under which the ledger stores the charge.
         epsilon, delta: the cost of this answer alone.
         remaining: the largest epsilon that the next release may cost.
-        repeated: whether the query was asked before; the answer then comes from the ledger at no cost.
-        threshold: groups with a noisy number of units below it are left out; None if the policy declares the
-            groups.
-        unit: the policy's word for a unit, such as ``patient``.
-        log_rank: chi-squared and p-value of the log-rank test between the survival curves of two groups, if
-            there are any; the test accounts for the noise.
-        sampled: whether some intervals cover sampling as well as noise, as those of survival curves do.
-        axes: for each aggregate, the name of its x axis, such as the time column.
+        repeated: whether the query was asked before. The answer then comes from the ledger, at no cost.
+        threshold: groups are left out if their noisy number of units is below this threshold. None if the
+            policy declares the groups.
+        unit: the policy's word for the unit of privacy, such as ``patient``.
+        log_rank: chi-squared and p-value of a log-rank test, which accounts for the noise. It compares the
+            survival curves of two groups; None if there is no test.
+        sampled: whether some intervals account for the sampling of the rows as well as for the noise, as
+            those of survival curves do.
+        axes: for each aggregate, the name of the x axis, such as the column of times.
 
     >>> row = AnswerRow(("east",), (Estimate(12, 8, 16),))
     >>> answer = Answer(("ward",), ("count",), (row,), (), ((),), "key", 0.5, 0.0, 0.5, repeated=False)
@@ -429,16 +433,21 @@ class Answer:
     axes: tuple[str, ...] = ()
 
     def value(self, column: str | None = None, keys: Key = ()) -> Any:
-        """Return an aggregate's value in the group ``keys``: a number, or a tuple if it has several values.
+        """Return one noisy value; a histogram or curve gives a tuple of values.
+
+        Args:
+            column: the name of the aggregate, such as ``mean_age``; None if there is only one.
+            keys: the group, as a tuple with a value for each column in ``by``; empty without groups.
 
         Raises:
-            InvalidInput: if there is no such group or aggregate; ``column`` may be None if there is only one.
+            InvalidInput: if there is no such group or aggregate, or if ``column`` is None but there are
+                several.
         """
         result = self.estimate(column, keys)
         return tuple(item.value for item in result) if isinstance(result, tuple) else result.value
 
     def estimate(self, column: str | None = None, keys: Key = ()) -> Estimate | tuple[Estimate, ...]:
-        """Return a value with its interval; arguments and errors as for :meth:`value`."""
+        """Return a value with its interval; the arguments and errors are those of :meth:`value`."""
         exists = column in self.columns if column is not None else len(self.columns) == 1
         if not exists:
             raise InvalidInput(f"column must be one of {', '.join(self.columns)}; got {column!r}.")
@@ -449,7 +458,7 @@ class Answer:
         raise InvalidInput(f"the answer has no group {keys!r}.")
 
     def to_data(self) -> dict[str, Any]:
-        """Return the answer as plain data: the content of :meth:`to_json`."""
+        """Return the answer as a dict; :meth:`to_json` returns the same as a string."""
         data = {
             name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
         }
@@ -464,11 +473,14 @@ class Answer:
         return data
 
     def to_json(self) -> str:
-        """Return the answer as JSON."""
+        """Return the answer as a string in JSON."""
         return json.dumps(self.to_data(), allow_nan=False)
 
     def cells(self) -> Iterator[tuple[str, ...]]:
-        """Yield the printed table: the column names, then one row per group, or per group and bin."""
+        """Yield the rows of the printed table, as strings: first the header, then one row per group.
+
+        A histogram or a curve has one row for each group and each bin or point.
+        """
         heads = (["bin"] if any(self.edges) else []) + (["at"] if any(self.points) else [])
         yield (*self.by, *(("/".join(heads),) if heads else ()), *self.columns)
         for row in self.rows:
@@ -489,7 +501,7 @@ class Answer:
         return [_number(point) for point in points] or [""]
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on intervals, ranks and hidden groups, then one on cost and remaining budget."""
+        """Return the notes below the printed table, such as what the intervals mean; the last is the cost."""
         parts = [part for row in self.rows for item in row.values for part in _parts(item)]
         level = f"{LEVEL:.0%}".replace("%", " %")
         lines = []
@@ -739,33 +751,35 @@ class PrivateTable:
             :class:`~tacit.queries.engines.Engine`.
         ledger: the ledger with the budget.
         dataset: the data set's name in the ledger.
-        block: the name of the block in ``data``, if the data set is split into blocks without common persons.
+        block: if the policy divides the data set into blocks (parts without common persons), the name of the
+            block that ``data`` contains.
         noise: the library that samples the noise, ``own`` (Tacit) or ``opendp``.
 
-    The curator first registers the table with :func:`~tacit.queries.register_table`, which checks its cells
-    and stores its fingerprint. Any other table is refused, always with the same message.
+    Before you can ask queries, the curator (who is responsible for the data) registers the table with
+    :func:`~tacit.queries.register_table`. This checks the table's cells and stores a fingerprint, a keyed
+    hash of the content. Any other table is refused, always with the same message.
 
-    The budget belongs to the persons, not to the file. New content of the same data set is another version:
-    its answers are charged again, to the same budget. Only the curator can know that new content *is* the
-    same data set. The ledger refuses to register unchanged content under another name with its own budget, or
-    as another block.
+    The budget belongs to the persons, not to the file. If the data set gets new content, this is another
+    version: its answers are charged again, to the same budget. Only the curator can know that new content
+    *is* the same data set. If the content is unchanged, the ledger refuses to register it as another block,
+    or under another name with a separate budget.
 
     Raises:
         PrivacyRefusal: if the table is not registered.
-        Conflict: if it is registered as another block.
-        InvalidInput: if it cannot be opened, or lacks a column.
+        Conflict: if the table is registered as another block.
+        InvalidInput: if the table cannot be opened, or lacks a column.
 
     **Guarantee**
 
-    * Nothing is counted before the ledger has committed the charge, and nothing is shown before it has stored
-      the answer.
+    * Nothing is counted before the ledger has committed the charge to its database, and nothing is shown
+      before the ledger has stored the answer.
     * Refusals do not depend on cells. A table that the curator has not registered is refused before any
-      price, with the same message whatever it contains.
-    * The charge is the event of the mechanism that is performed. A question that does not fit the budget is
+      cost is computed, with the same message whatever the table contains.
+    * What is charged is the cost of the mechanism that really runs. A query that does not fit the budget is
       refused, and costs nothing.
-    * If the same question is asked again about the same content, the ledger returns the stored answer, with
-      the same noise and without a charge.
-    * After a failure the charge stays spent, and the message reveals nothing of the data.
+    * If you ask the same query again about the same content, the ledger returns the stored answer, with the
+      same noise and without a charge.
+    * After a failure the charge stays spent, and the message reveals nothing about the data.
     * The guarantee does not cover the time that an answer takes.
 
     >>> import pandas as pd
@@ -812,17 +826,20 @@ class PrivateTable:
 
     @property
     def policy(self) -> Policy:
-        """The public facts of the data set."""
+        """The public facts about the data set, from the ledger: the unit of privacy, budget and columns."""
         return self._policy
 
     @property
     def version(self) -> str:
-        """The keyed fingerprint of the content, which only this ledger can compute."""
+        """The fingerprint of the table's content: a keyed hash that only this ledger can compute."""
         return self._version
 
     @listing_privacy
     def price(self, query: Query, *, attempt: int = 1, **privacy: Unpack[Privacy]) -> Quote:
-        """Return a query's cost, without a charge or a look at the data; arguments as for :meth:`ask`."""
+        """Return what a query would cost, without a charge and without reading the data.
+
+        The arguments are those of :meth:`ask`.
+        """
         compiled = self._compiled(query, privacy)
         key, _ = self._request(compiled, attempt)
         price = self._ledger.price(
@@ -840,17 +857,19 @@ class PrivateTable:
 
         Args:
             query: the query.
-            privacy: ``epsilon`` for the whole answer, or ``rho`` for Gaussian noise. Set ``delta`` for
-                Gaussian noise with epsilon, or if a threshold selects the groups. ``mechanism``: ``laplace``
-                or ``gaussian`` noise.
-            attempt: 2, 3, ... to repeat a query and pay again, for fresh noise or because an answer was lost.
-            by: the analyst's name in the ledger's public history.
+            privacy: keyword arguments for the cost and the noise. Give ``epsilon`` for the whole answer, or
+                ``rho`` for Gaussian noise. Give ``delta`` too if you use Gaussian noise with epsilon, or if a
+                noisy threshold selects the groups. ``mechanism`` is the noise, ``laplace`` or ``gaussian``.
+            attempt: 2, 3, ... to ask the same query again and pay again, because you want fresh noise or
+                because an answer was lost.
+            by: the analyst's name, for the ledger's public history.
 
         Raises:
-            Refused: if the query does not fit the budget; the message gives its cost, what is left, and what
-                would fit.
+            Refused: if the query does not fit the budget; the message gives the query's cost, what is left,
+                and what would fit.
             StillRunning: if another process is answering the same query.
-            EngineFailure: if the engine failed; the charge stays, and the message does not give the reason.
+            EngineFailure: if the engine that reads the table failed. The charge stays spent, and the message
+                does not give the reason, because the reason may reveal data.
             InvalidInput, PrivacyRefusal: if the policy does not allow the query; nothing is charged.
         """
         compiled = self._compiled(query, privacy)
@@ -870,7 +889,10 @@ class PrivateTable:
 
     @listing_privacy
     def sql(self, text: str, *, attempt: int = 1, by: str = "", **privacy: Unpack[Privacy]) -> Answer:
-        """Answer a query in SQL, in the subset of :func:`~tacit.queries.sql.parse`; FROM names the data set.
+        """Charge and answer a query that you write in SQL; the other arguments are those of :meth:`ask`.
+
+        After FROM, write the name of the data set. Only a part of SQL is supported; see
+        :func:`~tacit.queries.sql.parse`.
 
         Raises:
             InvalidInput, PrivacyRefusal: if part of the query is not supported or not allowed; the message
@@ -892,18 +914,20 @@ class PrivateTable:
         by: str = "",
         **privacy: Unpack[Privacy],
     ) -> Answer:
-        """Estimate survival, cumulative hazard and restricted mean from one noisy table of counts.
+        """Estimate the survival curve, the cumulative hazard and the mean time without an event.
 
-        The answer has the columns ``survival``, ``hazard`` and ``restricted_mean``. Intervals cover the noise
-        and the sampling of the rows. With two groups, ``log_rank`` tests whether they differ.
+        All three come from one noisy table of counts, so you pay once. The answer has the columns
+        ``survival``, ``hazard`` and ``restricted_mean``. The intervals account for both the noise and the
+        sampling of the rows. With two groups, ``log_rank`` of the answer tests whether they differ.
 
         Args:
             time: the column of times, from 0 to a declared upper bound.
-            event: the column that is true (or 1) if the event happened at that time, false (or 0) if the row
-                is censored.
-            edges: the edges of the time bins, from 0; by default those in the policy, or of 20 equal bins.
-                Times above the last edge are censored there.
-            where: the condition on the rows to count.
+            event: the column that is true (or 1) if the event happened at that time. It is false (or 0) if
+                the row is censored: until that time there was no event, and nothing is known afterwards.
+            edges: the edges of the time bins, beginning with 0. By default they are the edges that the policy
+                declares, or else those of 20 equal bins. A row with a time above the last edge counts as
+                censored there.
+            where: the condition that a row must meet to count.
             groups: the columns to group by.
             attempt, by, privacy: as for :meth:`ask`, with the same errors.
         """
@@ -921,7 +945,7 @@ class PrivateTable:
         )
 
     def close(self) -> None:
-        """Close the engine; the ledger stays open."""
+        """Close the engine that reads the table; the ledger stays open."""
         self._engine.close()
 
     def __enter__(self) -> Self:

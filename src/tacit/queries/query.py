@@ -86,7 +86,9 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """``column op value``; false if the column is missing.
+    """A condition that compares a column with a value; false if the row has no value in this column.
+
+    ``op`` is one of ``=``, ``!=``, ``<``, ``<=``, ``>`` and ``>=``.
 
     >>> Compare("age", ">", 65.0)
     Compare(column='age', op='>', value=65)
@@ -99,7 +101,7 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """The column is missing: NULL, or NaN in a numeric column.
+    """A condition that is true if the row has no value in the column: NULL, or NaN in a numeric column.
 
     >>> IsNull("age")
     IsNull(column='age')
@@ -110,7 +112,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class In(Predicate):
-    """The column is one of ``values``; false if it is missing.
+    """A condition that is true if the column has one of ``values``; false if the row has no value in it.
 
     >>> In("ward", ("surgery", "medicine"))
     In(column='ward', values=('medicine', 'surgery'))
@@ -122,7 +124,7 @@ class In(Predicate):
 
 @dataclass(frozen=True)
 class And(Predicate):
-    """All of ``parts`` are true.
+    """A condition that is true for a row if all conditions in ``parts`` are true.
 
     >>> len(And((Compare("age", ">=", 18), Compare("age", "<", 65))).parts)
     2
@@ -133,7 +135,7 @@ class And(Predicate):
 
 @dataclass(frozen=True)
 class Or(Predicate):
-    """At least one of ``parts`` is true.
+    """A condition that is true for a row if at least one of the conditions in ``parts`` is true.
 
     >>> len(Or((Compare("age", "<", 18), Compare("age", ">=", 65))).parts)
     2
@@ -144,7 +146,9 @@ class Or(Predicate):
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """``part`` is false, which includes comparisons with a missing value.
+    """A condition that is true if the condition ``part`` is false.
+
+    A comparison with a missing value is false, so ``Not`` of it is true, unlike in SQL.
 
     >>> Not(IsNull("age"))
     Not(part=IsNull(column='age'))
@@ -251,7 +255,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """The number of rows, or of rows in which ``column`` is not missing.
+    """The number of rows or, if you give ``column``, of rows that have a value in this column.
 
     >>> Count()
     Count(column=None)
@@ -262,7 +266,7 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class CountUnits(Aggregate):
-    """The number of distinct units, such as patients; SQL's ``count(DISTINCT unit)``.
+    """The number of distinct units of privacy, such as patients; ``count(DISTINCT unit)`` in SQL.
 
     >>> CountUnits()
     CountUnits()
@@ -282,7 +286,10 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Mean(Aggregate):
-    """The mean of a column, clipped as in :class:`Sum`; a noisy centred sum is divided by a noisy count.
+    """The mean of a column's values, clipped to the policy's bounds; missing values are left out.
+
+    The answer is the centre of the bounds plus a noisy sum, of differences from this centre, divided by a
+    noisy count.
 
     >>> Mean("age")
     Mean(column='age')
@@ -293,10 +300,10 @@ class Mean(Aggregate):
 
 @dataclass(frozen=True)
 class Variance(Aggregate):
-    """The variance of a column, clipped as in :class:`Sum`.
+    """The variance of a column's values, clipped to the policy's bounds; missing values are left out.
 
-    It is computed from a noisy count, centred sum and centred sum of squares. The divisor is n - 1 if
-    ``sample``, as in SQL's VARIANCE, else n.
+    It is computed from three noisy numbers: the count, and the sums of the differences from the centre of the
+    bounds and of their squares. If ``sample`` is True, the divisor is n - 1, as for VARIANCE in SQL; else n.
 
     >>> Variance("age")
     Variance(column='age', sample=True)
@@ -308,7 +315,7 @@ class Variance(Aggregate):
 
 @dataclass(frozen=True)
 class StandardDeviation(Aggregate):
-    """The square root of :class:`Variance`.
+    """The standard deviation of a column: the square root of :class:`Variance`, with the same arguments.
 
     >>> StandardDeviation("age")
     StandardDeviation(column='age', sample=True)
@@ -320,13 +327,14 @@ class StandardDeviation(Aggregate):
 
 @dataclass(frozen=True)
 class Quantile(Aggregate):
-    """The ``q``-quantile of a column, chosen by the exponential mechanism among ``candidates``.
+    """A quantile of a column: one of ``candidates``, which the exponential mechanism chooses at random.
 
-    The candidates are public. By default they are a regular grid within the policy's bounds.
+    A candidate near the true quantile is more likely to be chosen. Choose the candidates without looking at
+    the data. By default they are a regular grid within the policy's bounds.
 
-    ``q`` is 0.5 for the median, 1 for the maximum and 0 for the minimum. The extreme value belongs to one
-    person, so for maximum and minimum the mechanism aims at a public rank a few rows inside, which the noise
-    can resolve.
+    ``q`` is 0.5 for the median, 1 for the maximum and 0 for the minimum. The largest or smallest value
+    belongs to one person. For ``q`` 1 or 0, the mechanism therefore looks for a value with a rank a few rows
+    further inside, so that the noise does not hide it. This rank does not depend on the data.
 
     >>> Quantile("age", 0.5, candidates=(0, 20, 40, 60, 80))
     Quantile(column='age', q=0.5, candidates=(0, 20, 40, 60, 80))
@@ -339,7 +347,7 @@ class Quantile(Aggregate):
 
 @dataclass(frozen=True)
 class Histogram(Aggregate):
-    """The number of rows in each bin ``[edges[i], edges[i+1])``; the last bin is closed, as in numpy.
+    """The number of rows in each bin ``[edges[i], edges[i+1])``; the last bin includes both its edges.
 
     >>> Histogram("age", (0, 18, 65, 120))
     Histogram(column='age', edges=(0, 18, 65, 120))
@@ -351,10 +359,10 @@ class Histogram(Aggregate):
 
 @dataclass(frozen=True)
 class Quantiles(Aggregate):
-    """Several quantiles of a column, from one noisy histogram that is charged once.
+    """Several quantiles of a column, all from one noisy histogram, so that you pay only once.
 
-    The default is a box plot: the median, the quartiles, and whiskers at 5 % and 95 %, because the smallest
-    and the largest value belong to one person each.
+    The default is a box plot: the median, the quartiles, and whiskers at 5 % and 95 %. The whiskers are not
+    the minimum and maximum, because each of these belongs to one person.
 
     >>> Quantiles("age").qs
     (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -366,9 +374,10 @@ class Quantiles(Aggregate):
 
 @dataclass(frozen=True)
 class Cdf(Aggregate):
-    """The share of values at or below each of ``points``, from the histogram of :class:`Quantiles`.
+    """The cumulative distribution function: the share of values at or below each of ``points``.
 
-    The points are public. By default they are the bin edges in the policy, or 20 regular points.
+    It is computed from a noisy histogram, as :class:`Quantiles` are. Choose the points without looking at the
+    data. By default they are the bin edges that the policy declares, or else 20 regular points.
 
     >>> Cdf("age", (18, 65)).points
     (18, 65)
@@ -380,11 +389,15 @@ class Cdf(Aggregate):
 
 @dataclass(frozen=True)
 class Survival(Aggregate):
-    """The survival curve: the share of rows without an event up to each of ``edges``.
+    """The survival curve: the share of rows without an event up to each of the times ``edges``.
 
-    A row has a ``time`` and an ``event``: true if the event happened then, false if the row is censored.
-    Times above the last edge are censored there. The edges are public and begin with 0. By default they are
-    the bin edges that the policy declares for the time, or those of 20 equal bins up to its upper bound.
+    Args:
+        time: the column with a time for each row.
+        event: the column that is true if the event happened at this time. It is false if the row is censored:
+            until this time there was no event, and nothing is known afterwards.
+        edges: the times, beginning with 0; choose them without looking at the data. By default they are the
+            bin edges that the policy declares for the column of times, or else the edges of 20 equal bins up
+            to the upper bound of this column. A row with a time above the last edge counts as censored there.
 
     >>> Survival("months", "died", edges=(0, 6, 12, 24))
     Survival(time='months', event='died', edges=(0, 6, 12, 24))
@@ -397,7 +410,9 @@ class Survival(Aggregate):
 
 @dataclass(frozen=True)
 class CumulativeHazard(Aggregate):
-    """The cumulative hazard at each of ``edges``, from the same noisy counts as :class:`Survival`.
+    """The cumulative hazard at each of the times ``edges``; the arguments are those of :class:`Survival`.
+
+    In one query, both come from the same noisy counts.
 
     >>> CumulativeHazard("months", "died").edges is None
     True
@@ -410,7 +425,9 @@ class CumulativeHazard(Aggregate):
 
 @dataclass(frozen=True)
 class RestrictedMean(Aggregate):
-    """The mean event-free time up to the last edge: the area under the curve of :class:`Survival`.
+    """The mean time without an event, up to the last of the times ``edges``.
+
+    This is the area under the curve of :class:`Survival`, which has the same arguments.
 
     >>> RestrictedMean("months", "died").time
     'months'
@@ -475,18 +492,20 @@ _CHECKS_of_query: Mapping[str, Callable[[str, Any], object]] = {
 
 @dataclass(frozen=True)
 class Query:
-    """A query: ``aggregates`` of the rows where ``where`` is true, per group of the columns ``by``.
+    """A query: what to compute, from which rows, and in which groups.
 
     Attributes:
-        aggregates: one or more; they share the query's privacy parameters.
-        where: the condition on the rows that count; None for all rows.
+        aggregates: what to compute in each group, such as ``Count()``; one or more. They share the query's
+            epsilon (or rho) and delta.
+        where: the condition that a row must meet to count; None for all rows.
         by: the columns to group by; empty for one group of all rows.
-        table: the table's name in SQL. The canonical form omits it, because the data set determines the
+        table: the table's name in SQL. It has no effect on the answer, because the data set determines the
             table.
-        names: the names of the aggregates in the answer; if empty, built from their kinds and columns.
+        names: the names of the aggregates in the answer. If empty, they are built from the aggregates, such
+            as ``mean_age``.
 
     Raises:
-        InvalidInput: if a field is not a predicate, an aggregate or a name, or the predicate is too large.
+        InvalidInput: if an attribute has a wrong type, or if the condition is too large.
 
     >>> question = Query((Count(), Mean("age")), where=Compare("age", ">", 65), by=("ward",))
     >>> question.output_names
@@ -523,7 +542,7 @@ class Query:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The aggregates' names in the answer; repeated default names are numbered."""
+        """The names of the aggregates in the answer; if default names are equal, they are numbered."""
         names = tuple(map(_default_name, self.aggregates))
         counts = [names[:place].count(name) for place, name in enumerate(names)]
         numbered = (
@@ -532,7 +551,7 @@ class Query:
         return self.names or tuple(numbered)
 
     def leaves(self) -> list[Compare | IsNull | In]:
-        """Return the comparisons in the predicate."""
+        """Return the simple conditions (:class:`Compare`, :class:`In`, :class:`IsNull`) in ``where``."""
         return leaves_of(self.where)
 
 
