@@ -95,7 +95,8 @@ def prefix_error(correlation: Toeplitz, steps: int) -> float:
     Returns:
         The standard deviation of the noise if each draw has standard deviation 1. For steps of sensitivity 1,
         multiply it by the noise multiplier.
-Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
+
+    >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
     """
     sums = np.cumsum(correlation.inverse(steps))
@@ -202,7 +203,7 @@ class Bands(Correlation, Toeplitz):
 class Banded(Bands):
     """Correlated noise whose matrix C has a few constant diagonals, with ``coefficients`` as their values.
 
-    The first coefficient is that of the main diagonal. Training stores the noise of one earlier step for each
+    The first coefficient is that of the main diagonal. Training stores the noise of one step for each
     coefficient. With :class:`tacit.sampling.CyclicPoissonSampling`, use at most as many coefficients as a
     cycle has steps.
 
@@ -295,8 +296,8 @@ class Tree(Correlation):
     def prefix_error(self, steps: int) -> float:
         """Compute how much noise the sum of the first t steps has, as a root mean square over t.
 
-                The result means the same as that of :func:`prefix_error`.
-                """
+        The result means the same as that of :func:`prefix_error`.
+        """
         each = self.restart_every or steps
         nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
         return math.sqrt(sum(nodes) / steps)
@@ -304,12 +305,12 @@ class Tree(Correlation):
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
         """Return the event of a run of ``steps`` steps, in the worst case over the steps of a record.
 
-                Args:
-                    noise_multiplier: the noise multiplier of each node.
-                    steps: the number of steps of the run.
-                    participations: the largest number of steps in which one record takes part.
-                    separation: the smallest distance between two of these steps, in steps.
-                """
+        Args:
+            noise_multiplier: the noise multiplier of each node.
+            steps: the number of steps of the run.
+            participations: the largest number of steps in which one record takes part.
+            separation: the smallest distance between two of these steps, in steps.
+        """
         each = min(self.restart_every or steps, steps)
         trees = min(-(-steps // each), participations)
         times = min(participations, -(-each // separation))
