@@ -108,20 +108,22 @@ _MOST_RECORDS = 10**6
 class PrivacyCurve:
     """The (epsilon, delta) pairs that an event satisfies, as proven by one accountant.
 
-    ``event``, ``method`` and ``adjacency`` are the arguments of :func:`account`. ``records`` is the number of
-    records that the curve protects together: 1, or the size of a :meth:`group`.
+    :func:`account` makes it. ``event``, ``method`` (the accountant) and ``adjacency`` are the arguments of
+    :func:`account`. ``records`` is the number of records that the curve protects together: 1, or the size of
+    a :meth:`group`.
 
-    Methods accept a number or an array, and return the same shape.
+    The methods accept a number or an array, and return the same shape.
 
     **Guarantee**
 
     * ``epsilon(delta)`` is an upper bound: the event is (epsilon(delta), delta)-DP under ``adjacency``.
     * ``delta(epsilon)`` is an upper bound: the event is (epsilon, delta(epsilon))-DP.
-    * ``epsilon_bounds(delta)`` brackets the smallest epsilon for which the dominating pair of the event
-      satisfies (epsilon, delta); its upper end is ``epsilon(delta)``.  Likewise ``delta_bounds``.
-    * No value is negative or NaN; epsilon is infinite only if no finite value is known.
-    * No membership test exceeds the bounds of ``false_negative_rate``, ``advantage``, ``success`` and
-      ``posterior``.
+    * ``epsilon_bounds(delta)`` returns a lower and an upper bound on the best possible epsilon: the smallest
+      one that the event's worst-case pair of output distributions satisfies at ``delta``.  The upper bound is
+      ``epsilon(delta)``.  ``delta_bounds(epsilon)`` does the same for delta.
+    * No value is negative or NaN.  Epsilon is infinite only if no finite value is known.
+    * No membership test does better than ``false_negative_rate``, ``advantage``, ``success`` and
+      ``posterior`` allow.
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Gaussian
@@ -149,10 +151,10 @@ class PrivacyCurve:
     def epsilon(self, delta: Numbers) -> Numbers:
         """Return an upper bound on epsilon, in nats, for ``delta`` in (0, 1).
 
-        Delta may be 0 if the privacy loss has a known upper bound, as with Laplace noise.
+        Delta may also be 0 if the privacy loss has a known upper bound, as with Laplace noise.
 
         Raises:
-            InvalidInput: if a delta is not in this range.
+            InvalidInput: if a delta is negative, 1 or more, or 0 without such an upper bound.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Compose, Laplace
@@ -181,9 +183,10 @@ class PrivacyCurve:
         return _answered(self._price.delta, self._price.deltas, _check_epsilon, epsilon, most=1.0)
 
     def epsilon_bounds(self, delta: Numbers) -> tuple[Numbers, Numbers]:
-        """Return a lower and an upper bound on the epsilon of the event's dominating pair at ``delta``.
+        """Return a lower and an upper bound on the smallest possible epsilon at ``delta``.
 
-        The lower end is 0.0 if the accountant knows none.
+        The smallest epsilon is that of the event's dominating pair, the worst-case pair of output
+        distributions. The lower bound is 0.0 if the accountant has none.
 
         Raises:
             InvalidInput: if a delta is not in (0, 1).
@@ -191,9 +194,10 @@ class PrivacyCurve:
         return _both(self._price.epsilon_bounds, _check_delta, delta)
 
     def delta_bounds(self, epsilon: Numbers) -> tuple[Numbers, Numbers]:
-        """Return a lower and an upper bound on the delta of the event's dominating pair at ``epsilon``.
+        """Return a lower and an upper bound on the smallest possible delta at ``epsilon``.
 
-        The lower end is 0.0 if the accountant knows none.
+        The smallest delta is that of the event's dominating pair, the worst-case pair of output
+        distributions. The lower bound is 0.0 if the accountant has none.
 
         Raises:
             InvalidInput: if an epsilon is negative or not finite.
@@ -206,7 +210,9 @@ class PrivacyCurve:
         return _both(self._price.delta_bounds, _check_epsilon, epsilon, most=1.0)
 
     def error_budget(self, delta: float) -> ErrorBudget:
-        """Return the bracket at ``delta`` and, if the accountant knows them, the errors that widen it.
+        """Return the bounds on epsilon at ``delta``, and the numerical errors that explain their distance.
+
+        The ``parts`` of the result are empty if the accountant does not know its numerical errors.
 
         Raises:
             InvalidInput: if delta is not in (0, 1).
@@ -214,9 +220,10 @@ class PrivacyCurve:
         return self._price.error_budget(_check_delta(delta))
 
     def by_direction(self, delta: float) -> Mapping[str, float]:
-        """Return upper bounds on epsilon by direction, ``remove`` or ``add``; the larger one counts.
+        """Return upper bounds on epsilon for removing a record (``remove``) and for adding one (``add``).
 
-        The result is empty if both directions cost the same, or if the accountant does not distinguish them.
+        The larger of the two is the epsilon of the event. The result is empty if both directions cost the
+        same, or if the accountant does not distinguish them.
 
         Raises:
             InvalidInput: if delta is not in (0, 1).
@@ -228,9 +235,10 @@ class PrivacyCurve:
     def false_negative_rate(self, false_positive_rate: Numbers) -> Numbers:
         """Return the trade-off function f: the least false-negative rate of any membership test.
 
-        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members. f
-        is convex and decreasing, and at most 1 - ``false_positive_rate``, its value under perfect privacy.
-        The result is a lower bound, within about 1e-6 of the f that the curve's delta implies.
+        A test with this ``false_positive_rate``, in [0, 1], finds at most the share 1 - f of the members.
+        Under perfect privacy f is 1 - ``false_positive_rate``, and otherwise it is at most that. f is convex
+        and decreasing. The result is a lower bound on f, within about 1e-6 of the value that the deltas of
+        the curve imply.
 
         Raises:
             InvalidInput: if a rate is not in [0, 1].
@@ -255,10 +263,10 @@ class PrivacyCurve:
         )
 
     def gaussian_dp(self) -> GaussianDP:
-        """Return the least mu of Gaussian DP that bounds the curve, with its regret.
+        """Return the smallest mu that the curve implies, and its ``regret``, the error of using mu alone.
 
-        This one number describes the whole curve, unlike an (epsilon, delta) (Gomez et al. 2025, 2503.10945).
-        It holds for all membership tests with error rates of 1e-10 or more.
+        Unlike one (epsilon, delta) pair, mu describes the whole curve (Gomez et al. 2025, 2503.10945). It
+        covers all membership tests whose error rates are 1e-10 or more.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian, PoissonSampled, Repeat
@@ -270,10 +278,11 @@ class PrivacyCurve:
         return gaussian_bound(self.delta, self.false_negative_rate)
 
     def advantage(self) -> float:
-        """Return the maximum of TPR - FPR of any membership test, which is delta at epsilon 0.
+        """Return the largest TPR - FPR (true minus false-positive rate) that any membership test can reach.
 
-        It bounds the total variation distance between outputs with and without the record. Guessing a fair
-        coin succeeds with at most half of it over 1/2.
+        It equals delta at epsilon 0, and bounds the total variation distance between the outputs with and
+        without the record. If members and non-members are equally likely, a guess is right with probability
+        at most (1 + advantage) / 2.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import Gaussian
@@ -283,10 +292,10 @@ class PrivacyCurve:
         return self.delta(0.0)
 
     def success(self, prior: Numbers) -> Numbers:
-        """Return the largest probability of a correct guess whether a record took part.
+        """Return the largest probability with which an attacker can guess whether a record took part.
 
-        With q = min(p, 1 - p) it is 1 - min over tests of (p false negatives + (1 - p) false positives)
-        = 1 - q + q delta(log((1 - q) / q)), as delta(epsilon) describes the best test.
+        It is 1 - q + q delta(log((1 - q) / q)) with q = min(p, 1 - p), because delta(epsilon) describes the
+        test with the least total error, p false negatives + (1 - p) false positives.
 
         Args:
             prior: p in [0, 1], the probability of membership before the release.
@@ -313,8 +322,9 @@ class PrivacyCurve:
     def posterior(self, prior: Numbers, *, delta: float) -> Numbers:
         """Return an upper bound on the probability of membership after the release.
 
-        The log odds of membership grow by the privacy loss L.  By the curve, for every t > 0,
-        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t).  The bound uses the best t.
+        A release raises the log odds of membership by the privacy loss L, which is random.  The curve implies
+        P(L > epsilon + t) <= delta(epsilon) / (1 - e^-t) for every t > 0.  The bound uses the best epsilon
+        and t.
 
         Args:
             prior: the probability of membership before the release, in [0, 1].
@@ -337,7 +347,8 @@ class PrivacyCurve:
     def best_method(self, delta: float) -> str:
         """Return the name of the accountant that proves ``epsilon(delta)``.
 
-        This is ``method`` or, for ``best``, the accountant with the least bound.
+        If the curve's ``method`` is ``best``, it is the accountant with the smallest bound at this delta.
+        Otherwise it is ``method``.
 
         >>> from tacit.accounting import account
         >>> from tacit.events import ExponentialMechanism, Repeat
@@ -355,11 +366,11 @@ class PrivacyCurve:
     def group(self, size: int) -> PrivacyCurve:
         """Return the curve of a group of ``size`` records.
 
-        It is the lesser of two bounds.  The first is the curve of ``GroupPrivacy(event, size)``, if the
-        method accounts for it.  The second holds for every mechanism: if it is (eps, delta)-DP for one
-        record, it is (k eps, delta (exp(k eps) - 1) / (exp(eps) - 1))-DP for k records (Vadhan, "The
-        Complexity of Differential Privacy" 2017, Lemma 2.2).  The lower bound of the curve is that of one
-        record if only the second bound is known, because a group contains at least one.
+        The curve is the smaller of two upper bounds.  The first is the curve of ``GroupPrivacy(event,
+        size)``, if the method supports that event.  The second is valid for every mechanism: a mechanism that
+        is (eps, delta)-DP for one record is (k eps, delta (exp(k eps) - 1) / (exp(eps) - 1))-DP for k records
+        (Vadhan, "The Complexity of Differential Privacy" 2017, Lemma 2.2).  If only the second is known, the
+        lower bounds of the curve are those of one record, because a group contains at least one record.
 
         Raises:
             InvalidInput: if ``size`` is not an integer in [1, 1e6].
@@ -381,10 +392,11 @@ class PrivacyCurve:
         return PrivacyCurve(self.method, self.adjacency, self.event, price, records)
 
     def compose(self, other: PrivacyCurve) -> PrivacyCurve:
-        """Return the curve of two releases on the same records; the second may depend on the first.
+        """Return the curve of this release and ``other`` together, on the same records.
 
-        Curves of the same method are accounted for as one event. Otherwise epsilons and deltas add up (Dwork
-        & Lei 2009), at the best of several splits of delta, which is valid but loose.
+        The second release may depend on the output of the first. If both curves have the same method, the
+        accountant computes the curve of both events as one. Otherwise epsilons and deltas add up (Dwork & Lei
+        2009), with delta split between the two in the best of several ways. This is valid but loose.
 
         Raises:
             UnsupportedEvent: if the two curves have different adjacencies or groups.
@@ -466,16 +478,18 @@ def account(event: Event, *, adjacency: Adjacency | str, method: str = "pld") ->
     """Compute the privacy curve of ``event``.
 
     Args:
-        event: any nesting of the events in :mod:`tacit.events`.
-        adjacency: the neighbouring relation: ``add-remove``, ``replace-one`` or ``zero-out``; no default.
+        event: what is released: an event of :mod:`tacit.events`, which may contain other events.
+        adjacency: how neighbouring datasets differ: ``add-remove``, ``replace-one`` or ``zero-out``. There is
+            no default.
         method: the accountant: ``pld`` (tight), ``rdp``, ``moments``, ``gaussian``, ``zcdp``, ``optimal``,
-            ``strong``, ``basic``, or ``best`` for the least bound of all (:meth:`PrivacyCurve.best_method`
-            names it).
+            ``strong``, ``basic``, or ``best`` for the smallest bound of all accountants
+            (:meth:`PrivacyCurve.best_method` returns the accountant that proves it).
 
     Raises:
-        UnsupportedEvent: if the method has no proven bound for an event in ``event``; the message names it.
-        NoiseOutOfRange: an ``UnsupportedEvent``, if the noise is too small or too large: on a sample, noise
-            multipliers below 0.1 or above 1e6.
+        UnsupportedEvent: if the method has no proven bound for an event in ``event``; the message names that
+            event.
+        NoiseOutOfRange: if the noise is too small or too large to be accounted for, such as a noise
+            multiplier below 0.1 or above 1e6 on a sample. It is a subclass of ``UnsupportedEvent``.
         InvalidInput: if the adjacency or the method is unknown.
 
     **Guarantee**

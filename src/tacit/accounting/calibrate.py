@@ -191,36 +191,39 @@ def calibrate(
 ) -> float:
     """Find the smallest noise multiplier for a privacy budget, or for a limit on attacks.
 
-    Set one goal: ``epsilon`` and ``delta``; or ``advantage``, the maximum TPR - FPR of any membership test;
-    or ``true_positive_rate``, the maximum at the given ``false_positive_rate``. A limit on attacks needs less
-    noise than an epsilon that implies it (Kulynych et al. 2024, 2407.02191).
+    Set one of three goals: ``epsilon`` with ``delta``; ``advantage``; or ``true_positive_rate`` with
+    ``false_positive_rate``. If you want to limit attacks, set one of the last two: they need less noise than
+    an epsilon that implies the same limit (Kulynych et al. 2024, 2407.02191).
 
     Args:
-        family: a function from a noise multiplier to the event of the whole plan. Epsilon must fall as noise
-            grows. Parts of the event may use fixed noise.
-        epsilon: target, > 0, in nats.
-        delta: target, in (0, 1).
-        advantage: target, in (0, 1).
-        true_positive_rate: target, above ``false_positive_rate``, at most 1.
-        false_positive_rate: in [0, 1].
-        digits: the number of significant digits to round the result up to, 6 or more. It gives a plan the
-            same noise on every processor, even if the last bits of its curve differ.
+        family: a function from a noise multiplier to the event of everything that is released. Epsilon must
+            fall as the noise grows. Releases whose noise is fixed may be part of the event.
+        epsilon: the largest epsilon, above 0, in nats.
+        delta: the delta of that epsilon, in (0, 1).
+        advantage: the largest TPR - FPR (true minus false-positive rate) of any membership test, in (0, 1).
+        true_positive_rate: the largest true-positive rate of any membership test that has this
+            ``false_positive_rate``. It is above ``false_positive_rate``, and at most 1.
+        false_positive_rate: the false-positive rate of these tests, in [0, 1].
+        adjacency: how neighbouring datasets differ, as in :func:`account`.
+        method: the accountant, as in :func:`account`.
+        digits: round the result up, to this many significant digits (6 or more). Processors may compute the
+            curve with different last bits; rounding gives them all the same noise.
 
     Returns:
         The noise multiplier, in [0.1, 1e6].
 
     Raises:
-        BudgetExceeded: if no noise is enough, because a part with fixed noise costs too much, or the goal
-            needs more noise than can be accounted for.
-        LooseBudget: an ``InvalidInput``, if the least noise that can be accounted for, 0.1 or more, is more
-            than needed. The message states this noise and its cost.
+        BudgetExceeded: if no noise is enough: the releases with fixed noise already cost too much, or the
+            goal needs more noise than the accountant supports.
+        LooseBudget: if the goal would allow less noise than the accountant supports, whose minimum is 0.1 or
+            more. The message states this minimum and its cost. It is a subclass of ``InvalidInput``.
         InvalidInput: if no goal is given, or more than one.
 
     **Guarantee**
 
     * The curve of ``family(result)`` meets the goal.  This is checked before the result is returned.
-    * The noise is nearly least: 1.0001 times less does not meet a goal of epsilon, and 1.000001 times less
-      does not meet a limit on attacks, if all digits are kept.
+    * The noise is almost the smallest possible.  Without rounding (``digits``), noise that is smaller by a
+      factor of 1.0001 does not meet a goal of epsilon, and by 1.000001 does not meet a limit on attacks.
 
     >>> from tacit.events import Gaussian, PoissonSampled, Repeat
     >>> def plan(sigma):
@@ -390,24 +393,26 @@ def largest_steps(
     adjacency: Adjacency | str,
     method: str = "pld",
 ) -> int:
-    """Find the largest number of steps within (epsilon, delta).
+    """Find the largest number of steps that the budget (epsilon, delta) allows.
 
     Args:
-        family: a function from a number of steps >= 1 to the event of the whole plan. Epsilon must grow with
-            steps.
-        epsilon: target, >= 0, in nats.
-        delta: target, in (0, 1).
+        family: a function from a number of steps, at least 1, to the event of everything that is released.
+            Epsilon must grow with the number of steps.
+        epsilon: the largest epsilon, 0 or more, in nats.
+        delta: the delta of that epsilon, in (0, 1).
+        adjacency: how neighbouring datasets differ, as in :func:`account`.
+        method: the accountant, as in :func:`account`.
 
     Returns:
-        The number of steps, in [0, 1e9).  It is 0 if not even one step fits.
+        The number of steps, below 1e9.  It is 0 if the budget does not even allow one step.
 
     Raises:
-        InvalidInput: if 1e9 steps still fit: the cost then hardly depends on the number of steps.
+        InvalidInput: if the budget allows 1e9 steps. The cost then hardly depends on the number of steps.
 
     **Guarantee**
 
     * ``account(family(result), ...).epsilon(delta) <= epsilon``.  This is checked before the return.
-    * The same bound at ``result + 1`` is above epsilon.
+    * The epsilon of ``result + 1`` steps exceeds the budget.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> largest_steps(lambda n: Repeat(Gaussian(50.0), n), epsilon=2.0, delta=1e-5, adjacency="add-remove")
@@ -458,13 +463,15 @@ def epsilon_schedule(
 ) -> list[float]:
     """Compute epsilon after each of ``counts`` steps, for a progress bar or a plot.
 
-    Gaussians, sampled or not, take about ten microseconds per point, because nearby counts share
-    computations. Other mechanisms take about ten milliseconds.
+    Each entry of ``counts`` takes about ten microseconds for Gaussian noise, with or without sampling,
+    because nearby counts share computations. It takes about ten milliseconds for other mechanisms.
 
     Args:
         family: a function from a number of steps to the event of that many steps.
-        counts: numbers of steps >= 1, in any order.
-        delta: in (0, 1).
+        counts: the numbers of steps, each at least 1, in any order.
+        delta: the delta of every epsilon, in (0, 1).
+        adjacency: how neighbouring datasets differ, as in :func:`account`.
+        method: the accountant, as in :func:`account`.
 
     Returns:
         Upper bounds on epsilon, in nats, in the order of ``counts``.

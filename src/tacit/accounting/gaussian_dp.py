@@ -35,14 +35,14 @@ _ROUNDING = 16.0 * 2.0**-53  # of Phi, relative to it
 
 @dataclass(frozen=True)
 class GaussianDP:
-    """A mechanism is at most as revealing as the Gaussian mechanism of sensitivity ``mu`` and noise 1.
+    """The bound mu of Gaussian DP: the mechanism reveals at most as much as N(0, 1) against N(``mu``, 1).
 
     Attributes:
-        mu: an upper bound on the strength of every membership test with error rates of 1e-10 or more;
-            infinite if the curve implies none.
-        regret: the largest difference, in either error rate, between the curve and that of ``mu``; 0 for a
-            Gaussian mechanism. Below 0.01 ``mu`` describes the mechanism well (Gomez et al. 2025,
-            2503.10945).
+        mu: the bound. It covers all membership tests whose error rates are 1e-10 or more. It is infinite if
+            the privacy curve implies no finite bound.
+        regret: the error of describing the mechanism by ``mu`` alone: the largest difference in an error
+            rate between the true trade-off curve and that of ``mu``. It is 0 for a Gaussian mechanism. Below
+            0.01, ``mu`` describes the mechanism well (Gomez et al. 2025, 2503.10945).
 
     >>> from tacit.accounting import account
     >>> from tacit.events import Laplace

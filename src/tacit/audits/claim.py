@@ -31,18 +31,28 @@ AUDIT_LEVEL = 1e-3
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A lower bound on what a run reveals.
+    """The result of an audit: lower bounds on the privacy loss of a run, and the verdict on a claim.
 
-    ``eps_lower`` is a lower bound on epsilon at ``delta`` with probability ``confidence``. If ``family`` is
-    not None, this bound assumes a mechanism *of that family*, and ``eps_lower_any`` is the bound for any
-    mechanism. The run is not mu-GDP for any mu below ``mu_lower``. It behaves as if its noise multiplier were
-    at most ``noise_at_most``. ``canaries`` is the number of planted records, or of compared runs or numbers.
-    ``claimed_eps`` and ``claim_rejected`` are None if no claim was tested.
+    Attributes:
+        method: the name of the audit.
+        canaries: the number of planted records, or of runs or numbers that the audit compared.
+        confidence: the probability that all bounds are right.
+        delta: the delta of all epsilons.
+        eps_lower: a lower bound on epsilon. If ``family`` is not None, it is valid only for mechanisms of
+            this family.
+        eps_lower_any: a lower bound on epsilon for any mechanism.
+        family: the kind of mechanism that ``eps_lower`` assumes, such as "Gaussian noise", or None.
+        mu_lower: a lower bound on mu: the run is not mu-GDP for any smaller mu.
+        noise_at_most: an upper bound on the noise multiplier that the run effectively has.
+        claimed_eps: the claimed epsilon, or None if no claim was tested.
+        claim_rejected: whether the audit refuted the claim, or None if no claim was tested.
+        suspected: whether the first stage of an audit in two stages refuted the claim. The second stage
+            decides.
 
     **Guarantee**
 
-    * ``claim_rejected`` is True for a true claim with probability at most 1 - ``confidence``.
-    * All bounds of one result hold together with probability ``confidence``, if the mechanism is of the
+    * A true claim is rejected with probability at most 1 - ``confidence``.
+    * With probability ``confidence``, all bounds of a result are right, as long as the mechanism is of the
       family that a bound assumes.
     """
 
@@ -63,7 +73,7 @@ class AuditResult:
     errs is at most :data:`AUDIT_LEVEL`."""
 
     def sentence(self) -> str:
-        """Write the result in sentences: the verdict on any claim, then the bound.
+        """Return the result in sentences: the verdict on the claim, if there is one, then the lower bound.
 
         >>> print(AuditResult("claim test", 1000, 0.95, 1e-5, 5.07, 3.1, "Gaussian noise", claimed_eps=6.33,
         ...                   claim_rejected=False).sentence())
@@ -91,13 +101,14 @@ class AuditResult:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the first stage rejected the claim, and the second, which decides, did not."""
+        """Whether the first stage rejected the claim but the second stage, which decides, did not."""
         return bool(self.suspected) and not self.claim_rejected
 
     def judgement(self) -> str:
-        """Write the one verdict on the claim, and how often a contradiction comes by chance.
+        """Return a sentence about whether the audit contradicts the claim.
 
-        A bound of the first stage is not part of it if the second stage did not confirm it.
+        If it does, the sentence states how often this happens by chance. If only the first stage of an audit
+        in two stages contradicts the claim, the sentence does not contain the first stage's bound.
 
         >>> result = AuditResult("claim test", 9, 0.95, 1e-5, 5.0, 3.1, claim_rejected=False, suspected=True)
         >>> print(result.judgement())
@@ -129,12 +140,17 @@ _ROUNDING = 1e-13  # the rounding error of an extrapolated chord
 
 @final
 class Claim:
-    """The trade-off curve of an accounted run as a table, and the delta at which its epsilon is stated.
+    """The privacy that an accounted run claims, in the form that :func:`claim_test` tests.
+
+    Args:
+        curve: the privacy curve of the run.
+        delta: the delta at which the claimed epsilon is stated.
+        nodes: half the number of points of the table from which ``false_negatives`` interpolates.
 
     **Guarantee**
 
-    * ``false_negatives`` is at most the curve's trade-off function f, at every rate.  f is convex, so chords
-      that are extended beyond their ends stay below it.
+    * ``false_negatives`` is at most the curve's trade-off function f (the smallest false-negative rate of any
+      membership test) at every false-positive rate.
 
     >>> from tacit.events import PoissonSampled, Repeat
     >>> curve = account(Repeat(PoissonSampled(0.1, Gaussian(1.0)), 200), adjacency="add-remove")
@@ -168,7 +184,13 @@ class Claim:
         self._after = np.concatenate([slope[1:], [0.0]])  # the slope of the chord after each interval
 
     def false_negatives(self, rates: ArrayLike) -> Array:
-        """Bound f from below at false-positive rates in [0, 1], in the shape of ``rates``."""
+        """Return a lower bound on the false-negative rate of any membership test, if the claim is true.
+
+        Args:
+            rates: the false-positive rates of the tests, in [0, 1].
+
+        Returns:
+            The bounds, in the shape of ``rates``."""
         a = np.asarray(rates, dtype=np.float64)
         last = self._a.size - 2
         i = np.clip(np.searchsorted(self._a, a, side="right") - 1, 0, last)
@@ -380,29 +402,34 @@ def claim_test(
     rehearsals: tuple[Scores, ...] = (),
     family: NoiseFamily | None = None,
 ) -> AuditResult:
-    """Test ``claim`` on the scores of canaries inside and outside the training set.
+    """Test the privacy that a run claims, with canaries: planted records, some of which were trained on.
 
-    Every membership test with false-positive rate a has a false-negative rate of at least f(a), with f the
-    trade-off curve. The claim is refuted if so few errors are unlikely at all pairs of rates on or above f.
-    The same counts also contradict
+    The test guesses from the scores which canaries were trained on. If the claim is true, every such test
+    with false-positive rate a has a false-negative rate of at least f(a), where f is the trade-off curve. The
+    claim is refuted if the test made so few errors that they would be unlikely at every pair of error rates
+    that the claim allows. From the same numbers of errors, the result also states
 
-        every eps below eps_lower       of any (eps, delta)-DP mechanism
-        every mu below mu_lower         of any mu-GDP mechanism
-        every noise above sigma'        of the run's family of mechanisms
+        eps_lower        a lower bound on the eps of any (eps, delta)-DP mechanism
+        mu_lower         a lower bound on the mu of any mu-GDP mechanism
+        noise_at_most    an upper bound on the noise multiplier, if you pass ``family``
 
-    and one error probability covers all of these statements. Given their coins, the scores of the canaries
-    must be independent. This is true of the slots of a run with independent noise and Poisson samples or
-    balls in bins. For canaries that interfere, use :func:`tacit.audits.audit_one_run`.
+    The probability that any of these statements is wrong is at most 1 - ``confidence``.
+
+    The canaries must not influence each other: once it is fixed which of them are trained on, their scores
+    must be independent. This is true of the slots (unused entries of a parameter) of a run with independent
+    noise and Poisson sampling or ``BallsInBinsSampling``. Otherwise, use :func:`tacit.audits.audit_one_run`.
 
     Args:
         scores: the scores of the canaries.
-        claim: the claimed trade-off curve.
+        claim: the claimed privacy.
         confidence: one minus the error probability of all statements together.
-        rng: the random number generator that splits the canaries into halves, independent of the scores.
-        rehearsals: scores from simulations of the experiment, independent of ``scores``: with the claimed
-            noise, for the largest bounds on a correct run, or with the smallest bug that you want to find.
-        family: the run's event for other noise multipliers; gives an upper bound on the true noise
-            multiplier.
+        rng: the random number generator that splits the canaries into halves. It must be independent of the
+            scores.
+        rehearsals: the scores of simulated experiments, independent of ``scores``, for choosing the best test
+            beforehand. Simulate the claimed noise for the largest bounds on a correct run, or the smallest
+            bug that you want to find.
+        family: the run's event as a function of the noise multiplier. Pass it if you want an upper bound on
+            the true noise multiplier.
 
     **Guarantee**
 

@@ -58,28 +58,33 @@ def audit_one_run(
     shares: tuple[float, ...] = SHARES,
     claim: Claim | None = None,
 ) -> AuditResult:
-    """Compute a lower bound on epsilon of any (epsilon, delta)-DP run, from m canaries.
+    """Compute a lower bound on the epsilon of one run, from canaries that were included by fair coin flips.
 
-    The auditor guesses "in" for the highest scores and "out" for the lowest. The bound only needs fair,
-    independent coins. Canaries may interfere, and the mechanism may be unknown.
+    Before training, plant m canaries: flip a fair coin for each, and train on those with heads. After
+    training, the audit guesses "included" for the canaries with the highest scores, and "not included" for
+    the lowest. If many guesses are right, epsilon must be large. The canaries may influence each other, and
+    you need not know the mechanism.
 
     Args:
-        scores: (m,) scores, higher for canaries that seem to be in.
-        included: (m,) booleans, from fair and independent coins, flipped before training.
-        delta: the delta in [0, 1). Keep m delta below 0.01; the bound is weak otherwise.
+        scores: (m,) the score of each canary, higher if it was more likely included.
+        included: (m,) whether each canary was included: the booleans of the fair, independent coins that you
+            flipped before training.
+        delta: the delta of the bound, in [0, 1). Choose it below 0.01 / m, because the bound is weak
+            otherwise.
         confidence: one minus the error probability.
-        rng: the random number generator that orders equal scores, independent of the coins.
-        shares: the shares of the canaries to guess, chosen before seeing the scores. They split the error
-            probability evenly.
-        claim: a claim to test by its epsilon, if any.
+        rng: the random number generator that orders equal scores. It must be independent of the coins.
+        shares: the shares of the canaries to guess. Choose them before you see the scores. Each share is one
+            attempt, and the attempts split the error probability evenly.
+        claim: the claimed privacy, if you want to test its epsilon.
 
     **Guarantee**
 
-    * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, for any scores and
-      any interference between canaries.
+    * ``eps_lower`` exceeds the true epsilon with probability at most 1 - ``confidence``, for any scores, and
+      even if the canaries influence each other.
 
     Raises:
-        InvalidInput: if there are no canaries, a score is not finite, or the coins cannot be fair.
+        InvalidInput: if there are no canaries, a score is not finite, or there are so many more heads than
+            tails (or the reverse) that the coins cannot have been fair.
 
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(1000) < 0.5
@@ -383,18 +388,26 @@ def scores_of_slots(evidence: SlotEvidence, plan: Plan) -> Scores:
 def audit_slots(
     evidence: SlotEvidence, plan: Plan, *, confidence: float, rng: np.random.Generator
 ) -> SlotAudit:
-    """Audit a run of ``plan`` by its slots.
+    """Audit a run that was trained with slots: unused entries of a parameter, each with a canary.
+
+    A fair coin decides whether the canary of a slot takes part in training. The audit uses the slots' noisy
+    values to guess the coins, and compares the result with the privacy of ``plan``.
 
     Args:
-        evidence: the released slots and the coins.
+        evidence: the noisy values of the slots, and the coins.
         plan: the plan of the run.
         confidence: one minus the error probability of each result.
-        rng: the random number generator for splits, ties and rehearsals, independent of the coins.
+        rng: the random number generator for splits, ties and simulations. It must be independent of the
+            coins.
+
+    Returns:
+        The results of :func:`tacit.audits.claim_test` (as ``claim``) and of
+        :func:`tacit.audits.audit_one_run` (as ``one_run``), and of a variant of the latter that uses the
+        trade-off curve (``one_run_by_tradeoff``), with the ``scores`` of the canaries.
 
     **Guarantee**
 
-    * Each single result errs with probability at most 1 - ``confidence``, in the sense of
-      :func:`tacit.audits.claim_test` and :func:`tacit.audits.audit_one_run`.
+    * Each single result is wrong with probability at most 1 - ``confidence``, as defined for these functions.
 
     Raises:
         InvalidInput: if the evidence is not from a run of this plan.
@@ -444,10 +457,12 @@ def audit_slots(
 
 
 def plan_with_room(plan: Plan, slots: int) -> Plan:
-    """Return a plan with the same mechanism and curve, and with ``records`` just large enough for ``slots``.
+    """Return a plan like ``plan``, for a separate audit run with room for ``slots`` slots.
 
-    Use it for a separate run on synthetic records, which costs no privacy. This is enough, because slots test
-    the sampler, clipping, sum, noise and divisor, which do not depend on the records' values.
+    A slot is an unused entry of a parameter with a canary. The new plan has the same mechanism and privacy
+    curve, and just enough ``records`` for the slots. Use it for a run on synthetic records, which costs no
+    privacy. Real records are not needed, because slots test the sampler, clipping, sum, noise and divisor,
+    which do not depend on the values of the records.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, steps=10, records=1000, clipping=1.0, delta=1e-5,
     ...                        adjacency="add-remove", unit="row")

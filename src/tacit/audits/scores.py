@@ -46,8 +46,8 @@ class Roc:
 class Scores:
     """Scores of n records that were in the training set and of m records that were not.
 
-    A higher score means that a record is more likely a member. With the wrong sign, the AUC is below one
-    half, and the scores are refused.
+    A higher score must mean that the record is more likely a member (in the training set). :func:`measure`
+    raises an error if your scores have the opposite sign.
 
     Raises:
         InvalidInput: if a class is empty, or a score is NaN or infinite.
@@ -66,7 +66,11 @@ class Scores:
 
     @staticmethod
     def of(values: ArrayLike, is_member: ArrayLike) -> Scores:
-        """Make scores from n + m values, with one boolean for each.
+        """Make scores from one array of values and one boolean for each value.
+
+        Args:
+            values: the scores of all records.
+            is_member: whether the record was in the training set, for each score.
 
         Raises:
             InvalidInput: if the lengths differ, or ``is_member`` is not boolean.
@@ -90,7 +94,9 @@ class Scores:
         return bool((self.members == first).all() and (self.non_members == first).all())
 
     def roc(self) -> Roc:
-        """Compute the rates at every threshold.  :meth:`auc` is the area below lines between the points.
+        """Compute the true- and false-positive rate at every threshold.
+
+        :meth:`auc` is the area below this curve, with straight lines between the points.
 
         >>> roc = Scores(members=[2.0, 3.0], non_members=[1.0, 2.0]).roc()
         >>> roc.true_positive_rates.tolist(), roc.false_positive_rates.tolist()
@@ -108,7 +114,7 @@ class Scores:
     def auc(self) -> float:
         """Compute the probability that a random member scores higher than a random non-member.
 
-        Ties count half, so that the AUC of constant scores is one half.
+        If both have the same score, this counts as one half. So the AUC of equal scores is one half.
         """
         ordered = np.sort(self.non_members)
         below = np.searchsorted(ordered, self.members, side="left")
@@ -116,7 +122,7 @@ class Scores:
         return float((below.mean() + not_above.mean()) / 2.0 / ordered.size)
 
     def split(self, rng: np.random.Generator) -> tuple[Scores, Scores]:
-        """Split into two random halves, each with half of the members and half of the non-members.
+        """Split the scores into two random halves, each with half of the members and half of the non-members.
 
         Raises:
             InvalidInput: if a class has fewer than two records.
@@ -132,7 +138,7 @@ class Scores:
         return Scores(members[:a], others[:b]), Scores(members[a:], others[b:])
 
     def check_not_constant(self) -> None:
-        """Refuse scores that are all equal."""
+        """Raise an error if all scores are equal."""
         if self.constant:
             raise InvalidInput(
                 f"all {self.members.size + self.non_members.size} scores equal {self.members[0]:g}, so the "
@@ -140,9 +146,10 @@ class Scores:
             )
 
     def check_direction(self) -> None:
-        """Refuse scores that are significantly *lower* for members, as with swapped files or a wrong sign.
+        """Raise an error if the scores of members are significantly *lower* than those of non-members.
 
-        The test is the Mann-Whitney test (1947), with the null variance corrected for ties, at level 1e-6.
+        The usual reason is a wrong sign, or that the two files are swapped. This uses a Mann-Whitney test at
+        level 1e-6, corrected for ties.
 
         >>> Scores(range(100), range(50, 150)).check_direction()
         Traceback (most recent call last):
@@ -233,7 +240,7 @@ def least_rate(hits: ArrayLike, trials: ArrayLike, level: float) -> Array:
 
 
 def clopper_pearson(hits: int, trials: int, *, confidence: float) -> Interval:
-    """Return the two-sided Clopper-Pearson interval for a rate, from ``hits`` in ``trials``.
+    """Return the Clopper-Pearson confidence interval for a rate, if ``hits`` of ``trials`` trials succeeded.
 
     Raises:
         InvalidInput: if there are no trials, or more hits than trials.
@@ -289,7 +296,9 @@ class FoundAt:
 
 @dataclass(frozen=True)
 class Measured:
-    """The metrics of one attack on one model.  ``points`` has one entry for each requested rate.
+    """The metrics of one attack on one model, from :func:`measure`.
+
+    ``points`` has one entry for each false-positive rate that you asked for.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -318,18 +327,19 @@ def measure(
         scores: the attack's scores.
         false_positive_rates: rates in (0, 1], each at least 5 / (number of non-members).
         confidence: the confidence of each single interval.
-        rng: the random number generator that splits the records into halves, independent of the scores.
-        without: the scores of the same records, once without each group of shadow models
-            (:func:`tacit.audits.attacks.shadow_groups`). If empty, the intervals ignore the error of the
-            shadow models that all records share.
+        rng: the random number generator that splits the records into halves. It must be independent of the
+            scores.
+        without: for an attack with shadow models, scores of the same records that were computed without one
+            group of shadow models (:func:`tacit.audits.attacks.shadow_groups`), once for each group. If
+            empty, the intervals ignore the error from the choice of the shadow models.
 
     Raises:
-        InvalidInput: if there are too few non-members, the scores are constant, or members score lower.
+        InvalidInput: if there are too few non-members, all scores are equal, or members score lower.
 
     **Guarantee**
 
-    * Each interval contains the true metric of the same model with probability of about ``confidence``, over
-      the choice of records and of shadow models.  It does not cover another training run.
+    * Each interval contains the true metric of this model with probability of about ``confidence``, over the
+      choice of records and of shadow models.  It does not cover the variation between training runs.
 
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(1.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000))
@@ -356,13 +366,16 @@ def measure(
 
 
 def found_at(scores: Scores, false_positive_rate: float, *, confidence: float) -> Interval:
-    """Measure the share of members found at false-positive rate a, at the threshold x_k.
+    """Measure the share of members that the attack finds (true-positive rate) at a false-positive rate.
 
-    All records are used, because the threshold does not depend on members.  The number J of non-members above
-    the true threshold has the distribution Bin(m, a).  Given J, the true threshold lies between x_(J + 1) and
-    x_J, so Clopper-Pearson bounds for h_J and h_(J + 1) of n members hold.  The interval comes from the
-    mixture of these bounds over J.  If the true threshold were known, it would be the Clopper-Pearson
-    interval.
+    A record counts as found if its score exceeds a threshold, which is chosen from the scores of the
+    non-members.  The interval covers two errors: the threshold that has exactly this false-positive rate is
+    only known approximately, and the members are a random sample.
+
+    In detail, for m non-members and the rate a: the number J of non-members above the exact threshold has the
+    distribution Bin(m, a).  For each J, the exact threshold lies between two neighbouring scores of
+    non-members. This gives Clopper-Pearson bounds on the share of members above it.  The interval is a
+    quantile of the mixture of these bounds over J.
 
     Raises:
         InvalidInput: if the rate is out of range, or all scores are equal.
@@ -427,17 +440,20 @@ def auc_interval(scores: Scores, *, confidence: float) -> Interval:
 
 
 def operating_point(scores: Scores, false_positive_rate: float, *, confidence: float) -> OperatingPoint:
-    """Measure both rates of the threshold just above x_(k + 1).
+    """Choose a threshold for a false-positive rate, and measure its false- and true-positive rates.
 
-    The true false-positive rate of a threshold from a sample is only roughly a, so *both* rates have an
-    interval.  All records of either class are used.  k is fixed beforehand, so the true false-positive rate
-    has the distribution Beta(k + 1, m - k) of an order statistic, or is smaller if scores are tied.  The
-    threshold does not depend on members, so the true-positive rate has a Clopper-Pearson interval.
+    With m non-members and the rate a, the threshold lets k = floor(a m) of them pass.  The true
+    false-positive rate of this threshold is only roughly a, so *both* rates have an interval.
+
+    In detail: the true false-positive rate has the distribution Beta(k + 1, m - k), or is smaller if scores
+    are tied.  The threshold does not depend on the members, so the true-positive rate has a Clopper-Pearson
+    interval.
 
     **Guarantee**
 
     * Each interval contains the true rate of this threshold with probability at least ``confidence``.  If
-      scores of non-members are tied, only the upper end of the false-positive rate's interval holds.
+      several non-members have the same score, only the upper end of the interval for the false-positive rate
+      is valid.
 
     Raises:
         InvalidInput: if ``false_positive_rate`` times the number of non-members is below 5.

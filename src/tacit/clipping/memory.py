@@ -18,22 +18,28 @@ from tacit.errors import check_integer, check_real
 @final
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Limits on the memory of each layer from the backward pass to the sum, beyond a non-private step.
+    """Limits on the memory that clipping may use in addition to a non-private step.
+
+    Clipping needs the norm of each record's gradient first, and the sum of the clipped gradients afterwards.
+    A layer either stores its per-record gradients in between, or computes both without storing them. The
+    limits decide which. The defaults (``FAST``) save time, and ``LEAN`` saves memory.
 
     Attributes:
-        linear_slack: the largest size of stored per-record gradients of a linear map (float32), relative to
-            its inputs and output gradients, which are then freed: p d <= slack T (p + d), or half of that in
-            16 bits. At 1 they take no additional memory. At 0 none are stored, which takes more time and
-            memory.
-        convolution_slack: the same for a convolution. If the gradients take more than its inputs and output
-            gradients, they must also fit into ``small_bytes`` on a CPU.
-        small_bytes: the size up to which a convolution stores per-record gradients for any slack, if
-            computing them twice is slow and ghost norms are not faster.
-        pass_bytes: on a CPU, the most bytes of activations in one pass, but at least 8 times the parameters.
-            A larger batch takes several passes, which also saves time. The C library is asked to retain this
-            much freed memory (:func:`tacit.clipping.fast.keep_memory`). On a CUDA device, the most bytes of
-            a convolution's patches at any one time.
-        chunk_bytes: the most bytes of per-record gradients computed together if they are not stored.
+        linear_slack: a limit for linear layers. A layer stores its per-record gradients if they are at most
+            this many times as large as its inputs and output gradients, which are then freed. For a layer
+            with d inputs and p outputs and records of T positions, this is p d <= slack T (p + d), or half
+            of that in 16 bits. At 1, storing takes no additional memory. At 0, no layer stores them, which
+            takes more time and memory.
+        convolution_slack: the same limit for convolutions. On a CPU, if the gradients take more memory than
+            the inputs and output gradients, they must also fit into ``small_bytes``.
+        small_bytes: a convolution may always store per-record gradients of up to this size, whatever the
+            slack, if computing them twice is slow and ghost norms (norms without gradients) are not faster.
+        pass_bytes: on a CPU, the largest size of the activations of one forward and backward pass, but at
+            least 8 times the parameters. A larger batch is split into several passes, which also saves time.
+            The C library is asked to retain this much freed memory (:func:`tacit.clipping.fast.keep_memory`).
+            On a CUDA device, the largest size of a convolution's patches at any one time.
+        chunk_bytes: the largest size of the per-record gradients that are computed at once if a layer does
+            not store them.
 
     >>> LEAN.linear_slack < FAST.linear_slack
     True

@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 
 
 class ClippingRule(ABC):
-    """Computes a factor for each record's gradient, and the sensitivity of the resulting sum.
+    """The base class of clipping rules, which bound how much one record can change the sum of gradients.
+
+    From the norm of a record's gradient, a rule computes the factor that the gradient is multiplied by. A
+    rule may divide the parameters into groups, and clip each group g separately, at a threshold C_g.
 
     **Guarantee**
 
-    * A record's scaled gradient has l2 norm at most C_g in group g, thus at most
+    * A record's scaled gradient has l2 norm at most C_g in each group g, and so at most
       ``sensitivity(thresholds)`` over all parameters together.
-    * A record whose norm is infinite or NaN has factor 0.
+    * If the norm of a record's gradient is infinite or NaN, the factor is 0.
     """
 
     if TYPE_CHECKING:
@@ -53,15 +56,15 @@ class ClippingRule(ABC):
             """The l2 bound on one record's whole contribution, at the initial thresholds."""
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Split the parameter ``names`` into G groups that are clipped separately; by default, one group."""
+        """Divide the parameter ``names`` into groups that are clipped separately; by default, one group."""
         return [list(names)]
 
     @abstractmethod
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return the (G,) thresholds of the first step, one per group."""
+        """Return the thresholds of the first step, one for each group of parameters."""
 
     def sensitivity(self, thresholds: Sequence[float]) -> float:
-        """Return sqrt(sum_g C_g^2), the l2 bound on one record's contribution under ``thresholds``.
+        """Return the l2 bound on one record's contribution, sqrt(sum_g C_g^2), from the ``thresholds`` C_g.
 
         >>> FlatClipping(1.0).sensitivity([3.0, 4.0])
         5.0
@@ -69,13 +72,23 @@ class ClippingRule(ABC):
         return math.hypot(*(check_real("threshold", float(c), low=0.0, open_low=True) for c in thresholds))
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the (n, G) factors min(1, C_g / norm) for (n, G) norms and (G,) thresholds."""
+        """Return the factors min(1, C_g / norm) by which the gradients of n records are multiplied.
+
+        Args:
+            norms: (n, G) norms of each record's gradient in each group of parameters.
+            thresholds: (G,) the threshold C_g of each group.
+
+        Returns:
+            (n, G) factors.
+        """
         return (thresholds / norms).clamp(max=1.0).nan_to_num(nan=0.0)
 
 
 @dataclass(frozen=True)
 class FlatClipping(ClippingRule):
-    """Scales a record's whole gradient to norm at most ``norm`` (Abadi et al., 1607.00133, algorithm 1).
+    """Clips each record's gradient, over all parameters together, to norm at most ``norm``.
+
+    This is the clipping of DP-SGD (Abadi et al., 1607.00133, algorithm 1).
 
     >>> FlatClipping(1.5).initial_thresholds(["a.weight", "b.weight"])
     [1.5]
@@ -94,10 +107,13 @@ class FlatClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class PerLayerClipping(ClippingRule):
-    """Clips each module's parameters (weight and bias together) separately (1607.00133, section 3.1).
+    """Clips the gradient of each module separately, its weight and bias together (1607.00133, section 3.1).
 
-    ``norms``: pairs (module, C_g) for every module that owns trainable parameters, with sqrt(sum_g C_g^2) <=
-    ``norm``. By default, every group gets C_g = norm / sqrt(G).
+    Args:
+        norm: the l2 bound on a record's contribution over all modules together.
+        norms: pairs (module, C_g), with the threshold C_g of every module that has trainable parameters of
+            its own. sqrt(sum_g C_g^2) must be at most ``norm``. By default, each of the G modules gets
+            C_g = norm / sqrt(G).
 
     >>> PerLayerClipping(2.0).initial_thresholds(["a.weight", "a.bias", "b.weight", "c.weight", "d.weight"])
     [1.0, 1.0, 1.0, 1.0]
@@ -125,14 +141,14 @@ class PerLayerClipping(ClippingRule):
         object.__setattr__(self, "norms", pairs)
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Return one group per module, in the order of first appearance."""
+        """Return the parameter names by module, with the modules in the order of ``names``."""
         by_module: dict[str, list[str]] = {}
         for name in names:
             by_module.setdefault(_module_of(name), []).append(name)
         return list(by_module.values())
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
-        """Return C_g for each group: the bound given in ``norms``, or norm / sqrt(G) if that is empty."""
+        """Return the threshold C_g of each module: that of ``norms``, or norm / sqrt(G) by default."""
         modules = [_module_of(group[0]) for group in self.groups(names)]
         if not self.norms:
             return [self.norm / math.sqrt(len(modules))] * len(modules)
@@ -147,9 +163,10 @@ class PerLayerClipping(ClippingRule):
 
 @dataclass(frozen=True)
 class AutomaticClipping(ClippingRule):
-    """Normalises a record's gradient: factor C / (r + stability) (Bu et al., 2206.07136, "AUTO-S").
+    """Automatic clipping, which scales each record's gradient to a norm of nearly C, even if it is small.
 
-    The scaled gradient has norm C r / (r + stability) < C, so the sensitivity is C as with
+    A gradient of norm r is multiplied by C / (r + ``stability``), with ``norm`` as C (Bu et al., 2206.07136,
+    "AUTO-S"). The result has norm C r / (r + stability) < C, so the sensitivity is C, as with
     :class:`FlatClipping`. ``stability`` is at least 1e-10.
 
     >>> AutomaticClipping(1.0).initial_thresholds(["a.weight", "b.weight"])
@@ -168,19 +185,28 @@ class AutomaticClipping(ClippingRule):
         return [self.norm]
 
     def factors(self, norms: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the (n, G) factors C / (norm + stability) for (n, G) norms."""
+        """Return the factors C / (norm + stability) by which the gradients of n records are multiplied.
+
+        Args:
+            norms: (n, 1) norms of the records' gradients.
+            thresholds: (1,) the threshold C.
+
+        Returns:
+            (n, 1) factors.
+        """
         return (thresholds / (norms + self.stability)).nan_to_num(nan=0.0)
 
 
 @dataclass(frozen=True)
 class AdaptiveClipping(ClippingRule):
-    """Flat clipping whose threshold follows a quantile of the norms (Andrew et al., 1905.03871).
+    """Flat clipping with a threshold that follows a quantile of the norms (Andrew et al., 1905.03871).
 
-    Step t clips at the threshold C_t. Besides the noisy sum, it releases a noisy count of the records with
-    norm at most C_t, from which :func:`next_threshold` computes the next threshold within ``[low, high]``.
-    The noise of the count has standard deviation ``count_noise`` (default: expected batch size / 20).
-    :func:`split_noise` increases the noise of the sum, so that sum and count together cost as much as a sum
-    with the stated noise multiplier.
+    Step t clips at the threshold C_t, beginning with ``initial_norm``. Besides the noisy sum of gradients, it
+    releases a noisy count of the records with norm at most C_t. From this count, :func:`next_threshold`
+    computes the next threshold, within ``[low, high]``. The count's noise has the standard deviation
+    ``count_noise`` (default: expected batch size / 20). The count costs no additional privacy, because
+    :func:`split_noise` increases the noise of the sum: both together cost as much as the sum alone with the
+    noise multiplier that you set.
 
     >>> AdaptiveClipping(1.0, quantile=0.5).initial_thresholds(["a.weight", "b.weight"])
     [1.0]
@@ -206,7 +232,10 @@ class AdaptiveClipping(ClippingRule):
 
     @property
     def norm(self) -> float:
-        """The l2 bound in the first step. In later steps it is ``sensitivity(thresholds)``."""
+        """The l2 bound on a record's contribution in the first step.
+
+        In later steps it is ``sensitivity(thresholds)``.
+        """
         return self.initial_norm
 
     def initial_thresholds(self, names: Sequence[str]) -> list[float]:
@@ -215,11 +244,11 @@ class AdaptiveClipping(ClippingRule):
         return [self.initial_norm]
 
     def count_std(self, expected_batch_size: float) -> float:
-        """Return the standard deviation of the noise on the centred count of norms below the threshold."""
+        """Return the standard deviation of the noise on the count of norms below the threshold."""
         return expected_batch_size / 20 if self.count_noise is None else self.count_noise
 
     def move(self, threshold: float, noisy_fraction: float) -> float:
-        """Return the threshold of the next step: :func:`next_threshold` with the rule's settings."""
+        """Return the threshold of the next step; see :func:`next_threshold`."""
         return next_threshold(
             threshold,
             noisy_fraction,

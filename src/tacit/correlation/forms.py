@@ -36,7 +36,10 @@ _LEVEL_BITS = 33  # an address is a level and a node below 2^33, which is more t
 
 
 class Correlation(ABC):
-    """The correlation of noise between steps, as a frozen dataclass of public facts.
+    """The base class of noise that is correlated between steps, as a matrix C describes it.
+
+    A correlation is a frozen dataclass, and its fields are public. The noise of a step is new noise minus
+    part of the noise of earlier steps, so that the noise partly cancels when training sums the steps.
 
     >>> isinstance(Banded((1.0, 0.5)), Correlation), Banded((1.0, 0.5)).kept
     (True, 2)
@@ -50,17 +53,28 @@ class Correlation(ABC):
 
     @property
     def kept(self) -> int:
-        """The memory for stored noise, with the last step's, in multiples of the trained weights."""
+        """The memory for stored noise, including the last step's, in multiples of the trained weights."""
         ahead = BLOCK if len(self.feedback) > 2 * BLOCK and not self.kept_share else 0
         return len(self.feedback) + 1 + ahead if self.feedback else 0
 
     @abstractmethod
     def terms(self, step: int) -> list[tuple[int, float]]:
-        """Return the addresses and weights of the independent draws in the noise of a step."""
+        """Return the new noise of a step as pairs (address, weight), one for each independent draw.
+
+        The address tells the random number generator which draw it is; two steps with the same address share
+        the draw. The noise of the step is the weighted sum of the draws.
+        """
 
     @abstractmethod
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of ``steps`` steps; the last two arguments are as in ``MatrixFactorization``."""
+        """Return the event of a run of ``steps`` steps.
+
+        Args:
+            noise_multiplier: the noise multiplier of the independent noise Z.
+            steps: the number of steps of the run.
+            participations: the largest number of steps in which one record takes part.
+            separation: the smallest distance between two of these steps, in steps.
+        """
 
 
 class Toeplitz(ABC):
@@ -68,13 +82,19 @@ class Toeplitz(ABC):
 
     @abstractmethod
     def inverse(self, steps: int) -> tuple[float, ...]:
-        """Return the first column of the inverse of C."""
+        """Return the first column of the inverse of C, with ``steps`` entries."""
 
 
 def prefix_error(correlation: Toeplitz, steps: int) -> float:
-    """Compute the root mean square noise of the sums of the first t steps, t = 1 to T, in draws.
+    """Compute how much noise the sum of a run's first t steps has, as a root mean square over t.
 
-    Multiply it by the noise multiplier for a step of sensitivity 1.
+    Args:
+        correlation: the form of C.
+        steps: the number of steps of the run, T; t goes from 1 to T.
+
+    Returns:
+        The standard deviation of the noise if each draw has standard deviation 1. For steps of sensitivity 1,
+        multiply it by the noise multiplier.
 
     >>> round(prefix_error(Banded((1.0,)), 100), 3) == round(math.sqrt(50.5), 3)
     True
@@ -152,9 +172,10 @@ class Bands(Correlation, Toeplitz):
 
     @classmethod
     def square_root(cls, bands: int) -> Self:
-        """Return the first coefficients of the square root of the matrix of prefix sums (2202.11205).
+        """Return a good choice without a fit: C is the square root of the matrix of prefix sums (2202.11205).
 
-        For :class:`BandedInverse` they are those of the inverse of this square root.
+        The matrix of prefix sums is lower triangular, with ones. Only the first ``bands`` coefficients of its
+        square root are used; for :class:`BandedInverse`, those of the inverse of its square root.
         """
         values = [1.0]
         for k in range(1, check_integer("bands", bands, low=1)):
@@ -163,26 +184,28 @@ class Bands(Correlation, Toeplitz):
 
     @classmethod
     def optimised(cls, bands: int, steps: int, *, participations: int = 1, separation: int = 1) -> Self:
-        """Find the coefficients with the least noise in prefix sums at a fixed privacy cost.
+        """Find the coefficients with the least noise in the sums of the first t steps, at a fixed cost.
 
         The fit takes about a second.
 
         Args:
             bands: the number of coefficients.
-            steps: T.
-            participations: the largest number of steps with one record; 1 for cyclic samples, whose cost
-                counts each participation separately.
-            separation: the least distance between two of these steps.
+            steps: the number of steps of the run.
+            participations: the largest number of steps in which one record takes part. Set 1 for
+                :class:`tacit.sampling.CyclicPoissonSampling`, where the cost of each participation is
+                counted separately.
+            separation: the smallest distance between two of these steps, in steps.
         """
         return cls(_best(cls, bands, steps, participations, separation))
 
 
 @final
 class Banded(Bands):
-    """Coefficients on the diagonals of C, the main diagonal first.
+    """Correlated noise whose matrix C has a few constant diagonals, with ``coefficients`` as their values.
 
-    The noise of one step is stored for each coefficient. With
-    :class:`tacit.sampling.CyclicPoissonSampling`, there are at most as many coefficients as steps in a cycle.
+    The first coefficient is that of the main diagonal. Training stores the noise of one step for each
+    coefficient. With :class:`tacit.sampling.CyclicPoissonSampling`, use at most as many coefficients as a
+    cycle has steps.
 
     >>> Banded.square_root(3).coefficients
     (1.0, 0.5, 0.375)
@@ -195,6 +218,7 @@ class Banded(Bands):
 
     @property
     def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
+        """The factors with which a step subtracts the stored noise of earlier steps, the latest first."""
         return tuple(c / self.coefficients[0] for c in self.coefficients[1:])
 
     def terms(self, step: int) -> list[tuple[int, float]]:
@@ -207,10 +231,11 @@ class Banded(Bands):
 
 @final
 class BandedInverse(Bands):
-    """Coefficients on the diagonals of the inverse of C (Kalinin et al., 2505.12128).
+    """Correlated noise where the *inverse* of C has a few constant diagonals (Kalinin et al., 2505.12128).
 
-    The noise of a step is the weighted sum of one draw for each coefficient, and nothing is stored. Four
-    draws per step with optimised coefficients are as good as 64 bands of the square root.
+    ``coefficients`` are the values on these diagonals, the main diagonal first. The noise of a step is the
+    weighted sum of one random draw for each coefficient. Nothing is stored, because earlier draws are drawn
+    again. Four coefficients from :meth:`optimised` are as good as 64 from :meth:`square_root`.
 
     >>> BandedInverse.square_root(3).coefficients
     (1.0, -0.5, -0.125)
@@ -232,11 +257,14 @@ class BandedInverse(Bands):
 @final
 @dataclass(frozen=True)
 class Tree(Correlation):
-    """The binary tree of DP-FTRL: a sum of the first t steps has the noise of the nodes that cover it.
+    """Correlated noise from the binary tree of DP-FTRL.
 
-    Nothing is stored, and step t draws at most about 2 log2 t nodes. A new tree begins after
-    ``restart_every`` steps, such as one pass. A record with one step in each pass then takes part only once
-    in each tree.
+    Each node of the tree covers an interval of steps and has one random draw. The sum of the first t steps
+    has the noise of the few nodes that together cover these steps. Nothing is stored, and step t needs at
+    most about 2 log2 t draws.
+
+    If you set ``restart_every``, a new tree begins after that many steps. If this is one epoch, in which each
+    record takes part once, a record takes part only once in each tree.
 
     >>> Tree().terms(0), Tree().terms(1)
     ([(0, 1.0)], [(8589934592, 1.0), (0, -1.0)])
@@ -266,13 +294,23 @@ class Tree(Correlation):
         return nodes
 
     def prefix_error(self, steps: int) -> float:
-        """Compute the result of :func:`prefix_error` from the number of nodes in each sum."""
+        """Compute how much noise the sum of the first t steps has, as a root mean square over t.
+
+        The result means the same as that of :func:`prefix_error`.
+        """
         each = self.restart_every or steps
         nodes = (t // each * each.bit_count() + (t % each).bit_count() for t in range(1, steps + 1))
         return math.sqrt(sum(nodes) / steps)
 
     def event(self, noise_multiplier: float, steps: int, *, participations: int, separation: int) -> Event:
-        """Return the event of successive trees, with a record in as many of them as possible."""
+        """Return the event of a run of ``steps`` steps, in the worst case over the steps of a record.
+
+        Args:
+            noise_multiplier: the noise multiplier of each node.
+            steps: the number of steps of the run.
+            participations: the largest number of steps in which one record takes part.
+            separation: the smallest distance between two of these steps, in steps.
+        """
         each = min(self.restart_every or steps, steps)
         trees = min(-(-steps // each), participations)
         times = min(participations, -(-each // separation))
@@ -335,9 +373,12 @@ _STARTS = [(slow, fast) for slow in (0.03, 0.4, 2.0, 10.0) for fast in (0.6, 2.0
 @final
 @dataclass(frozen=True)
 class BLT(Correlation, Toeplitz):
-    """C with the coefficients 1, then sums of ``scales`` times powers of ``decays``; one buffer per decay.
+    """Correlated noise with a few buffers, each of which stores a decaying sum of all earlier noise (BLT).
 
-    Three or four buffers are about as good as any coefficients. :meth:`optimised` finds them.
+    After each step, a buffer is multiplied by its entry of ``decays``, and the noise of the step is added to
+    it. The next step subtracts each buffer, multiplied by its entry of ``scales``. So the first column of C
+    is 1, followed by sum_j scales[j] * decays[j]^i for i = 0, 1, 2, ... Three or four buffers are about as
+    good as any other C. :meth:`optimised` finds good decays and scales.
 
     >>> BLT((0.5,), (0.25,)).column(4)
     (1.0, 0.25, 0.125, 0.0625)
@@ -359,16 +400,16 @@ class BLT(Correlation, Toeplitz):
 
     @classmethod
     def optimised(cls, buffers: int, steps: int, *, participations: int = 1, separation: int = 1) -> BLT:
-        """Find the buffers with the least noise in prefix sums at a fixed privacy cost.
+        """Find the decays and scales with the least noise in the sums of the first t steps, at a fixed cost.
 
-        This takes a few seconds. The result has fewer buffers if one more would gain less than a millionth.
-        Rounding makes all processors compute the same plan from the same settings.
+        This takes a few seconds. The result has fewer than ``buffers`` buffers if one more would lower the
+        noise by less than a millionth. It is rounded, so that every processor computes the same plan.
 
         Args:
             buffers: the largest number of buffers.
-            steps: T.
-            participations: the largest number of steps in which a record takes part.
-            separation: the least distance between two of these steps.
+            steps: the number of steps of the run.
+            participations: the largest number of steps in which one record takes part.
+            separation: the smallest distance between two of these steps, in steps.
         """
         check_integer("buffers", buffers, low=1, high=_MOST)
         check_integer("steps", steps, low=1)
@@ -384,17 +425,19 @@ class BLT(Correlation, Toeplitz):
 
     @property
     def feedback(self) -> tuple[float, ...]:  # type: ignore[override]
+        """The factors with which a step subtracts the buffers: ``scales``."""
         return self.scales
 
     @property
     def kept_share(self) -> tuple[float, ...]:  # type: ignore[override]
+        """The share of each buffer that remains after a step: ``decays``."""
         return self.decays
 
     def terms(self, step: int) -> list[tuple[int, float]]:
         return [(step, 1.0)]
 
     def column(self, steps: int) -> tuple[float, ...]:
-        """Return the first column of C."""
+        """Return the first column of C, with ``steps`` entries."""
         return _column(self.decays, self.scales, steps)
 
     def inverse(self, steps: int) -> tuple[float, ...]:

@@ -1,12 +1,13 @@
-"""Events: frozen data classes that describe what a run does to the data.
+"""Events: frozen dataclasses that describe what a run does to the data.
 
-Training performs events, accounting computes their cost, audits test them and reports print them. The class
-defines the mechanism. Code that does not support an event refuses it by name.
+For example, ``Repeat(PoissonSampled(0.01, Gaussian(1.0)), 1000)`` describes 1000 steps of DP-SGD. Training
+performs events, accounting computes their cost, audits test them, and reports print them. Code that does not
+support an event raises an error that names the event.
 
-All events share one convention for sensitivity. A mechanism releases ``sum_i f(x_i) + noise``, and one record
-contributes a vector of norm at most Delta. ``noise_multiplier`` is the noise scale divided by *Delta*. Two
-neighbouring sums differ by at most Delta under ``add-remove`` and ``zero-out``, and by at most 2 Delta under
-``replace-one``; the accountants apply that factor of 2.
+All events define noise multipliers in the same way. A mechanism releases ``sum_i f(x_i) + noise``, and Delta
+is the largest norm of one record's vector f(x_i). ``noise_multiplier`` is the scale of the noise divided by
+*Delta*. The sums of two neighbouring datasets differ by at most Delta under ``add-remove`` and ``zero-out``,
+but by up to 2 Delta under ``replace-one``. The accountants apply this factor of 2.
 """
 
 from tacit.events.base import Adjacency, Event, event_from_json, event_to_json

@@ -24,10 +24,10 @@ from tacit.serial import Family, from_json, to_data
 class Adjacency(StrEnum):
     """The relation between neighbouring data sets.
 
-    * ``add-remove``: one data set has one record more than the other.  The number of records is secret.
-    * ``replace-one``: one record is exchanged for another.  The number of records is public.
-    * ``zero-out``: one record's contribution is replaced by zero, but its place remains.  The number of
-      records is public (Kairouz et al., 2103.00039, section 2).
+    * ``add-remove``: one dataset has one record more than the other.  The number of records is secret.
+    * ``replace-one``: both have the same size, and differ in one record.  The number of records is public.
+    * ``zero-out``: one dataset has an empty record, which contributes zero, in place of one record of the
+      other.  The number of records is public (Kairouz et al., 2103.00039, section 2).
     """
 
     ADD_REMOVE = "add-remove"
@@ -53,10 +53,11 @@ EVENTS: dict[str, type[Any]] = {}
 
 
 class Event:
-    """The base class of all events, without fields or behaviour.
+    """The base class of all events, without fields or methods.
 
-    Every event is a final frozen dataclass of public facts, which its constructor checks. Code that does not
-    support an event refuses it by name.
+    An event describes what a run does to the data, such as "add Gaussian noise of this scale". It is a frozen
+    dataclass, its fields are public, and its constructor checks them. Code that does not support an event
+    raises an error that names the event.
 
     >>> from tacit.events import Gaussian
     >>> isinstance(Gaussian(1.0), Event)
@@ -133,7 +134,7 @@ FAMILY = Family("event", EVENTS.values(), unknown=UnsupportedEvent)
 
 
 def event_to_json(event: Event) -> str:
-    """Serialise an event; :func:`event_from_json` reads it back exactly.
+    """Write an event as JSON.  :func:`event_from_json` reads the same event back.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> event_to_json(Repeat(Gaussian(2.0), 3))
@@ -144,7 +145,7 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(text: str) -> Event:
-    """Read an event that :func:`event_to_json` wrote.  Unknown events are refused by name.
+    """Read an event that :func:`event_to_json` wrote.  The error for an unknown event names it.
 
     >>> event_from_json('{"event": "Gaussian", "noise_multiplier": 2.0}')
     Gaussian(noise_multiplier=2.0)

@@ -14,7 +14,9 @@ from tacit.events.base import Event
 
 @dataclass(frozen=True)
 class Gaussian(Event):
-    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, with f a sum of vectors of l2 norm at most Delta.
+    """A sum of vectors with Gaussian noise: ``f(D) + N(0, (noise_multiplier * Delta)^2 I)``.
+
+    Each record adds a vector of l2 norm at most Delta to the sum f(D).
 
     >>> Gaussian(noise_multiplier=1.5)
     Gaussian(noise_multiplier=1.5)
@@ -25,7 +27,9 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Laplace(Event):
-    """``f(D) + Lap(noise_multiplier * Delta)``, with f a sum of vectors of l1 norm at most Delta.
+    """A sum of vectors with Laplace noise: ``f(D) + Lap(noise_multiplier * Delta)``.
+
+    Each record adds a vector of l1 norm at most Delta to the sum f(D).
 
     >>> from tacit.accounting import account
     >>> round(account(Laplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
@@ -37,10 +41,12 @@ class Laplace(Event):
 
 @dataclass(frozen=True)
 class DiscreteGaussian(Event):
-    """``f(D) + k``, with f a sum of integers of absolute value at most ``sensitivity``.
+    """A sum of integers with discrete Gaussian noise: ``f(D) + k``.
 
-    k is an integer with probability proportional to exp(-k^2 / (2 scale^2)) (Canonne, Kamath & Steinke
-    2020, 2004.00010).  Unlike a noise multiplier, ``scale`` is in the units of f.
+    Each record adds an integer of absolute value at most ``sensitivity`` to the sum f(D).  The noise k is an
+    integer, with probability proportional to exp(-k^2 / (2 scale^2)) (Canonne, Kamath & Steinke 2020,
+    2004.00010).  ``scale`` is in the units of the sum.  Unlike a noise multiplier, it is not relative to the
+    sensitivity.
 
     >>> DiscreteGaussian(scale=3.0)
     DiscreteGaussian(scale=3.0, sensitivity=1)
@@ -52,10 +58,11 @@ class DiscreteGaussian(Event):
 
 @dataclass(frozen=True)
 class DiscreteLaplace(Event):
-    """``f(D) + k``, with f a sum of integers of absolute value at most ``sensitivity``.
+    """A sum of integers with discrete Laplace noise: ``f(D) + k``.
 
-    k is an integer with probability proportional to ``exp(-|k| / scale)``.  This is the geometric mechanism
-    (Ghosh, Roughgarden & Sundararajan 2009).  ``scale`` is in the units of f.
+    Each record adds an integer of absolute value at most ``sensitivity`` to the sum f(D).  The noise k is an
+    integer, with probability proportional to ``exp(-|k| / scale)``.  ``scale`` is in the units of the sum.
+    This is the geometric mechanism (Ghosh, Roughgarden & Sundararajan 2009).
 
     >>> from tacit.accounting import account
     >>> round(account(DiscreteLaplace(2.0), adjacency="add-remove").epsilon(1e-9), 3)
@@ -68,10 +75,11 @@ class DiscreteLaplace(Event):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Event):
-    """Randomised response: each record reports one of ``categories``.
+    """Randomised response: each record reports either its true category or a random one.
 
-    The report is a uniformly random category (possibly the true one) with probability ``noise``, and the
-    true category otherwise (Warner 1965; k-ary: Kairouz et al. 2014).  The number of reports is public.
+    With probability ``noise``, the report is uniformly random among all ``categories``, possibly the true
+    one. Otherwise it is the true category (Warner 1965; k-ary: Kairouz et al. 2014).  The number of reports
+    is public.
 
     >>> from tacit.accounting import account
     >>> round(account(RandomizedResponse(0.5, 2), adjacency="replace-one").epsilon(1e-9), 3)
@@ -84,12 +92,12 @@ class RandomizedResponse(Event):
 
 @dataclass(frozen=True)
 class ShuffledReports(Event):
-    """Shuffled reports of ``records`` people, each from an ``epsilon``-DP local randomiser.
+    """The reports of ``records`` people, in random order and without their senders.
 
-    The shuffler removes the senders, so that only the multiset of reports is seen (Feldman, McMillan & Talwar
-    2021, 2012.12803).  With ``categories``, the randomiser is randomised response with that number of
-    possible answers and this ``epsilon``, which costs less.  The number of people is public: a person without
-    a value randomises an empty answer.
+    Each person first randomises their own report, so that it is ``epsilon``-DP by itself (a local
+    randomiser). A shuffler then removes the senders (Feldman, McMillan & Talwar 2021, 2012.12803).  If you
+    set ``categories``, each report is randomised response over that number of categories, and costs less.
+    The number of people is public: a person who has no value randomises an empty answer.
 
     >>> from tacit.accounting import account
     >>> round(account(ShuffledReports(10_000, 2.0), adjacency="replace-one").epsilon(1e-6), 3)
@@ -107,7 +115,9 @@ class ShuffledReports(Event):
 
 @dataclass(frozen=True)
 class ApproximateDP(Event):
-    """Any mechanism proven (epsilon, delta)-DP, adaptive or not, under the adjacency used in accounting.
+    """Any mechanism that is proven to be (epsilon, delta)-DP, even if its queries are adaptive.
+
+    The proof must be for the adjacency that you pass to :func:`tacit.accounting.account`.
 
     >>> ApproximateDP(epsilon=1.0)  # pure: delta is 0
     ApproximateDP(epsilon=1.0, delta=0.0)
@@ -119,10 +129,11 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True)
 class ZeroConcentratedDP(Event):
-    """Any mechanism proven rho-zCDP under the adjacency used in accounting.
+    """Any mechanism that is proven to be rho-zCDP (zero-concentrated DP).
 
-    For every order a > 1 the Renyi divergence between neighbours is at most rho a (Bun & Steinke 2016,
-    1605.02065, Definition 1.1).
+    This means that for every order a > 1, the Renyi divergence between the outputs of neighbouring datasets
+    is at most rho a (Bun & Steinke 2016, 1605.02065, Definition 1.1).  The proof must be for the adjacency
+    that you pass to :func:`tacit.accounting.account`.
 
     >>> from tacit.accounting import account
     >>> round(account(ZeroConcentratedDP(0.01), adjacency="add-remove", method="rdp").epsilon(1e-5), 3)
@@ -134,12 +145,13 @@ class ZeroConcentratedDP(Event):
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Event):
-    """An outcome chosen with probability proportional to exp(epsilon * score / (2 Delta_score)).
+    """The choice of one outcome, with probability proportional to exp(epsilon * score / (2 Delta_score)).
 
-    The event stands for any mechanism with ``epsilon``-bounded range: for any two neighbours the log ratio
-    of the probabilities of an outcome varies by at most epsilon over the outcomes (Durfee & Rogers 2019,
-    1905.04273, Definition 5).  ``epsilon`` is the range under the adjacency used in accounting.
-    Report-noisy-max with Gumbel noise is the same mechanism.
+    One record changes each outcome's score by at most Delta_score.  Report-noisy-max with Gumbel noise is the
+    same mechanism.  The event also describes any other mechanism with ``epsilon``-bounded range: between
+    neighbouring datasets, the log probability of every outcome changes by nearly the same amount, up to a
+    difference of ``epsilon`` (Durfee & Rogers 2019, 1905.04273, Definition 5).  This must be true for the
+    adjacency that you pass to :func:`tacit.accounting.account`.
 
     >>> from tacit.accounting import account
     >>> round(account(ExponentialMechanism(0.5), adjacency="add-remove").epsilon(1e-9), 3)
@@ -155,13 +167,13 @@ class ExponentialMechanism(Event):
 
 @dataclass(frozen=True)
 class SparseVector(Event):
-    """The sparse vector technique, which answers each query with "above" or "below" a threshold.
+    """The sparse vector technique, which answers whether each query is "above" or "below" a threshold.
 
-    It stops after ``hits`` answers "above".  The threshold gets the noise Lap(Delta / epsilon_threshold)
-    once.  Every query gets fresh noise Lap(2 hits Delta / epsilon_queries), or Lap(hits Delta /
-    epsilon_queries) if ``monotonic``: then one record never increases one query's answer and decreases
-    another's.  One record changes each query by at most Delta.  No numbers are released (Lyu, Su & Li 2017,
-    1603.01699, Algorithm 7).
+    It stops after ``hits`` answers "above", and releases no numbers (Lyu, Su & Li 2017, 1603.01699,
+    Algorithm 7).  One record changes each query's true value by at most Delta.  The threshold gets the noise
+    Lap(Delta / epsilon_threshold), drawn once.  Every query gets new noise, Lap(2 hits Delta /
+    epsilon_queries).  If ``monotonic``, it is only half of that, Lap(hits Delta / epsilon_queries).  Set
+    ``monotonic`` if one record moves all queries in the same direction, as for counts.
 
     >>> SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3)
     SparseVector(epsilon_threshold=0.5, epsilon_queries=0.5, hits=3, monotonic=False)
@@ -175,11 +187,12 @@ class SparseVector(Event):
 
 @dataclass(frozen=True)
 class GaussianMixture(Event):
-    """``f(D) + N(0, (noise_multiplier * Delta)^2 I)``, with a random sensitivity of f.
+    """A sum of vectors with Gaussian noise, where one record's (or user's) share of the sum is random.
 
-    The contribution of a record (or user) to f has norm at most ``sensitivities[i] * Delta`` with probability
-    ``probabilities[i]``.  The value of i stays secret.  If the records of a user are sampled independently,
-    the probabilities are binomial and the sensitivities 0, 1, 2, ... (Ganesh 2024, 2401.10294).
+    The release is ``f(D) + N(0, (noise_multiplier * Delta)^2 I)``.  With probability ``probabilities[i]``,
+    the vector that a record or user adds to the sum f(D) has l2 norm at most ``sensitivities[i] * Delta``.
+    Which i was drawn stays secret.  For example, if a user's records are sampled independently, the
+    sensitivities are 0, 1, 2, ... and the probabilities are binomial (Ganesh 2024, 2401.10294).
 
     >>> GaussianMixture(2.0, sensitivities=(0, 1, 2), probabilities=(0.81, 0.18, 0.01))
     GaussianMixture(noise_multiplier=2.0, sensitivities=(0.0, 1.0, 2.0), probabilities=(0.81, 0.18, 0.01))
@@ -209,10 +222,12 @@ class GaussianMixture(Event):
 
 @dataclass(frozen=True)
 class TreeAggregation(Event):
-    """Sums over all dyadic intervals of ``leaves`` steps, each with noise N(0, (noise_multiplier Delta)^2 I).
+    """The binary tree of DP-FTRL: noisy gradient sums over intervals of 1, 2, 4, ... of the ``leaves`` steps.
 
-    This is the binary tree of Dwork et al. (2010) and Chan, Shi & Song (2011), which DP-FTRL uses
-    (2103.00039).  The intervals are [j 2^l, (j+1) 2^l).  Incomplete intervals are left out.
+    The intervals are [j 2^l, (j+1) 2^l) for all j and l; those that end after the last step are left out.
+    Each sum has the independent noise N(0, (noise_multiplier Delta)^2 I) (Dwork et al. 2010; Chan, Shi & Song
+    2011; DP-FTRL: 2103.00039).  A record takes part in at most ``participations`` steps, at least
+    ``separation`` steps apart.
 
     >>> TreeAggregation(noise_multiplier=2.0, leaves=1024)
     TreeAggregation(noise_multiplier=2.0, leaves=1024, participations=1, separation=1)
@@ -226,12 +241,17 @@ class TreeAggregation(Event):
 
 @dataclass(frozen=True)
 class MatrixFactorization(Event):
-    """``C g + Z`` for the ``steps`` sums g of a run.
+    """All gradient sums of a run, with noise that is correlated between steps.
 
-    Z has independent entries N(0, (noise_multiplier Delta)^2).  C is the lower triangular Toeplitz matrix
-    whose first column is ``coefficients`` followed by zeros (DP-MF: Denisov et al. 2022, 2202.08312; banded:
-    Choquette-Choo et al. 2023, 2306.08153).  The run uses g + C^{-1} Z, a function of this event's output.
-    The noise multiplier is that of Z.  C's columns are not normalised, so their norm is part of the cost.
+    The event releases ``C g + Z``.  The rows of g are the gradient sums of the ``steps`` steps.  Z is
+    independent noise N(0, (noise_multiplier Delta)^2).  C is a lower triangular matrix with constant
+    diagonals: ``coefficients`` lists them from the main diagonal down, and the others are zero.  Training
+    computes g + C^{-1} Z from this output, which costs no additional privacy (DP-MF: Denisov et al. 2022,
+    2202.08312; banded: Choquette-Choo et al. 2023, 2306.08153).
+
+    A record takes part in at most ``participations`` steps, at least ``separation`` steps apart.
+    ``noise_multiplier`` is that of Z.  C's columns are not normalised: if their norm is larger, the event
+    costs more.
 
     >>> MatrixFactorization(1.0, coefficients=(1.0, 0.5), steps=100).participations
     1
@@ -264,7 +284,9 @@ class MatrixFactorization(Event):
 
 @dataclass(frozen=True)
 class Repeat(Event):
-    """``event``, performed ``count`` times with fresh randomness, possibly adaptively.
+    """``event``, performed ``count`` times, each time with new randomness.
+
+    What each repetition computes may depend on the outputs of earlier ones.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -278,10 +300,10 @@ class Repeat(Event):
 
 @dataclass(frozen=True)
 class Compose(Event):
-    """All of ``events``, one after the other.
+    """All of ``events``, one after the other, on the same records.
 
-    The query of each event may depend on the earlier answers.  The parameters of the events are fixed
-    beforehand.  ``Compose(())`` releases nothing.
+    What each event computes may depend on the outputs of earlier ones.  Its parameters, such as the noise,
+    may not: they are fixed before the first event.  ``Compose(())`` releases nothing.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -295,10 +317,11 @@ class Compose(Event):
 
 @dataclass(frozen=True)
 class GroupPrivacy(Event):
-    """``event``, accounted for neighbours that differ in a group of ``size`` records.
+    """``event``, with the guarantee for a group of ``size`` records together.
 
-    Under add-remove and zero-out, one data set has all records of the group and the other has none.  Under
-    replace-one, all of them are exchanged.  Every record of the group is sampled independently.
+    Neighbouring datasets then differ in all records of a group.  Under add-remove and zero-out, one dataset
+    has the whole group and the other has none of it.  Under replace-one, all of its records are replaced.
+    Every record of the group is sampled independently.
 
     >>> from tacit.events import Gaussian
     >>> GroupPrivacy(Gaussian(8.0), size=4)
@@ -311,13 +334,15 @@ class GroupPrivacy(Event):
 
 @dataclass(frozen=True)
 class PrivateSelection(Event):
-    """The best outcome of a random, secret number of runs of ``event``.
+    """The best outcome of a random, secret number of runs of ``event``, such as a hyperparameter search.
 
-    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  Each selection draws its number
-    of runs.  If ``distribution`` is ``poisson``, the number has the mean ``mean`` > 0, and 0 runs release a
-    fixed outcome.  If it is ``negative-binomial``, the number is conditioned on at least 1 run, with the
-    conditional mean ``mean`` > 1 and ``shape`` > -1.  Shape 1 is the geometric distribution, and shape 0 the
-    logarithmic one.
+    Only the best outcome is released (Papernot & Steinke 2022, 2110.03620).  The number of runs is drawn anew
+    for each selection, from ``distribution``:
+
+    * ``poisson``, with expected value ``mean`` > 0.  If the number is 0, a fixed outcome is released.
+    * ``negative-binomial``, truncated to at least 1 run, with the parameter ``shape`` > -1.  ``mean`` > 1 is
+      the expected value after truncation.  Shape 1 is the geometric distribution, and shape 0 the logarithmic
+      one.
 
     >>> from tacit.events import Gaussian
     >>> PrivateSelection(Gaussian(8.0), distribution="poisson", mean=10)

@@ -15,9 +15,9 @@ from tacit.events.mechanisms import MatrixFactorization
 
 @dataclass(frozen=True)
 class PoissonSampled(Event):
-    """``event`` on a Poisson sample.
+    """``event`` on a Poisson sample of the records.
 
-    Every record takes part with probability ``sampling_rate``, independently of the other records and steps.
+    Every record is sampled with probability ``sampling_rate``, independently of the other records and steps.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -32,11 +32,11 @@ class PoissonSampled(Event):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampled(Event):
-    """``event`` on a Poisson sample of ``records`` at ``sampling_rate``, cut to ``largest_batch``.
+    """``event`` on a Poisson sample with at most ``largest_batch`` records.
 
-    A larger sample is replaced by a uniformly random subset of ``largest_batch`` of its records (Chua et al.
-    2024, 2411.04205).  ``records`` is the public number of records.  Under add-remove it is the number in the
-    larger of two neighbours.
+    Each of ``records`` records is sampled with probability ``sampling_rate``.  If more than ``largest_batch``
+    are sampled, a uniformly random subset of that size is used (Chua et al. 2024, 2411.04205).  ``records``
+    is public.  Under add-remove, it is the number of records in the larger of two neighbouring datasets.
 
     >>> from tacit.events import Gaussian, Repeat
     >>> from tacit.accounting import account
@@ -53,9 +53,9 @@ class TruncatedPoissonSampled(Event):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Event):
-    """``event`` on a uniformly random subset of exactly ``batch_size`` of the ``records`` records.
+    """``event`` on a uniformly random batch of exactly ``batch_size`` different records out of ``records``.
 
-    Every step draws a new subset.  Both numbers are public.
+    Every step draws a new batch.  Both numbers are public.
 
     >>> from tacit.events import Gaussian
     >>> WithoutReplacement(records=1000, batch_size=10, event=Gaussian(1.0))
@@ -73,9 +73,10 @@ class WithoutReplacement(Event):
 
 @dataclass(frozen=True)
 class WithReplacement(Event):
-    """``event`` on ``batch_size`` independent uniform draws from the ``records`` records.
+    """``event`` on a batch of ``batch_size`` records, each drawn uniformly from all ``records`` records.
 
-    A record that is drawn several times contributes several times Delta.
+    The draws are independent, so a record may be drawn several times.  It then counts several times in the
+    sum.
 
     >>> from tacit.events import Gaussian
     >>> WithReplacement(records=1000, batch_size=10, event=Gaussian(1.0)).batch_size
@@ -91,14 +92,16 @@ class WithReplacement(Event):
 class BallsInBins(Event):
     """One epoch of ``bins`` steps, in which each record takes part in one uniformly random step.
 
-    Every record is put into one of the bins, independently of the others, and step i is ``event`` on bin i
-    (Chua et al. 2024, 2412.16802).  With ``passes`` > 1 the run goes through the same bins that many times.
-    If every epoch draws new bins, use ``Repeat(BallsInBins(bins, event), epochs)``.
+    Every record is put at random into one of the bins (batches), independently of the other records.  Step i
+    is ``event`` on bin i (Chua et al. 2024, 2412.16802).  If ``passes`` is above 1, the run goes through the
+    same bins that many times.  If you draw new bins in every epoch, use ``Repeat(BallsInBins(bins, event),
+    epochs)``.
 
-    This is random allocation of one step out of ``bins``. For k random steps out of t, account for
-    ``Repeat(BallsInBins(t // k, event), k)``, which costs no less (Feldman & Shenfeld 2025, 2502.08202): k
-    random parts of t // k steps, each with one random step, give k random steps, and the parts are released
-    too. Method ``pld`` needs a noise of at least 0.3. Below that, ``rdp`` has a bound.
+    This is also called random allocation: each record takes part in 1 random step out of ``bins``. If each
+    record takes part in k random steps out of t, use ``Repeat(BallsInBins(t // k, event), k)``, which costs
+    at least as much (Feldman & Shenfeld 2025, 2502.08202).
+
+    The accountant ``pld`` needs a noise multiplier of at least 0.3. Below that, use ``rdp``.
     """
 
     bins: int
@@ -108,11 +111,11 @@ class BallsInBins(Event):
 
 @dataclass(frozen=True)
 class Partitioned(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches that do not depend on other records.
+    """One epoch of ``batches`` steps of ``event``, on disjoint batches that each record's name decides.
 
-    The batch of a record depends only on a name that neighbours share: its row number in a file in which
-    rows are blanked but never removed, or a hash of its public identifier.  Under every adjacency, one
-    record's presence or value therefore changes only one batch.
+    The batch of a record depends only on a public name: a hash of its public identifier, or its row number in
+    a file in which rows may be blanked but are never removed.  So under every adjacency, adding, removing or
+    changing one record changes only one batch.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -127,11 +130,11 @@ class Partitioned(Event):
 
 @dataclass(frozen=True)
 class Shuffled(Event):
-    """One epoch of ``batches`` steps of ``event`` on disjoint batches of a fixed size, cut from an ordering.
+    """One epoch of ``batches`` steps of ``event``, on consecutive batches of a fixed size.
 
-    The ordering, random or not, has a public number of records. There is no guarantee under add-remove,
-    because one more record would move the others between batches. A random, secret ordering counts as no
-    amplification, because no tight bound is proven.
+    The records are in any order, shuffled or not, and their number is public. There is no guarantee under
+    add-remove, because one more record would move the others between batches. A random, secret order doesn't
+    lower the cost (there is no amplification by shuffling), because no tight bound is proven.
 
     >>> from tacit.events import Gaussian
     >>> from tacit.accounting import account
@@ -146,13 +149,13 @@ class Shuffled(Event):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampled(Event):
-    """Noise correlated over at most ``cycle`` steps, on Poisson samples of one part of the records at a time.
+    """A run with correlated noise in which each step draws a Poisson sample from one part of the records.
 
-    Every record belongs to one of ``cycle`` parts, chosen by its public name (see :class:`Partitioned`).
-    Step i samples each record of part i modulo ``cycle`` with probability ``sampling_rate`` (Choquette-Choo
-    et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the ``MatrixFactorization`` that is performed, with
-    at most ``cycle`` coefficients.  Its fields ``participations`` and ``separation`` stay 1, as this event
-    already determines when a record takes part.
+    The records are divided into ``cycle`` parts, by public names as in :class:`Partitioned`.  The steps go
+    through the parts in turn: step i samples each record of part i modulo ``cycle`` with probability
+    ``sampling_rate`` (Choquette-Choo et al. 2023, 2306.08153, Algorithm 2).  ``event`` is the
+    ``MatrixFactorization`` of the noise, with at most ``cycle`` coefficients.  Leave its ``participations``
+    and ``separation`` at 1, because the cycle already determines when a record takes part.
 
     >>> from tacit.accounting import account
     >>> noise = MatrixFactorization(noise_multiplier=2.0, steps=100, coefficients=(1.0, 0.5))

@@ -1,4 +1,4 @@
-"""The generator of a run's random numbers; ``noise.gaussian`` draws tensors from it."""
+"""The random number generator of a run; :mod:`tacit.noise.gaussian` draws tensors of noise from it."""
 
 from tacit.noise.generator import Generator
 

@@ -78,10 +78,12 @@ class Purpose(IntEnum):
 
 
 class Generator:
-    """A keyed stream of random words with addresses, as the head of its file describes.
+    """The cryptographic random number generator of a run.
 
-    Make one with :meth:`from_os`.  The key is secret, because anyone who has it can subtract the noise.
-    The resume state of a run stores the key, separately from the model.
+    Make one with :meth:`from_os`.  Every random word (64 bits) has an address: what it is for (``purpose``),
+    the ``step``, and an ``index``.  The generator encrypts the address with a secret key (AES), so that the
+    same address always gives the same words, in any order and after a restart.  Anyone who has the key can
+    subtract the noise.  The resume state of a run stores the key, separately from the model.
 
     >>> Generator.from_os().words(3, purpose=Purpose.NOISE, step=0).shape
     (3,)
@@ -107,7 +109,7 @@ class Generator:
 
     @classmethod
     def from_os(cls) -> Generator:
-        """Return a generator with a fresh key from the operating system's entropy."""
+        """Make a generator with a new random key from the operating system."""
         return cls(secrets.token_bytes(_KEY_BYTES), secure=True)
 
     @property
@@ -122,7 +124,10 @@ class Generator:
         return f"AES-128-CTR, {origin}"
 
     def secret_state(self) -> tuple[bytes, bool]:
-        """Return the key and ``secure`` for the resume state; never store them with a released model."""
+        """Return the secret key, and ``secure``, for the resume state.
+
+        Never store them with a released model.
+        """
         return self._key, self._secure
 
     def counter(
@@ -135,7 +140,7 @@ class Generator:
         first_block: int = 0,
         digit: int = 0,
     ) -> bytes:
-        """Return the 16 bytes that AES encrypts to block ``first_block`` of an address."""
+        """Return the 16 bytes that AES encrypts to make block ``first_block`` (16 bytes) of an address."""
         if self._secure and self._process != os.getpid():
             raise PrivacyRefusal(
                 "the noise key was made before the process was forked, so parent and child would add the "
@@ -163,9 +168,16 @@ class Generator:
         first_block: int = 0,
         digit: int = 0,
     ) -> None:
-        """Fill ``out`` with random bytes of an address, from its 16-byte block ``first_block`` on.
+        """Fill ``out`` with the random bytes of an address; the other arguments make up the address.
 
-        The same address gives the same bytes.
+        Args:
+            out: the memory to fill.
+            purpose: what the bytes are for.
+            step: the step of the run.
+            index: distinguishes several draws of a step with the same purpose.
+            rank: distinguishes the machines that share a run.
+            first_block: the 16-byte block of the address to start at.
+            digit: distinguishes the further digits of a number that needs more than one word.
         """
         check_integer("first_block", first_block, low=0, high=(1 << _BLOCK_BITS) - 1)
         most = _BLOCK_BYTES * ((1 << _BLOCK_BITS) - first_block)
@@ -178,7 +190,10 @@ class Generator:
     def words(
         self, count: int, *, purpose: Purpose, step: int, index: int = 0, first: int = 0
     ) -> NDArray[np.uint64]:
-        """Return ``count`` uniform 64-bit words of an address, from word ``first`` on."""
+        """Return ``count`` uniform 64-bit words of the address (``purpose``, ``step``, ``index``).
+
+        The result starts at word ``first`` of this address.
+        """
         check_integer("count", count, low=0, high=(_BLOCK_BYTES << _BLOCK_BITS) // 8)
         block, skipped = divmod(check_integer("first", first, low=0), _WORDS_PER_BLOCK)
         words = np.empty(skipped + count, np.uint64)
@@ -186,10 +201,11 @@ class Generator:
         return words[skipped:]
 
     def word(self, *, purpose: Purpose, step: int, index: int = 0) -> int:
-        """Return one uniform 64-bit word for a step: word ``step % 128`` at the address of ``step // 128``.
+        """Return one uniform 64-bit word for a step.
 
-        So the cipher runs once in 128 steps.  A purpose that uses :meth:`word` must not use other methods,
-        because these use the address of ``step // 128`` for the step of that number.
+        To save time, 128 steps share one address: the result is word ``step % 128`` of the address that
+        :meth:`words` uses for step ``step // 128``.  So if you call :meth:`word` for a purpose, do not call
+        other methods for the same purpose: they would return the same words.
 
         >>> generator = Generator.from_os()
         >>> words = generator.words(128, purpose=Purpose.MODEL, step=1)
@@ -204,9 +220,10 @@ class Generator:
         return int(entry[1][position])
 
     def kept(self, name: Hashable, draw: Callable[[], NDArray[np.uint32]]) -> NDArray[np.uint32]:
-        """Return ``draw()``, and cache the last two results, so that steps can share a draw.
+        """Return ``draw()``, or its cached result if it was called under this ``name`` recently.
 
-        A result is as secret as the key.  A prefetcher may be one draw ahead of the step.
+        Steps that share a draw, such as those of an epoch, so compute it only once. The last two results are
+        cached, because a prefetcher may already draw for the next epoch.  A result is as secret as the key.
         """
         if name not in self._kept:
             while len(self._kept) > 1:
@@ -215,9 +232,9 @@ class Generator:
         return self._kept[name]
 
     def numpy(self, *, purpose: Purpose, step: int, index: int = 0) -> np.random.Generator:
-        """Return a NumPy generator seeded with 256 bits of this address.
+        """Return a NumPy random number generator, seeded with 256 random bits of an address.
 
-        Use it for shuffles and augmentations, where secrecy of each word does not matter.
+        Use it for shuffles and augmentations.  Do not use it for noise or sampling, which must be secret.
         """
         words = self.words(4, purpose=purpose, step=step, index=index)
         return np.random.Generator(np.random.Philox(seed=[int(word) for word in words]))

@@ -34,10 +34,10 @@ Indices = NDArray[np.int64]
 
 
 class Sampling(ABC):
-    """A sampler, which draws the records of a step.
+    """The base class of all samplers.  A sampler draws the batch of each step.
 
-    A sampler is a frozen dataclass of public facts.  The number of records, which may be secret, and the
-    secret generator are arguments of its methods.
+    A sampler is a frozen dataclass, and its fields are public.  What may be secret is passed to its methods
+    instead: the number of records, and the random number generator.
 
     >>> from tacit.sampling import FullBatch
     >>> sampler = FullBatch()
@@ -47,34 +47,47 @@ class Sampling(ABC):
 
     @abstractmethod
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
-        """Return the event of ``steps`` steps of ``mechanism`` on the sampled records.
+        """Return the event of a run: ``mechanism`` on a newly sampled batch in each of ``steps`` steps.
 
         Raises:
             PrivacyRefusal: if this sampler has no proven guarantee under this adjacency.
         """
 
     def participations_in(self, steps: int) -> tuple[int, int] | None:
-        """Return the most participations of a record in ``steps`` steps, and the least distance between two.
+        """Return how often, and how close together, one record can be used in a run of ``steps`` steps.
 
-        The result is None if the sampler has no such bound."""
+        Returns:
+            The largest number of steps that use the record, and the smallest distance between two of them.
+            None if the sampler has no such bound.
+        """
         return None
 
     def paid_together(self, steps: int) -> int:
-        """Return how many of ``steps`` steps must be charged together."""
+        """Return the number of successive steps whose cost is one amount, such as the steps of an epoch.
+
+        A run of ``steps`` steps pays for these steps together, before the first of them.
+        """
         return 1
 
     @abstractmethod
     def expected_batch(self, records: int) -> float | None:
-        """Return the expected size of a batch from the public number of records.
+        """Return the expected size of a batch, if ``records`` is the public number of records.
 
-        The result is None if the plan states the size instead."""
+        The result is None if the sampler cannot know it. The plan then states the size.
+        """
 
     @abstractmethod
     def indices(self, generator: Generator, step: int, records: int) -> Indices:
-        """Draw the records of step ``step`` (counted from 0), as sorted positions in ``[0, records)``."""
+        """Draw the batch of step ``step`` (counted from 0), as sorted indices of records.
+
+        The indices are in ``[0, records)``.
+        """
 
     def indices_within(self, generator: Generator, step: int, records: int, own: range) -> Indices:
-        """Return those of :meth:`indices` that are in ``own``, a range of positions."""
+        """Draw the same batch as :meth:`indices`, and return only the indices in the range ``own``.
+
+        If several processes share a run, each one uses the range of its own records.
+        """
         drawn = self.indices(generator, step, records)
         return drawn[np.searchsorted(drawn, own.start) : np.searchsorted(drawn, own.stop)]
 
@@ -99,9 +112,9 @@ class PoissonSampling(Sampling):
 
     **Guarantee**
 
-    * 64 separate random bits decide each record's participation.  Its probability is
-      ``floor(q 2^64) / 2^64``, at most q, independently over records and steps.
-    * The batch has a random size, possibly zero.  It is never truncated, padded or skipped.
+    * Each record is sampled with probability ``floor(q 2^64) / 2^64``, which is at most q.  64 separate
+      random bits decide for each record and each step, so all these decisions are independent.
+    * The batch has a random size, possibly zero.  No batch is truncated, padded or skipped.
 
     >>> from tacit.noise.generator import Generator
     >>> len(PoissonSampling(1.0).indices(Generator.from_os(), step=0, records=5))
@@ -140,24 +153,30 @@ class PoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampling(Sampling):
-    """Poisson sampling at ``sampling_rate`` q in (0, 1] of ``records`` N, truncated at ``largest_batch`` L.
+    """Poisson sampling with a limit on the batch size.
 
-    A batch has at most L records, so memory and shapes are known before the run.  This costs almost no
-    privacy if L is a few standard deviations above the expected size (Chua et al. 2024, 2411.04205).
+    A batch has at most ``largest_batch`` records, so memory and shapes are known before the run.  The limit
+    costs almost no privacy if it is a few standard deviations above the expected size (Chua et al. 2024,
+    2411.04205).
 
-    ``records`` is a public upper bound on the number of records.  The sampler draws from N slots, of which
-    slot i is record i; slots beyond the last record are drawn too, but left out of the batch.  Without these
-    empty slots, each of fewer than N records would be in a batch more often than the accounting assumes.  For
-    instance, with L = 1 and q = 1/2 a single record has probability 1/2, but one of 100 about 1/100.
+    Args:
+        sampling_rate: the probability q, in (0, 1], with which each record is sampled.
+        records: a public upper bound N on the number of records.
+        largest_batch: the limit L.  If more than L records are sampled, a random subset of L remains.
+
+    If there are fewer than N records, the sampler pretends that there are N: it also draws the missing ones,
+    and then leaves them out of the batch.  Otherwise each record would be used more often than the accounting
+    assumes.  For instance, with L = 1 and q = 1/2, a single record is used with probability 1/2, but one of
+    100 records only with about 1/100.
 
     **Guarantee**
 
-    * For any records, the sample is that of ``TruncatedPoissonSampled(q, N, L)``.  64 separate random bits
-      decide whether a slot is sampled, with probability ``floor(q 2^64) / 2^64``.  Each slot also draws 64
-      bits for its order.  If more than L slots are sampled, the L with the least order remain, so every set
-      of L slots is equally likely.
-    * More than N records are refused before any is read.
-    * Two slots draw the same order with probability below ``N^2 / 2^65``.  Then the first one remains.
+    * The batch is distributed as in ``TruncatedPoissonSampled(q, N, L)``, whatever the records are.
+    * Each of the N (possibly missing) records is sampled with probability ``floor(q 2^64) / 2^64``, by 64
+      separate random bits, and gets a random 64-bit number.  If more than L are sampled, the L with the
+      smallest numbers remain, so every set of L is equally likely.
+    * If there are more than N records, the run is refused before any of them is read.
+    * Two records draw the same number with probability below ``N^2 / 2^65``.  Then the first one remains.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling = TruncatedPoissonSampling(sampling_rate=0.5, records=100, largest_batch=20)
@@ -181,7 +200,10 @@ class TruncatedPoissonSampling(Sampling):
         return Repeat(step, steps)
 
     def check_records(self, records: int) -> None:
-        """Refuse more ``records`` than the plan assumes, without their true number, which is secret."""
+        """Raise an error if there are more ``records`` than the plan assumes.
+
+        The message does not contain the true number of records, which is secret.
+        """
         if records > self.records:
             raise PrivacyRefusal(
                 f"there are more records than the plan's public number, {self.records}, so truncated Poisson "
@@ -209,19 +231,19 @@ class TruncatedPoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(Sampling):
-    """Samples each record once per epoch, in one of ``bins`` batches at random.
+    """Uses each record once per epoch, in one of ``bins`` batches, chosen at random.
 
-    A plan makes this sampler from ``sampling="epochs"``, with ``bins`` = ``records / batch_size``, rounded.
-    At the same epsilon it needs less noise than Poisson sampling.
+    A plan uses this sampler if you set ``sampling="epochs"``, with ``records / batch_size``, rounded, as
+    ``bins``.  At the same epsilon, it needs less noise than Poisson sampling.
 
     **Guarantee**
 
-    * 64 separate random bits, new in each epoch, decide the batch of a record, independently of the other
-      records and epochs.  Each batch has the probability 1/b within 2^-64, where b is the number of batches.
-      So T steps cost at most ``T 2^-64`` more epsilon than the event, less than the rounding of epsilon.
-    * An epoch is charged when it begins: T steps cost as much as ``ceil(T / b)`` epochs, which is their exact
-      cost at the end of an epoch.  A plan has whole epochs only.
-    * Under ``replace-one`` the sampler is refused, because no bound is proven.
+    * In each epoch, 64 new random bits decide the batch of each record, independently of other records and
+      epochs.  Each of the b batches has probability 1/b, with an error of at most 2^-64.  So T steps cost at
+      most ``T 2^-64`` more epsilon than the event, which is less than the rounding of epsilon.
+    * The whole epoch is paid for when it begins.  So T steps cost as much as ``ceil(T / b)`` epochs, which is
+      exact if T is a whole number of epochs.  A plan has whole epochs only.
+    * Under ``replace-one``, this sampler raises an error, because no bound is proven.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = BallsInBinsSampling(bins=4), Generator.from_os()
@@ -244,7 +266,7 @@ class BallsInBinsSampling(Sampling):
         return Repeat(BallsInBins(self.bins, mechanism), -(-steps // self.bins))
 
     def check_steps(self, steps: int) -> None:
-        """Refuse a run that ends within an epoch, which would cost as much as the whole epoch."""
+        """Raise an error if ``steps`` are not whole epochs: part of an epoch costs as much as all of it."""
         epochs, rest = divmod(steps, self.bins)
         if rest == 0:
             return
@@ -270,7 +292,7 @@ class BallsInBinsSampling(Sampling):
         return np.flatnonzero(self.batches(generator, epoch, own) == batch) + own.start
 
     def batches(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
-        """Return the batch in ``epoch`` of each record whose position is in ``own``."""
+        """Return the batch, 0 to ``bins`` - 1, of each record of the range ``own`` in ``epoch``."""
         return generator.kept((self.bins, epoch, own), lambda: self._throw(generator, epoch, own))
 
     def _throw(self, generator: Generator, epoch: int, own: range) -> NDArray[np.uint32]:
@@ -290,18 +312,19 @@ class BallsInBinsSampling(Sampling):
 
 @dataclass(frozen=True)
 class CyclicPoissonSampling(Sampling):
-    """Cyclic sampling: step t samples each record of part ``t mod cycle`` with probability ``sampling_rate``.
+    """Cyclic sampling: the records are split into ``cycle`` parts, and each step samples from the next one.
 
-    The rate q is in (0, 1].  At q = 1 each batch is a whole part, without amplification.  A record is used at
-    most once in a cycle, in steps that do not depend on other records, as correlated noise requires
-    (Choquette-Choo et al., 2306.08153).
+    Step t samples each record of part ``t mod cycle`` with probability ``sampling_rate`` q, in (0, 1].  At q
+    = 1 each batch is a whole part, and there is no amplification by sampling.  A record is used at most once
+    in ``cycle`` successive steps, and other records do not affect in which ones.  Correlated noise requires
+    both (Choquette-Choo et al., 2306.08153).
 
     **Guarantee**
 
-    * 32 separate random bits, the same in all steps, decide to which part a record belongs.  All parts are
-      equally likely within 2^-32.
-    * In a step, 64 further bits decide whether a record of the part is sampled, with probability
-      ``floor(q 2^64) / 2^64``.  At q = 1 all records of the part are.
+    * 32 separate random bits, drawn once for the run, decide to which part a record belongs.  All parts are
+      equally likely, with an error of at most 2^-32.
+    * In each step, 64 further bits decide whether a record of the part is sampled, with probability
+      ``floor(q 2^64) / 2^64``.  At q = 1, all records of the part are used.
 
     >>> from tacit.noise.generator import Generator
     >>> sampling, generator = CyclicPoissonSampling(1.0, cycle=4), Generator.from_os()
@@ -349,7 +372,7 @@ class CyclicPoissonSampling(Sampling):
 
 @dataclass(frozen=True)
 class FullBatch(Sampling):
-    """Uses all records in every step: a composition of unsampled mechanisms.
+    """Uses all records in every step, without sampling.
 
     >>> from tacit.noise.generator import Generator
     >>> FullBatch().indices(Generator.from_os(), step=0, records=3).tolist()
@@ -374,19 +397,22 @@ class FullBatch(Sampling):
 
 @dataclass(frozen=True)
 class ShuffledBatches(Sampling):
-    """Splits a new permutation of the records into batches of ``batch_size`` in each epoch.
+    """Shuffles the records in each epoch, and splits them into batches of ``batch_size``.
 
-    A last partial batch is dropped.  ``records`` is the public number of records.
+    If the last batch of an epoch would be smaller, it is dropped.  ``records`` is the public number of
+    records.
 
     In an epoch every record is in at most one batch, so all steps of an epoch together cost as much as one
-    unsampled mechanism (parallel composition).  This sampler claims no amplification by shuffling, because no
-    tight bound is proven.  Accounting for such batches as Poisson samples is the best-known false claim of
-    the field (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
+    step on all records (parallel composition).  Shuffling does not lower the cost further, because no tight
+    bound is proven.  Many implementations account for such batches as if they were Poisson samples, which is
+    wrong (Chua et al., ICML 2024, "How private are DP-SGD implementations?").
 
     **Guarantee**
 
-    * Under ``replace-one`` and ``zero-out``, T steps cost ``ceil(T / steps per epoch)`` unsampled mechanisms.
-    * Under ``add-remove`` the sampler is refused, because one more record moves others between batches.
+    * Under ``replace-one`` and ``zero-out``, T steps cost as much as ``ceil(T / steps per epoch)`` steps on
+      all records.
+    * Under ``add-remove``, this sampler raises an error, because one more record moves others between
+      batches.
 
     >>> from tacit.events import Adjacency, Gaussian
     >>> ShuffledBatches(batch_size=10, records=100).event(Gaussian(1.0), 15, Adjacency.REPLACE_ONE)
@@ -405,7 +431,7 @@ class ShuffledBatches(Sampling):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of whole batches in one pass over the records."""
+        """The number of batches in an epoch, without a smaller last one."""
         return self.records // self.batch_size
 
     def event(self, mechanism: Event, steps: int, adjacency: Adjacency) -> Event:
@@ -442,22 +468,22 @@ class ShuffledBatches(Sampling):
 
 @dataclass(frozen=True)
 class ByDate(Sampling):
-    """Batches by date: step t uses the records of its days.
+    """Batches by date: each step uses the records of certain days.
 
-    :class:`tacit.training.DatedRecords` assigns days to steps.
+    :class:`tacit.training.DatedRecords` contains the dates, and defines which days belong to which step.
 
     Args:
-        participations: the most steps in which one record participates: 1 if a record is a row, or a declared
-            number if it is a person with rows of several dates.
-        separation: the least distance between two of these steps, in steps.
+        participations: the largest number of steps that use one record. It is 1 if a record is one row. If a
+            record is a person with rows of several dates, declare the largest number of steps for a person.
+        separation: the smallest distance between two of these steps, in steps.
 
     **Guarantee**
 
-    * The steps of a record depend on its dates alone, not on other records.
-    * A record participates at most ``participations`` times, at least ``separation`` steps apart.  The
-      session refuses data that break this (:class:`tacit.training.DatedRecords`).
-    * Under ``replace-one`` and ``zero-out`` the sampler is refused, because the number of records of a stream
-      is not public beforehand.
+    * The steps that use a record depend only on the record's own dates, not on other records.
+    * A record is used in at most ``participations`` steps, at least ``separation`` steps apart.  The session
+      raises an error if the data break this (:class:`tacit.training.DatedRecords`).
+    * Under ``replace-one`` and ``zero-out``, this sampler raises an error, because the number of records of a
+      stream is not public beforehand.
 
     >>> ByDate().participations_in(365), ByDate(participations=12, separation=30).participations_in(100)
     ((1, 1), (4, 30))
