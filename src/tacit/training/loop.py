@@ -116,10 +116,13 @@ def train(
     ranks, only the first rank evaluates the model, calls the watchers and returns rows.
 
     Args:
+        session: the session to train.
         evaluate: a function that evaluates the model, called at most ``rows`` times.  If the session averages
             weights (``ema_decay``), it gets the model with averaged weights.
-        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps (default: with each
-            row of metrics) and at the end.
+        rows: the largest number of rows of metrics for the whole plan, at equal distances.
+        watchers: objects that receive the progress; see :class:`Watcher`.
+        checkpoint: the path of the resume state, which is written every ``checkpoint_every`` steps (default:
+            with each row of metrics) and at the end.
         history: the history of the run before it was resumed; None for a new run.
         should_stop: a function called after each step.  If it returns True, on any rank, the loop saves the
             state and ends.

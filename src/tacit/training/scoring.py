@@ -75,6 +75,9 @@ def score_held_out(
 ) -> Evaluation:
     """Release the one noisy score of a run, on test records that training did not use.
 
+    The first call releases the score of the current model; later calls, also after a resume, return the same
+    score.  The number of test records is secret, and the noise hides it.
+
     Args:
         session: the session of the run.  Its plan has a ``score_report``, and the session has charges.
         inputs, targets: the n test records, as in :func:`tacit.evaluate`.
@@ -82,9 +85,6 @@ def score_held_out(
             person is then the mean over their rows.
         groups: the groups of the records, for each column that the plan's
             :class:`tacit.plan.GroupScoreReport` names.  :meth:`tacit.columns.Encoder.groups` makes them.
-
-    The first call releases the score of the current model; later calls, also after a resume, return the same
-    score.  The number n of test records is secret, and the noise hides it.
 
     **Guarantee**
 
@@ -299,8 +299,8 @@ def select_candidate(
 
     Raises:
         BudgetExceeded: if the charge exceeds the remaining budget.  No run was made.
-        PrivacyRefusal: if the plan contradicts the dataset's policy; a session from ``make`` has another plan
-            than ``plan``; or the ledger knows the session's records as another dataset, with a separate
+        PrivacyRefusal: if the plan contradicts the dataset's policy; a session from ``make`` does not follow
+        ``plan``; or the ledger knows the session's records as another dataset, with a separate
             budget.
 
     >>> import torch

@@ -66,7 +66,7 @@ class PrivateSession:
 
     Args:
         model: the module to train.  The session refuses a module that mixes records, as batch norm does, and
-        names the layer.
+            names the layer.
         optimizer: any torch optimizer over the model's trainable parameters.
         data: the training data, with at most one record per person: arrays, tensors or lists (N, ...),
             including memory maps; mappings and tuples of these; data frames; a list of records; or a
