@@ -226,9 +226,9 @@ class Plan(Mechanism):
         rows_per_user: the most rows of one unit, such as a user; None if each record is one unit.  Rows are
             drawn and clipped separately, but the cost covers all rows of a unit.
         correlation: the noise correlation over steps (:mod:`tacit.correlation`); None for independent noise.
-        loss_report: a noisy training loss in each step, or None.
-        score_report: one noisy score on held-out records, or None.
-        epsilon_budget: the largest epsilon that the plan may cost, or None.
+        loss_report: the release of a noisy training loss in each step; None for no release.
+        score_report: the release of one noisy score on held-out records; None for no release.
+        epsilon_budget: the largest epsilon that the plan may cost; None for no limit.
 
     **Guarantee**
 

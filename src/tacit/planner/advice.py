@@ -219,7 +219,7 @@ NEAR_FLOOR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOption:
-    """One batch size, with its noise and compute under the budget.
+    """One batch size, with the noise that the budget requires and the compute that it takes.
 
     Attributes:
         rank: 1 for the best option; :attr:`PlanAdvice.options` explains the order.

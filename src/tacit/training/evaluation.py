@@ -228,8 +228,9 @@ class Evaluation:
         confusion: ``confusion[i][j]`` is the number of records of class i that are predicted as class j.  It
             is empty with more than 200 classes.
         balanced: the mean recall of the classes that have records.
-        auc, average_precision: for two classes, those of the second class.  They are None if a class has no
-            records or an output is not finite.
+        auc, average_precision: for two classes, the area under the ROC curve and the average precision, with
+            the second class as the positive one.  They are None if a class has no records or an output is not
+            finite.
         errors: for numbers, one entry for each target.
         labels: for labels, one entry for each label.
         pairs: for preferences, a comparison with the public model, which scores 0.5.

@@ -69,7 +69,7 @@ def least_squares_session(
       for the model is post-processing.
 
     Raises:
-        InvalidInput: if the plan has more than one step, or its clipping norm is not 1.
+        InvalidInput: if the plan has more than one step, or a clipping norm other than 1.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> x[:, 0] += 2 * y

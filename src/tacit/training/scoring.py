@@ -96,8 +96,8 @@ def score_held_out(
       the sums of all groups of all columns together by at most the report's ``length``.
 
     Raises:
-        InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` are not those
-            of the plan.
+        InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` has other
+            columns than the plan's report.
         PrivacyRefusal: if no step was charged yet, another process has released a score, or records are
             people with several rows and ``owners`` are missing.
 
@@ -300,8 +300,7 @@ def select_candidate(
     Raises:
         BudgetExceeded: if the charge exceeds the remaining budget.  No run was made.
         PrivacyRefusal: if the plan contradicts the dataset's policy; a session from ``make`` does not follow
-        ``plan``; or the ledger knows the session's records as another dataset, with a separate
-            budget.
+            ``plan``; or the ledger knows the session's records as another dataset, with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget
