@@ -54,31 +54,36 @@ class _Needed(TypedDict):
 
 
 class PlanSettings(_Needed, total=False):
-    """The keywords of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`.  The first five have no default.
+    """The keyword arguments of :meth:`Plan.with_noise` and :meth:`Plan.calibrate`.
+
+    The first five are required.
 
     Attributes:
         delta: the probability with which the bound on epsilon may fail, below ``1 / records``; 1e-5 or less.
-        records: the number of examples, N.  Under add-remove it is a rough public number, because the
-            exact one is secret; it is never read from the data.
-        clipping: the largest norm of one example's gradient; 1.0 if unsure.  A number C stands for
-            :class:`~tacit.clipping.FlatClipping`; other rules are in :mod:`tacit.clipping`.
+        records: the number of examples, N.  Under add-remove, give a rough public number, because the exact
+            number is secret.  It is never read from the data.
+        clipping: the norm to which the gradient of one example is clipped; 1.0 if unsure.  A number C stands
+            for :class:`~tacit.clipping.FlatClipping`; other rules are in :mod:`tacit.clipping`.
         adjacency: which datasets are neighbours: "add-remove" if unsure, "replace-one" or "zero-out".
             :class:`~tacit.events.Adjacency` explains them.
         unit: what one record is, as a word: "image", "patient", "row".  The guarantee names it.
-        batch_size: the expected number of examples per step.  Default: all of them, the full batch.  For
-            batches by date, a rough public mean.
+        batch_size: the expected number of examples per step.  Default: all examples, the full batch.  For
+            batches by date, give a rough public mean.
         epochs: the number of passes over the data.  Give either ``epochs`` or ``steps``.
         steps: the number of steps.
         sampling: how batches are drawn.  Default: Poisson sampling at the rate ``batch_size / records``.
             "epochs" draws each example once per epoch.  Other samplers are in :mod:`tacit.sampling`.
-        largest_batch: the most examples in a batch.  A larger Poisson sample is cut at random.
-        preparation: events of earlier releases about the same records, such as DP-PCA.
-        views: the number of augmented views per example.  Their gradients are averaged, then clipped once.
-        rows_per_user: the most rows of one unit, if rows are not units.  The cost covers all of them.
+        largest_batch: the most examples in a batch.  A larger Poisson sample is cut to this size at random.
+        preparation: the events (:mod:`tacit.events`) of earlier releases about the same records, such as
+            DP-PCA.
+        views: the number of augmented views per example.  The gradients of the views are averaged, then
+            clipped once.
+        rows_per_user: the most rows of one unit, if a unit (such as a user) may have several rows.  The cost
+            covers all rows of a unit.
         correlation: correlated noise (:mod:`tacit.correlation`).  Default: independent noise in each step.
         loss_report: release a noisy training loss in each step (:class:`LossReport`).
         score_report: release one noisy score on held-out records (:class:`ScoreReport`).
-        allow_large_delta: accept a ``delta`` of ``1 / records`` or more, which permits publishing one
+        allow_large_delta: accept a ``delta`` of ``1 / records`` or more.  Such a delta permits publishing one
             record outright.
 
     >>> from tacit.plan import Plan
@@ -202,24 +207,28 @@ _LEAST_NOISE = 1e-100  # its square is still a normal float
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Mechanism):
-    """The mechanism of a private run, and its cost; make one with :meth:`calibrate` or :meth:`with_noise`.
+    """The settings of a private run, and its privacy cost.
+
+    Make a plan with :meth:`calibrate` or :meth:`with_noise`.
 
     Attributes:
-        unit: a word for one record: "image", "patient", "row".  The guarantee names it.
+        unit: what one record is, as a word: "image", "patient", "row".  The guarantee names it.
         adjacency: which datasets are neighbours.
         delta: the delta of the guarantee.
-        records: the public number of records.  Under add-remove it is an estimate, because the true number is
-            secret.  It is never read from the data.
-        sampling, clipping, steps, noise_multiplier: the mechanism of the T steps.
-        expected_batch_size: B, the public number that divides every noisy sum.
-        preparation: earlier releases about the same records, such as DP-PCA.
-        views: K, the number of augmented views per record.  Their gradients are averaged, then clipped once.
-        rows_per_user: the most rows of one unit; None if each record is one unit.  Rows are drawn and clipped
-            separately; the cost covers all rows of a unit.
+        records: the public number of records.  Under add-remove, it is an estimate, because the true number
+            is secret.  It is never read from the data.
+        sampling, clipping, steps, noise_multiplier: how the T steps draw records, clip gradients and add
+            noise.
+        expected_batch_size: B, the public number by which every noisy sum is divided.
+        preparation: the events of earlier releases about the same records, such as DP-PCA.
+        views: K, the number of augmented views per record.  The gradients of the views are averaged, then
+            clipped once.
+        rows_per_user: the most rows of one unit, such as a user; None if each record is one unit.  Rows are
+            drawn and clipped separately, but the cost covers all rows of a unit.
         correlation: the noise correlation over steps (:mod:`tacit.correlation`); None for independent noise.
-        loss_report: a noisy training loss in each step, or None.
-        score_report: one noisy score on held-out records, or None.
-        epsilon_budget: the most epsilon that the plan may cost, or None.
+        loss_report: the release of a noisy training loss in each step; None for no release.
+        score_report: the release of one noisy score on held-out records; None for no release.
+        epsilon_budget: the largest epsilon that the plan may cost; None for no limit.
 
     **Guarantee**
 
@@ -257,7 +266,7 @@ class Plan(Mechanism):
         """Make a plan from a given noise multiplier.
 
         Args:
-            noise_multiplier: the standard deviation of the noise, in clipping norms.
+            noise_multiplier: the standard deviation of the noise, as a multiple of the clipping norm.
             epsilon_budget: refuse the plan if it costs more than this epsilon.
             settings: the keywords of :class:`PlanSettings`.
 
@@ -285,13 +294,13 @@ class Plan(Mechanism):
     ) -> Plan:
         """Make the plan with the least noise that stays within a budget.
 
-        Give one budget: ``epsilon``, ``advantage``, or both rates.
+        Give one budget: ``epsilon``, or ``advantage``, or the two rates together.
 
         Args:
-            epsilon: the most privacy loss at ``delta``: 1 is strong, 3 useful, 8 weak.
-            advantage: the largest TPR - FPR of any membership test, in (0, 1).
-            true_positive_rate: the largest TPR of any membership test at ``false_positive_rate``.
-            false_positive_rate: the FPR of that test, in (0, 1).
+            epsilon: the largest epsilon at ``delta``: 1 is strong, 3 useful, 8 weak.
+            advantage: the largest TPR - FPR that any membership test may have, in (0, 1).
+            true_positive_rate: the largest TPR that any membership test may have at ``false_positive_rate``.
+            false_positive_rate: the FPR at which ``true_positive_rate`` holds, in (0, 1).
             settings: the keywords of :class:`PlanSettings`.
 
         Returns:
@@ -319,7 +328,7 @@ class Plan(Mechanism):
         return replace(whole, noise_multiplier=noise, clipping=rule, epsilon_budget=epsilon)
 
     def to_json(self) -> str:
-        """Return all facts as JSON, which :meth:`from_json` reads back exactly.
+        """Return the plan as JSON, from which :meth:`from_json` makes exactly the same plan.
 
         >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-4, records=1000, batch_size=100, steps=20,
         ...     clipping=1.0, adjacency="add-remove", unit="patient")
@@ -334,7 +343,7 @@ class Plan(Mechanism):
 
         Raises:
             InvalidInput: if the text is not a plan.  The message names unknown kinds and fields.
-            TacitError: if the constructor refuses the plan.
+            TacitError: if :class:`Plan` refuses these values.
         """
         plan = from_json(text, _FAMILIES)
         if not isinstance(plan, cls):
@@ -342,16 +351,16 @@ class Plan(Mechanism):
         return plan
 
     def event_with(self, noise_multiplier: float) -> Event:
-        """Return the event of the whole run with another noise multiplier."""
+        """Return the event that the whole run would have with another noise multiplier."""
         return self._event(noise_multiplier, self.steps)
 
     @cached_property
     def event(self) -> Event:
-        """The event of the whole run."""
+        """The event of the whole run: the description from which accounting computes the privacy cost."""
         return self.event_after(self.steps)
 
     def event_after(self, steps: int) -> Event:
-        """Return the event of the first ``steps`` steps and of the releases in :attr:`beside`."""
+        """Return the event of the first ``steps`` steps, the preparation and the score report."""
         check_integer("steps", steps, low=0, high=self.steps)
         if steps == 0:
             return Compose(self.beside)
@@ -359,23 +368,24 @@ class Plan(Mechanism):
 
     @property
     def beside(self) -> tuple[Event, ...]:
-        """The releases other than the steps: preparation, then the score report."""
+        """The events of all releases but the steps: the preparation, then the score report."""
         return self.preparation if self.score_report is None else (*self.preparation, self.score_report.event)
 
     @property
     def charging_unit(self) -> int:
         """The number of steps that must be charged together.
 
-        An epoch for shuffled batches or balls in bins; all steps for correlated noise or batches by date;
-        otherwise 1.
+        This is an epoch for shuffled batches or balls in bins, all steps for correlated noise or batches by
+        date, and 1 otherwise.
         """
         return self.steps if self.correlation is not None else self.sampling.paid_together(self.steps)
 
     def event_between(self, first: int, stop: int) -> Event:
         """Return the event of the steps ``first``, ..., ``stop - 1``.
 
-        If ``first`` is 0, it includes the releases in :attr:`beside`.  Parts cut at multiples of
-        :attr:`charging_unit` compose to the event of the whole run.
+        If ``first`` is 0, the event includes the preparation and the score report.  If you cut the run at
+        multiples of :attr:`charging_unit`, the events of the parts together make up the event of the whole
+        run.
 
         Raises:
             InvalidInput: if ``first`` is not a multiple of :attr:`charging_unit`.
@@ -422,7 +432,7 @@ class Plan(Mechanism):
 
     @cached_property
     def curve(self) -> PrivacyCurve:
-        """The privacy curve of the whole run, by the tightest accountant."""
+        """The privacy curve of the whole run (epsilon for every delta), by the tightest accountant."""
         return accounting.account(self.event, adjacency=self.adjacency, method="best")
 
     @cached_property
@@ -431,7 +441,10 @@ class Plan(Mechanism):
         return self.curve.epsilon(self.delta)
 
     def epsilon_after(self, counts: Sequence[int]) -> list[float]:
-        """Return epsilon at ``delta`` after n steps and the releases ``beside``, for each n in ``counts``."""
+        """Return the epsilon at ``delta`` after n steps, for each n in ``counts``.
+
+        It includes the preparation and the score report.
+        """
         later = sorted({count for count in counts if count > 0})
         spent = {0: accounting.account(self.event_after(0), adjacency=self.adjacency).epsilon(self.delta)}
         if later:
@@ -458,20 +471,21 @@ class Plan(Mechanism):
 
     @property
     def count_noise(self) -> float | None:
-        """s_b, the noise on the centred count of adaptive clipping; None for other rules."""
+        """s_b, the noise on the count that adaptive clipping releases; None for other clipping rules."""
         rule = self.clipping
         return rule.count_std(self.expected_batch_size) if isinstance(rule, AdaptiveClipping) else None
 
     @property
     def loss_noise(self) -> float | None:
-        """s_l, the noise on the centred sum of scaled losses; None without a loss report."""
+        """s_l, the noise on the sum of losses (see :class:`LossReport`); None without a loss report."""
         return None if self.loss_report is None else self.loss_report.relative_noise * self.noise_multiplier
 
     @cached_property
     def gradient_noise_multiplier(self) -> float:
-        """z_g, the noise on the gradient sum in units of C.
+        """z_g, the noise on the sum of gradients, as a multiple of the clipping norm.
 
-        A step that releases gradients with z_g, loss and count costs as much as gradients alone with z.
+        It exceeds ``noise_multiplier`` if a step also releases a noisy loss or count: the step then costs as
+        much as one that releases gradients alone, with ``noise_multiplier``.
         """
         if self.noise_multiplier < _LEAST_NOISE:
             raise InvalidInput(
@@ -501,7 +515,7 @@ class Plan(Mechanism):
         return 1 / math.sqrt(precision)
 
     def signal(self, weights: int) -> Signal:
-        """Predict whether a model of this many trained weights can learn despite the noise; reads no data.
+        """Predict, without data, whether a model with this many trained weights can learn despite the noise.
 
         >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=12_500, batch_size=2000, steps=80,
         ...     clipping=1.0, adjacency="add-remove", unit="review")
@@ -511,11 +525,12 @@ class Plan(Mechanism):
         return Signal(self, weights)
 
     def check_records(self, records: int) -> None:
-        """Check that the plan covers data with this number of records.
+        """Refuse data with a number of records that the plan does not cover.
 
         Raises:
-            InvalidInput: if the number is public and differs from the plan's.
-            PrivacyRefusal: if the number is secret and exceeds the records of truncated Poisson sampling.
+            InvalidInput: if the number of records is public and differs from the plan's.
+            PrivacyRefusal: if the number is secret, Poisson samples are truncated, and there are more records
+                than the plan states.
         """
         if self.adjacency is not Adjacency.ADD_REMOVE and records != self.records:
             raise InvalidInput(

@@ -127,7 +127,9 @@ class Change:
 @final
 @dataclass(frozen=True)
 class Signal:
-    """The noise of a run relative to its gradients, from :meth:`tacit.plan.Plan.signal`.
+    """The noise of a run compared to the gradients; make it with :meth:`tacit.plan.Plan.signal`.
+
+    It predicts, without data, whether a model can learn despite the noise.
 
     Attributes:
         plan: the plan of the run.
@@ -149,15 +151,16 @@ class Signal:
 
     @cached_property
     def noise_of_step(self) -> float:
-        """rho: the norm of the noise on a step's mean gradient, in units of C."""
+        """rho: the norm of the noise on the mean gradient of a step, as a multiple of the clipping norm."""
         plan = self.plan
         return self._noise_of_draw * noise_of_step(plan.correlation, plan.steps)
 
     @cached_property
     def noise_of_run(self) -> float:
-        """s: the norm of the noise on the mean over all steps, in units of C.
+        """s: the norm of the noise on the mean gradient of all steps, as a multiple of the clipping norm.
 
-        For correlated noise, s is scaled by the noise on sums of steps, relative to independent noise.
+        For correlated noise, s is multiplied by how much noise sums of steps have, relative to independent
+        noise.
         """
         form, T = self.plan.correlation, self.plan.steps
         return self._noise_of_draw * noise_of_sums(form, T) / noise_of_sums(None, T) / math.sqrt(T)
@@ -170,28 +173,28 @@ class Signal:
 
     @property
     def lost(self) -> float:
-        """The predicted share of the gain that is lost to noise, between 0 and 1."""
+        """The predicted share, between 0 and 1, of what training would gain that is lost to noise."""
         return _lost(self.noise_of_run, self.weights)
 
     @property
     def verdict(self) -> Verdict:
-        """The prediction for the run, from :attr:`lost`."""
+        """The prediction whether the run can learn, made from :attr:`lost`."""
         if self.lost < _LITTLE:
             return Verdict.LEARNS
         return Verdict.LITTLE if self.lost < _NOTHING else Verdict.NOTHING
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The single changes that would help, most effective first.
+        """The changes of the plan that would each help by itself, the most effective first.
 
-        Changes that let the run learn count as equal; among equals, the cheapest comes first.
+        All changes that let the run learn count as equally effective; among these, the cheapest comes first.
         """
         helpful = (change for change in self._candidates() if change.share_lost < self.lost)
         return tuple(sorted(helpful, key=lambda change: max(change.share_lost, _LITTLE)))
 
     @property
     def change(self) -> Change | None:
-        """The first of :attr:`changes`; None if the run can already learn, or no change helps."""
+        """The change that helps most; None if the run can already learn, or no change helps."""
         if self.verdict is Verdict.LEARNS or not self.changes:
             return None
         return self.changes[0]
@@ -247,7 +250,10 @@ class Signal:
 
     @property
     def reason(self) -> str:
-        """The reason why the loss may not fall, from the plan alone.  Cheap: no change is calibrated."""
+        """The likely reason if the loss does not fall, from the plan alone.
+
+        It is cheap to compute, because it does not look for :attr:`changes`.
+        """
         if self.verdict is Verdict.LEARNS:
             return (
                 f"The plan predicts that about {self.lost:.0%} of the gain is lost to noise. Check the "
@@ -262,7 +268,7 @@ class Signal:
         return self.in_words()
 
     def as_data(self) -> dict[str, Any]:
-        """Return everything as plain data, for JSON."""
+        """Return all numbers and the verdict as plain data, for JSON."""
         changes = [] if self.verdict is Verdict.LEARNS else self.changes
         return {
             "weights": self.weights, "noise_of_step": self.noise_of_step, "noise_of_run": self.noise_of_run,

@@ -36,17 +36,19 @@ class PlanRequest:
 
     Attributes:
         records: N, the public number of records; under add-remove, an estimate.
-        unit: a word for one record: "image", "patient".
+        unit: what one record is, as a word: "image", "patient".
         epsilon, delta, adjacency: the guarantee of the whole run; epsilon is at most 100.
-        advantage: instead of epsilon, the largest TPR - FPR of any membership test.
-        true_positive_rate, false_positive_rate: instead of epsilon, the largest TPR of any membership test at
-            that FPR.
-        epochs, compute, steps: the length of training, exactly one of: the expected number of passes over the
-            records; the total number of per-record gradients, T B; or the number of steps.
-        largest_physical_batch: how many records fit into memory at once; larger batches are accumulated.
-        largest_batch: L, the size at which Poisson samples are truncated; None for no truncation.  Compares
-            only batch sizes for which truncation takes at most a tenth of delta.
-        preparation: earlier releases about the same records, such as DP-PCA, charged to the same budget.
+        advantage: instead of epsilon, the largest TPR - FPR that any membership test may have.
+        true_positive_rate, false_positive_rate: instead of epsilon, the largest TPR that any membership test
+            may have at this FPR.
+        epochs, compute, steps: the length of training.  Give exactly one: the expected number of passes over
+            the records, the total number of per-record gradients (T B), or the number of steps (T).
+        largest_physical_batch: the number of records that fit into memory at once; larger batches are
+            accumulated.
+        largest_batch: L, the size to which larger Poisson samples are cut; None for uncut samples.  The
+            planner then compares only batch sizes for which cutting takes at most a tenth of delta.
+        preparation: the events of earlier releases about the same records, such as DP-PCA.  The budget covers
+            them too.
         allow_large_delta: accept a delta of 1/N or more.
 
     Raises:
@@ -134,7 +136,10 @@ class PlanRequest:
             )
 
     def budget(self, delta: float | None = None) -> dict[str, float | None]:
-        """Return the budget as keywords of :func:`tacit.accounting.calibrate`, with ``delta`` if given."""
+        """Return the budget as keyword arguments of :func:`tacit.accounting.calibrate`.
+
+        If you give ``delta``, it replaces the delta of the request.
+        """
         return {
             "epsilon": self.epsilon,
             "delta": None if self.epsilon is None else delta or self.delta,
@@ -145,7 +150,7 @@ class PlanRequest:
 
     @property
     def budget_in_words(self) -> str:
-        """The budget, for a title."""
+        """The privacy budget in a few words, for a title."""
         if self.advantage is not None:
             return f"advantage of any attack ≤ {self.advantage:g}"
         if self.true_positive_rate is not None:
@@ -162,13 +167,14 @@ class PlanRequest:
 
     @property
     def largest_step(self) -> int:
-        """The largest batch size for which the compute allows a step."""
+        """The largest batch size for which the compute is enough for a step."""
         return min(self.records, math.floor(min(self.records, self.gradients) * (1.0 + 1e-12)))
 
     def steps_of(self, batch_size: int) -> int:
-        """Return T, the number of steps with that batch size.
+        """Return T, the number of steps with batches of size ``batch_size``.
 
-        Epochs are rounded up, as in :class:`tacit.plan.Plan`.  Compute is a limit and is rounded down.
+        If the request has epochs, T is rounded up, as in :class:`tacit.plan.Plan`.  If it has compute, which
+        is a limit, T is rounded down.
         """
         if self.steps is not None:
             return self.steps
@@ -176,9 +182,10 @@ class PlanRequest:
         return math.floor(steps + 1e-9) if self.epochs is None else max(1, math.ceil(steps - 1e-9))
 
     def delta_of(self, batch_size: int) -> float | None:
-        """Return the delta for untruncated samples that leaves ``delta`` after truncation.
+        """Return the delta that uncut samples of ``batch_size`` must reach, so that cut ones reach ``delta``.
 
-        The result is None if truncation would take more than a tenth of delta.
+        Samples are cut at ``largest_batch``.  The result is None if cutting would take more than a tenth of
+        delta.
         """
         if self.largest_batch is None or self.largest_batch >= self.records:
             return self.delta
@@ -189,11 +196,14 @@ class PlanRequest:
 
     @cached_property
     def largest_size(self) -> int:
-        """The largest batch size that can be compared; 0 if every size is truncated too often."""
+        """The largest batch size that can be compared; 0 if samples of every size would be cut too often."""
         return last_whole(lambda size: self.delta_of(size) is not None, 0, self.largest_step + 1)
 
     def event(self, batch_size: int, steps: int, noise: float) -> Event:
-        """Return the event of a run with that batch size, without truncation."""
+        """Return the event of a run with these settings, without cutting samples at ``largest_batch``.
+
+        Accounting computes the privacy cost from this event.
+        """
         sampling = FullBatch() if batch_size == self.records else PoissonSampling(batch_size / self.records)
         training = sampling.event(Gaussian(noise), steps, Adjacency.parse(self.adjacency))
         return Compose((*self.preparation, training)) if self.preparation else training
@@ -209,24 +219,28 @@ NEAR_FLOOR = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOption:
-    """One batch size, with its noise and compute under the budget.
+    """One batch size, with the noise that the budget requires and the compute that it takes.
 
     Attributes:
-        rank: 1 is the best; see :attr:`PlanAdvice.options`.
+        rank: 1 for the best option; :attr:`PlanAdvice.options` explains the order.
         batch_size: B, the expected number of records per step.
         sampling_rate: q, in (0, 1]; 1 is the full batch, without sampling.
-        steps: T.
+        steps: T, the number of steps.
         compute: T B, the total number of per-record gradients.
         epochs: T q, the expected number of passes over the records.
-        passes: physical batches per expected batch; None if ``largest_physical_batch`` is None.
-        cut: the probability that a step's sample exceeds ``largest_batch``; None if that is None.
-        noise_multiplier: sigma, the least for the guarantee.
-        noise_per_example: sigma / B, the noise of one step's mean gradient in units of C.
-        total_noise: sigma / (B sqrt(T)), the noise of the mean over all steps, in units of C.
-        above_floor: the total noise divided by the floor, minus 1.
+        passes: the number of physical batches (parts that fit into memory) per expected batch; None if
+            ``largest_physical_batch`` is None.
+        cut: the probability that the sample of a step exceeds ``largest_batch``; None without
+            ``largest_batch``.
+        noise_multiplier: sigma, the smallest noise multiplier that meets the guarantee.
+        noise_per_example: sigma / B, the noise on the mean gradient of one step, as a multiple of the
+            clipping norm.
+        total_noise: sigma / (B sqrt(T)), the noise on the mean gradient of all steps, as a multiple of the
+            clipping norm.
+        above_floor: the total noise divided by the total noise with full batches, minus 1.
         saved_by_twice_records, saved_by_twice_epsilon, saved_by_twice_compute: the share of the total noise
-            removed by doubling N (with the same B and T), epsilon, or the compute (with batches twice as
-            large or, if these exceed N, twice as many steps).
+            that you save by doubling N (with the same B and T), or epsilon, or the compute.  Twice the
+            compute means batches twice as large or, if these exceed N, twice as many steps.
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -255,21 +269,23 @@ class PlanOption:
 
 @dataclass(frozen=True)
 class PlanAdvice:
-    """The answer to a :class:`PlanRequest`.
+    """The answer to a :class:`PlanRequest`: batch sizes, ranked by total noise.
+
+    The total noise is the noise on the mean gradient of all steps.
 
     Attributes:
         question: the request.
-        options: the batch sizes, best first: by total noise and, within 5 % of the floor, smaller batches
-            first, because they take less compute or more steps.
-        floor: the total noise of full batches, which does not depend on the number of steps.
-        elbow: the smallest batch size within 5 % of the floor, to two digits; None if the compute does not
-            reach it.
+        options: the batch sizes, best first: those with less total noise come first.  Among those within 5 %
+            of the floor, smaller ones come first, because they take less compute or more steps.
+        floor: the total noise with full batches, which does not depend on the number of steps.
+        elbow: the smallest batch size with a total noise within 5 % of the floor, to two digits; None if the
+            compute does not allow it.
 
     **Guarantee**
 
     * For every option: ``steps`` steps at ``sampling_rate`` with noise ``noise_multiplier``, after the
       preparation, cost at most (epsilon, delta) under the adjacency.
-    * With a ``largest_batch``, the same holds for samples that are cut there.
+    * With a ``largest_batch``, the same holds for samples that are cut to this size.
 
     >>> from tacit.planner import PlanRequest, advise
     >>> question = PlanRequest(
@@ -286,18 +302,21 @@ class PlanAdvice:
 
     @cached_property
     def recommended(self) -> PlanOption:
-        """The option of rank 1."""
+        """The best option, of rank 1."""
         return self.options[0]
 
     @cached_property
     def epsilons(self) -> tuple[float, float]:
-        """The recommended option's epsilon at delta, with and without truncation at the largest batch."""
+        """The epsilons of the recommended option at delta: first with cut samples, then with uncut ones.
+
+        Samples are cut at ``largest_batch``.
+        """
         best, question = self.recommended, self.question
         curve = question.curve(best.batch_size, best.steps, best.noise_multiplier)
         return curve.epsilon(question.delta_of(best.batch_size) or 0.0), curve.epsilon(question.delta)
 
     def as_data(self) -> dict[str, Any]:
-        """Return everything as plain data, for JSON."""
+        """Return the request and the advice as plain data, for JSON."""
         question = asdict(self.question) | {
             "preparation": [event_to_json(event) for event in self.question.preparation]
         }
@@ -386,13 +405,14 @@ def advise(
     """Rank batch sizes by the noise that the budget requires.
 
     Args:
-        question: the budget.
-        batch_sizes: the sizes to compare; by default powers of two around the elbow, and the full batch.
-        taken: the batch size that training takes for other reasons than noise, which is then recommended.
-        progress: called with (title, done, total).
+        question: the records, the privacy budget and the length of training.
+        batch_sizes: the batch sizes to compare.  Default: powers of two around the elbow (the smallest size
+            with little more noise than full batches), and the full batch.
+        taken: a batch size that you have chosen for other reasons than noise.  It is then recommended.
+        progress: a function called with (title, done, total), for a progress bar.
 
     Raises:
-        InvalidInput: if a batch size is below 1, or the budget does not allow one step of it.
+        InvalidInput: if a batch size is below 1, or the request does not allow a single step with it.
         BudgetExceeded: if the preparation alone costs more than the budget.
 
     >>> question = PlanRequest(
@@ -443,7 +463,7 @@ def _refuse_cuts(question: PlanRequest, size: int) -> NoReturn:
 
 
 def noise_multiplier(question: PlanRequest, batch_size: int) -> float:
-    """Return sigma, the least noise multiplier for the guarantee with batches of that size.
+    """Return sigma, the smallest noise multiplier that meets the request with batches of ``batch_size``.
 
     >>> round(noise_multiplier(PlanRequest(
     ...     records=60_000, unit="image", epsilon=3, delta=1e-5, adjacency="add-remove", epochs=40), 8192), 2)

@@ -58,18 +58,21 @@ class PrivateAggregation(Generic[Arrays]):
     It works with any transport; :class:`tacit.integrations.flower.PrivateFedAvg` is for Flower.
 
     Args:
-        plan: the rounds and their cost.  Its ``steps`` are rounds, its ``records`` the public number of
-            clients, and its ``unit`` the word for one, such as "client" or "hospital".
+        plan: the rounds and their privacy cost.  ``plan.steps`` is the number of rounds, ``plan.records`` the
+            public number of clients, and ``plan.unit`` your word for a client, such as "hospital".
         like: a template of an update: a list, or a dictionary by name, of NumPy arrays of floats.  Only
             names, shapes and types are read.
-        state: the file of the resume state, with the *secret key of the noise*; None for no file.  If the
-            file exists, the rounds resume from it.  :meth:`finish` writes it before it returns.
-        charges: the run's charges to the ledger of the clients; None without a ledger.
-        generator: for tests only, from :mod:`tacit.testing`.  Default: a fresh key from the system.
+        state: the path of the resume state, a file with the *secret key of the noise*; None for no file.  If
+            the file exists, the rounds resume from it.  :meth:`finish` writes the file before returning.
+        charges: the :class:`StepCharges` that charge the rounds to the clients' ledger; None without a
+            ledger.
+        generator: the source of the noise, for tests only (:mod:`tacit.testing`).  Default: a generator with
+            a fresh secret key from the system.
 
     Raises:
-        InvalidInput: if ``like`` is not such arrays, or the plan has a setting that needs records.
-        PrivacyRefusal: if the state belongs to another run.
+        InvalidInput: if ``like`` is not made of float arrays, or the plan has a setting that works on records
+            only.
+        PrivacyRefusal: if the file ``state`` belongs to another run.
 
     >>> plan = Plan.with_noise(noise_multiplier=2.0, delta=1e-3, records=100, batch_size=20, steps=10,
     ...     clipping=1.0, adjacency="add-remove", unit="client")
@@ -127,46 +130,49 @@ class PrivateAggregation(Generic[Arrays]):
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The (G,) clipping thresholds of the next round.  Adaptive clipping changes them in each round."""
+        """The clipping threshold of each of the G groups of parameters in the next round, (G,).
+
+        Adaptive clipping changes the thresholds in each round.
+        """
         return tuple(self._thresholds)
 
     @property
     def released(self) -> Arrays | None:
-        """The noisy mean of the last round, also after a resume; None before the first."""
+        """The noisy mean of the last finished round, also after a resume; None before the first round."""
         return None if self._released is None else self._as_given(self._released)
 
     @property
     def private(self) -> bool:
-        """False if the generator came from :mod:`tacit.testing`."""
+        """False if a generator from :mod:`tacit.testing` draws the noise."""
         return self._generator.secure
 
     @property
     def randomness(self) -> str:
-        """The source of the random numbers, for the statement."""
+        """The source of the random numbers, as the privacy statement names it."""
         return self._generator.name
 
     @property
     def route(self) -> str:
-        """The source of the sums, for the statement: ``"clients"``."""
+        """The source of the sums, as the privacy statement names it: ``"clients"``."""
         return "clients"
 
     @property
     def charges(self) -> StepCharges | None:
-        """The charges to a ledger; None without one."""
+        """The :class:`StepCharges` of the rounds; None without a ledger."""
         return self._payment.charges
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run early; None if it did not."""
+        """The reason why the ledger ended the run early; None if the ledger did not end it."""
         refusal = self._payment.refusal
         return None if refusal is None else str(refusal)
 
     def begin(self) -> list[int]:
-        """Begin the next round: charge it, and sample its clients.
+        """Begin the next round: charge its privacy cost, and draw its clients at random.
 
         Returns:
-            The numbers of the clients to ask, in ``range(plan.records)``.  They are secret.  Call
-            :meth:`finish` even if there are none.
+            The numbers of the clients to ask for an update, each in ``range(plan.records)``.  They are
+            secret.  Call :meth:`finish` even if no client was drawn.
 
         Raises:
             BudgetExceeded: if all rounds of the plan are done, or the ledger refuses the round.
@@ -189,15 +195,15 @@ class PrivateAggregation(Generic[Arrays]):
         return sorted(self._drawn)
 
     def finish(self, updates: Mapping[int, Arrays]) -> Arrays:
-        """Release the noisy mean of the updates, in arrays like those of an update, and end the round.
+        """End the round, and return the noisy mean of the updates, in arrays like those of an update.
 
         Args:
-            updates: the update of each client by its number: changes of the weights, in arrays like ``like``.
-                Missing clients add nothing.
+            updates: a dictionary from the number of a client to this client's update: the changes of the
+                weights, in arrays like ``like``.  A client without an update adds nothing.
 
         Raises:
-            PrivacyRefusal: if no round has begun, an update is from a client that was not sampled, the round
-                was released before with other updates, or another process has resumed from the state.
+            PrivacyRefusal: if no round has begun; an update is from a client that was not drawn; this round
+                was already released, with other updates; or another process has resumed from the state.
             InvalidInput: if an update has other names, shapes or types.  The round stays open.
         """
         step, plan = self._done, self._plan

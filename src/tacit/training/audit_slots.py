@@ -44,10 +44,12 @@ _TensorType = TypeVar("_TensorType", bound=Tensor)
 
 @dataclass(frozen=True)
 class AuditSlots:
-    """Settings for planting canaries in ``count`` slots.
+    """Settings for an audit: train on up to ``count`` canaries too, each with a slot of its own.
 
-    The canaries' gradients have norms from 2 to ``strength`` before clipping, in units of the clipping norm,
-    uniform on a logarithmic scale.
+    A canary is an artificial record that a secret coin flip includes in training or leaves out.  Its slot is
+    an extra parameter that the model never reads, and that only this canary's gradient changes.  Before
+    clipping, the norms of these gradients are 2 to ``strength`` times the clipping norm, uniform on a
+    logarithmic scale.
 
     >>> AuditSlots(1000)
     AuditSlots(count=1000, strength=1000.0)
@@ -64,8 +66,9 @@ class AuditSlots:
         """Refuse a plan that does not support audit slots.
 
         Raises:
-            PrivacyRefusal: if adjacency, sampling, correlation or unit of the plan rules out canaries.
-            InvalidInput: if there are too many canaries for the records, or clipping is per layer.
+            PrivacyRefusal: if the plan's adjacency, sampling, noise correlation or unit of privacy rules out
+                canaries.
+            InvalidInput: if there are too many canaries for the plan's records, or the plan clips per layer.
         """
         if plan.adjacency is not Adjacency.ADD_REMOVE:
             raise PrivacyRefusal(

@@ -40,10 +40,11 @@ from tacit.training.tensors import name_of, paths_of
 
 
 class Augmentation(ABC):
-    """Makes views of a record from that record and uniform random numbers alone.
+    """Makes views (augmented versions) of a record from nothing but that record and random numbers.
 
-    A step calls ``views`` under :func:`torch.func.vmap` with one record, n = 1.  It must not branch on values
-    of its arguments (``if inputs.max() > 1``), nor draw random numbers of its own.
+    Define :attr:`draws` and :meth:`views` in a subclass.  A step calls ``views`` under
+    :func:`torch.func.vmap` with one record at a time, n = 1.  ``views`` must not branch on the values of its
+    arguments (``if inputs.max() > 1``), and must not draw random numbers itself.
 
     >>> @dataclass(frozen=True)
     ... class Brighter(Augmentation):
@@ -58,13 +59,18 @@ class Augmentation(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """The number of uniform numbers that one view needs."""
+        """The number of random numbers that one view needs."""
 
     @abstractmethod
     def views(self, inputs: Tensor, uniforms: Tensor) -> Tensor:
-        """Turn ``inputs`` (n, ...) and ``uniforms`` (n, K, draws) in [0, 1) into views (n*K, ...).
+        """Make K views of each of n records.
 
-        The views of a record are consecutive.  Both tensors are on the model's device.
+        Args:
+            inputs: the records, (n, ...), on the model's device.
+            uniforms: uniform random numbers in [0, 1), (n, K, draws), on the model's device.
+
+        Returns:
+            The views, (n*K, ...); the K views of a record are consecutive.
         """
 
 
@@ -122,9 +128,10 @@ def check_by_record(augmentation: Augmentation, inputs: Tensor, views: int) -> N
 
 @dataclass(frozen=True)
 class FlipAndCrop(Augmentation):
-    """Pads images by reflection, crops them at random to their size, and mirrors half of the views.
+    """Pads images by reflection, crops them back to their size at random, and mirrors half of the views.
 
-    Inputs are images (n, channels, height, width); ``pad`` is in pixels.
+    The inputs are images, (n, channels, height, width).  ``pad`` is the number of pixels to add on each side.
+    With ``flip=False``, no view is mirrored.
 
     >>> augmentation = FlipAndCrop(pad=2)
     >>> augmentation.views(torch.zeros(3, 1, 8, 8), torch.rand(3, 1, augmentation.draws)).shape

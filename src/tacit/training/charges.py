@@ -119,30 +119,32 @@ _LEASE_S = 6 * 3600.0  # after it, another process may count a chunk as lost; it
 
 @final
 class StepCharges:
-    """The charges of one run of ``plan`` to the budget of ``dataset`` in ``ledger``.
+    """Charges one run of ``plan`` to the budget of ``dataset`` in ``ledger``, some steps at a time.
 
     Args:
         ledger, dataset: the ledger with the budget, and the name of the dataset there.
         plan: the plan of the run.
-        chunk: the number of steps in a charge, rounded up to whole epochs if batches are shuffled.  Default:
-            a twentieth of the plan, or the whole plan if the budget counts (epsilon, delta).
-        block: the block to charge, a part of the dataset that shares no person with other blocks; None for
-            the whole dataset.
-        one_record_per_unit: True states that no unit has two rows among the training records, nor among those
-            of a score report.  Required if the policy names a column of the unit and training counts rows.
+        chunk: the number of steps that one charge covers, rounded up to whole epochs if batches are shuffled.
+            Default: a twentieth of the plan, or the whole plan if the budget counts (epsilon, delta).
+        block: the block to charge: a part of the dataset that has no person in common with other blocks.
+            None for the whole dataset.
+        one_record_per_unit: True states that no unit of privacy, such as a patient, has two rows among the
+            training records, nor among the test records of a score report.  You must pass True if the
+            dataset's policy names a column with the units and the plan counts rows.
             The ledger records this statement; Tacit cannot check it.
-        owned_by: the column with the users of the session's :class:`~tacit.training.UserRecords`.  It must be
-            the policy's column of the unit, if there is one.
+        owned_by: the column that has the users of the session's :class:`~tacit.training.UserRecords`.  If the
+            dataset's policy names a column with the units of privacy, it must be this column.
         by: the name of the person who trains.  Default: the user of the operating system.  It appears in the
             ledger's history, so it must be public.
-        lease_s: the seconds after which an unfinished chunk counts as forfeited.
+        lease_s: the seconds after which a reserved but unfinished chunk counts as forfeited, which means
+            spent.
         ranks: the processes that train together, as in the session; only the first rank charges.
-        generator: the generator of the run's noise, also for the session.  Default: a fresh key from the
-            system.
+        generator: the generator of the run's noise, which the session uses too.  Default: a generator with a
+            fresh secret key from the system.
 
     Raises:
-        PrivacyRefusal: if plan and policy differ in unit or adjacency.
-        UnsupportedEvent: if the budget cannot account for the plan's steps.
+        PrivacyRefusal: if the plan's unit or adjacency differs from that of the dataset's policy.
+        UnsupportedEvent: if this kind of budget cannot account for the plan's steps.
 
     >>> from tacit.ledger import Policy, RenyiBudget
     >>> ledger = Ledger.create("sqlite://")
@@ -213,22 +215,22 @@ class StepCharges:
 
     @property
     def owned_by(self) -> str | None:
-        """The column with the users of the records, or None."""
+        """The column that has the users of the records; None if you named none."""
         return self._owned_by
 
     @property
     def chunk(self) -> int:
-        """The number of steps in a charge."""
+        """The number of steps that one charge covers."""
         return self._chunk
 
     @property
     def one_record_per_unit(self) -> bool:
-        """Whether the user stated that no unit has two rows."""
+        """True if you stated that no unit of privacy has two rows."""
         return self._one_record_per_unit
 
     @property
     def generator(self) -> Generator:
-        """The generator of the run's noise, for a preparation before the session."""
+        """The generator of the run's noise.  Use it for a preparation before the session, too."""
         return self._generator
 
     @property
@@ -237,18 +239,19 @@ class StepCharges:
         return f"{int(self._words(1, step=0, index=0)[0]):016x}"
 
     def so_far(self) -> ChargedRun:
-        """Return the ledger's entries of the run, for its statement."""
+        """Return the ledger's entries of this run, for the privacy statement."""
         return charged_run(self._ledger, self._dataset, self.run)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return the first step of a chunk and the first step after it."""
+        """Return the first step of chunk ``number``, and the first step after this chunk."""
         return number * self._chunk, min((number + 1) * self._chunk, self._plan.steps)
 
     def check_fits(self) -> None:
-        """Refuse a plan that exceeds the remaining budget.
+        """Refuse a plan that costs more than the remaining budget.
 
         Raises:
-            Refused: if the plan does not fit.  The message says what fits; nothing was charged.
+            Refused: if the plan does not fit into the budget.  The message says what fits; nothing was
+                charged.
         """
         price = self._ledger.price(self._dataset, self._plan.event, block=self._block, delta=self._delta)
         refusal = price.refusal
@@ -285,8 +288,9 @@ class StepCharges:
     def recognise(self, *contents: Callable[[], Content]) -> None:
         """Store the fingerprints of the run's records in the ledger, before the first step.
 
-        ``contents`` has one entry, or one for each process with its own records.  Arrays and tensors are read
-        once; map-style datasets are skipped, because that would need decoding.
+        Each of the ``contents`` is a function that returns the bytes of records.  Pass one, or one for each
+        process that has its own records.  Arrays and tensors are read once.  Map-style datasets are skipped,
+        because they would have to be decoded.
         """
         if not self._recognised:
             for content in contents:
@@ -294,21 +298,24 @@ class StepCharges:
         self._recognised = True
 
     def start(self) -> None:
-        """Reserve the first charge.  Call it before a preparation, such as DP-PCA, reads the data.
+        """Reserve the first charge.  Call this before a preparation, such as DP-PCA, reads the data.
 
         Raises:
-            BudgetExceeded: if the plan exceeds the remaining budget; the message says how many steps fit.
+            BudgetExceeded: if the plan costs more than the remaining budget.  The message says how many steps
+                fit.
         """
         if self._reserved is None:
             self._take(0)
 
     def before(self, step: int) -> None:
-        """Reserve the chunk of ``step``, unless this run has reserved it.
+        """Reserve the budget for the chunk of ``step``, unless this run has done so.
+
+        A chunk is the steps that are charged together.
 
         Raises:
-            BudgetExceeded: if the chunk exceeds the remaining budget (:class:`tacit.ledger.Refused`).
-            PrivacyRefusal: if another run has reserved the chunk, or an earlier process of this run has and
-                its resume state was not loaded.
+            BudgetExceeded: if the chunk costs more than the remaining budget (:class:`tacit.ledger.Refused`).
+            PrivacyRefusal: if another run has reserved the chunk; or if an earlier process of this run has,
+                and you did not load the resume state of that process.
         """
         check_integer("step", step, low=0, high=self._plan.steps - 1)
         number = step // self._chunk
@@ -332,7 +339,7 @@ class StepCharges:
         self._reserved, self._charge = number, charge
 
     def after(self, step: int) -> None:
-        """Settle the chunk that ends with ``step``, if any."""
+        """Settle the chunk (the steps charged together) whose last step is ``step``, if there is one."""
         number = step // self._chunk
         first, stop = self.span(number)
         if step + 1 != stop or self._charge is None or self._charge.state == "SETTLED":
@@ -344,12 +351,12 @@ class StepCharges:
             self._ledger.settle(self._resume(number), answer)
 
     def once(self, what: str, release: Callable[[], Json]) -> Json:
-        """Run ``release`` once, store its result in the ledger, and return the stored result.
+        """Call ``release`` once per run, store the result in the ledger, and return the stored result.
 
-        It is for a release that the run's first charge covers, such as the score report.
+        Use this for a release that the run's first charge covers, such as the score report.
 
         Raises:
-            LeaseLost: if another process has made a different release meanwhile; show neither.
+            LeaseLost: if another process has meanwhile made a different release.  Show neither of the two.
             PrivacyRefusal: if no step of the run is charged yet.
         """
         if not self.charged():
@@ -374,7 +381,7 @@ class StepCharges:
         return charge.answer if charge.state == "SETTLED" else self._ledger.settle(charge, release()).answer
 
     def state(self) -> dict[str, Any]:
-        """Return plain values for the resume state."""
+        """Return what the resume state stores about these charges, as plain values."""
         return {
             "ledger": self._ledger.uuid,
             "dataset": self._dataset,
@@ -385,7 +392,10 @@ class StepCharges:
         }
 
     def generator_of(self, plan: Plan, generator: Generator | None) -> Generator:
-        """Return the generator for a session of ``plan``: the ledger recognises the run by its key."""
+        """Return the generator for a session of ``plan``.
+
+        The ledger recognises the run by this generator's key.
+        """
         if plan != self._plan:
             raise InvalidInput(
                 "charges were made for another plan. Make StepCharges with the session's plan."
@@ -402,7 +412,10 @@ class StepCharges:
         return self._generator
 
     def take_up(self, generator: Generator) -> None:
-        """Resume the charges of an earlier process of the run, whose resume state has ``generator``."""
+        """Continue the charges of an earlier process of this run.
+
+        ``generator`` comes from the resume state of that process.
+        """
         if self._reserved is not None and generator.secret_state() != self._generator.secret_state():
             raise PrivacyRefusal(
                 "a charge was reserved with another key than that of the loaded state. Make StepCharges with "
@@ -414,7 +427,7 @@ class StepCharges:
         return self._ledger.price(self._dataset, event, block=self._block, delta=self._delta).fits
 
     def charged(self) -> bool:
-        """Return whether this process or an earlier one of the run has reserved its first chunk."""
+        """Return whether the run's first charge is reserved, by this process or an earlier one."""
         key = self._key(0)
         history = self._ledger.history(self._dataset)
         return any(entry.kind == "reserve" and entry.body["key"] == key for entry in history)

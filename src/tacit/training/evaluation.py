@@ -208,39 +208,41 @@ class SurvivalFigures:
 class Evaluation:
     """The metrics of a model on test records.
 
-    ``score`` is the accuracy for classes and for the characters of text, R² for numbers, and the mean of the
-    labels' AUCs for labels.  ``measure`` names the score.  ``loss`` is the mean squared error for numbers and
-    the mean cross-entropy for classes, for labels, and for the characters of text.
+    Attributes:
+        score: the main metric: the accuracy for classes and for the characters of text; R² for numbers; for
+            labels, the mean AUC of the labels that some test records have and others lack, or NaN without
+            such labels; for preferences, the share of pairs in which the chosen answer has the larger
+            implicit reward; for survival, the concordance (:func:`tacit.training.survival.concordance`).
+        loss: the mean squared error for numbers; the mean cross-entropy for classes, for labels, and for the
+            characters of text.
+        per_class: the recall of each class, (classes,); 0 for a class without records.
+        measure: the name of the score.
+        interval: a noisy score only: it contains the score without noise in 95 % of all releases.
+        noise: a noisy score only: the standard deviation of the noise, in records.
+        steps: a noisy score only: the number of steps taken before the release.
+        baseline: the score of always predicting ``constant``; 0.5 for labels, preferences and survival.
+        constant: the majority class or token.  For numbers, the baseline predicts the mean of the targets.
+        constant_loss: for text, the smallest loss of a model that predicts the same distribution at all
+            positions, which is the unigram entropy in nats.
+        records, predicted: for classes, the numbers of records of each class, and predicted as each class.
+        confusion: ``confusion[i][j]`` is the number of records of class i that are predicted as class j.  It
+            is empty with more than 200 classes.
+        balanced: the mean recall of the classes that have records.
+        auc, average_precision: for two classes, the area under the ROC curve and the average precision, with
+            the second class as the positive one.  They are None if a class has no records or an output is not
+            finite.
+        errors: for numbers, one entry for each target.
+        labels: for labels, one entry for each label.
+        pairs: for preferences, a comparison with the public model, which scores 0.5.
+        survival: for survival, the Brier scores and curves.
+        not_finite: the number of records with NaN or infinite outputs.
+        groups: a noisy score only: for each column of a report by group, the name ``by`` of the column, the
+            ``names`` of its groups, the noisy ``sums`` (:func:`tallies`) of each group, and the standard
+            deviation of the ``noise``.
+        answers: the outputs of the model, for curves and intervals.
 
-    ``baseline`` is the score of always predicting ``constant``, the majority class or token, or the mean of
-    numeric targets.  For text, ``constant_loss`` is the smallest loss of a predictor with the same
-    distribution for all positions, which is the unigram entropy in nats.
-
-    For classes, ``per_class`` (classes,) is the recall of each class, or 0 if the class has no records.
-    ``records`` and ``predicted`` count the true and the predicted records of each class.
-    ``confusion[i][j]`` counts the records of class i that are predicted as class j; with more than 200
-    classes it is empty.  ``balanced`` is the mean recall of the classes that have records.  For two classes,
-    ``auc`` and ``average_precision`` are those of the second class.  They are None if a class has no records
-    or an output is not finite.
-
-    For numbers, ``errors`` has one entry for each target.  For labels, ``labels`` has one entry for each
-    label, and the score is the mean AUC of the labels that some test records have and others lack, or NaN
-    without such labels.  The baseline is 0.5.
-
-    For preferences, the score is the share of pairs in which the chosen answer has the larger implicit
-    reward.  ``pairs`` compares it with the public model, which scores 0.5.
-
-    For survival, the score is the concordance (:func:`tacit.training.survival.concordance`), with a baseline
-    of 0.5, and ``survival`` has the Brier scores and curves.
-
-    ``not_finite`` is the number of records with NaN or infinite outputs.  ``answers`` has the outputs, for
-    curves and intervals.
-
-    An evaluation of :func:`score_held_out` has a noisy score, no loss and none of the metrics above.  Its
-    ``baseline`` is public or None.  ``noise`` is the standard deviation of the noise, in records.
-    ``interval`` contains the score without noise in 95 % of all releases.  ``steps`` is the number of steps
-    done at the release.  ``groups`` has, for each column of a report by group, its name ``by``, the ``names``
-    of its groups, the noisy ``sums`` of :func:`tallies` in each, and the standard deviation of the ``noise``.
+    A noisy score comes from :func:`score_held_out`.  It has no loss, its ``baseline`` is public or None, and
+    the metrics of an exact evaluation are missing.
     """
 
     score: float
@@ -271,17 +273,17 @@ class Evaluation:
 def evaluate(
     model: nn.Module, inputs: Tensor, targets: Tensor, *, target_bounds: Sequence[tuple[float, float]] = ()
 ) -> Evaluation:
-    """Evaluate a model on ``inputs`` (n, ...) and ``targets``.
+    """Evaluate a model on test records, exactly and without privacy.
 
-    ``targets`` are (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels.  For text, inputs and
-    targets are (n, L) int64, the model returns (n, L, V) logits, and targets of -100 are ignored.
-
-    The model may return an object with ``logits``.  It is in evaluation mode during the call; its mode is
-    restored afterwards.
+    The model is in evaluation mode during the call; its mode is restored afterwards.
 
     Args:
-        target_bounds: for numbers scaled to [-1, 1], the original (low, high) of each target.  Errors are
-            then in the target's own units.
+        model: the model.  It may return an object with ``logits``.  For text, it returns (n, L, V) logits.
+        inputs: the inputs of the n test records, (n, ...).  For text, (n, L) int64.
+        targets: (n,) int64 classes, (n, k) or (n,) numbers, or (n, k) bool labels.  For text, (n, L) int64;
+            targets of -100 are ignored.
+        target_bounds: for numbers scaled to [-1, 1], the original (low, high) of each target.  The errors are
+            then in the original units of each target.
 
     >>> model = nn.Linear(1, 2)  # it answers class 0 for every record
     >>> _ = model.weight.data.zero_(), model.bias.data.copy_(torch.tensor([1.0, 0.0]))

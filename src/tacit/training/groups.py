@@ -123,26 +123,31 @@ class Parts:
 def by_group(
     evaluation: Evaluation, groups: Groups, *, target_bounds: Bounds = (), plain: Evaluation | None = None
 ) -> dict[str, Any]:
-    """Compare the groups of test records: error, calibration and the rate found, with 95 % intervals.
+    """Compare groups of test records: error, calibration and share of positives found, with 95 % intervals.
 
-    The figures of a noisy evaluation are computed from its released sums.  Others are exact, and not private:
-    take test records that no budget protects.  A group of fewer than 20 records is then merged with the next
-    larger one, because its figures are the total minus the others.  A figure of fewer than 20 records, such
-    as the rate found among few positives, is None, and so is one more for the same reason.
+    The figures of a noisy evaluation are computed from its released noisy sums.  The figures of an exact
+    evaluation are not private, so take test records that no budget protects.  A group of fewer than 20
+    records is then merged with the next larger one, because anyone could compute its figures as the total
+    minus the other groups.  For the same reason, a figure that rests on fewer than 20 records, such as the
+    share found of few positives, is None, and so is this figure of one more group.
 
     Args:
-        evaluation: of :func:`evaluate`, for classes or one number, or of :func:`score_held_out`.
-        groups: for each column, the names of its groups and the group of each record, (n,), as a number: from
-            :meth:`tacit.columns.Encoder.groups`, or ``np.unique(labels, return_inverse=True)``.
-        target_bounds: for numbers, the declared (low, high) of the target, as in :func:`evaluate`.
-        plain: an exact evaluation of the same model without DP, to compare both in the smallest group.
+        evaluation: the result of :func:`evaluate`, for classes or one number, or of :func:`score_held_out`.
+        groups: a dictionary from the name of a column to a pair: the names of the column's groups, and the
+            number of the group of each record, (n,).  :meth:`tacit.columns.Encoder.groups` and
+            ``np.unique(labels, return_inverse=True)`` return such pairs.
+        target_bounds: for numbers, the declared (low, high) of the target, as you passed it to
+            :func:`evaluate`.
+        plain: an exact evaluation of the same model trained without DP, to compare the two in the smallest
+            group.
 
     Returns:
-        ``by_group``, a list with the figures of each column, as in evaluation.json, and ``sentences``, one
-        for each way in which a group is served worse.
+        A dictionary: ``by_group`` is a list with the figures of each column, as in evaluation.json, and
+            ``sentences`` has one sentence for each way in which the model serves a group worse.
 
     Raises:
-        InvalidInput: if the evaluation is of other targets, or groups are floats or not one for each record.
+        InvalidInput: if the evaluation has other targets, or the groups are floats or not one for each
+            record.
 
     >>> from tacit.training import evaluate
     >>> model, site = torch.nn.Linear(1, 2), np.repeat(["a", "b", "c"], [97, 100, 3])

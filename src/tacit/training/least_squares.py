@@ -49,12 +49,15 @@ def least_squares_session(
     charges: StepCharges | None = None,
     generator: Generator | None = None,
 ) -> PrivateSession:
-    """Make a session whose one step releases the moments for :func:`solve_least_squares`.
+    """Make a session with one step, which releases noisy moments for :func:`solve_least_squares`.
+
+    The moments are sums of products of the inputs and targets; least squares needs nothing else.
 
     Args:
-        data: (n, inputs) records in [-1, 1], or image features with ``normalise``; then (n,) classes or
-            (n, outputs) targets in [-1, 1].  With ``weighted``, (n,) weights come last, which multiply a
-            record's contribution before clipping.
+        data: a pair of inputs and targets.  The inputs are (n, inputs) numbers in [-1, 1], or image features
+            with ``normalise``.  The targets are (n,) classes, or (n, outputs) numbers in [-1, 1].  With
+            ``weighted``, add (n,) weights as a third entry; a weight multiplies what its record contributes,
+            before clipping.
         plan: a plan of one step, ``Plan.calibrate(..., steps=1, clipping=1.0)``.
         inputs, outputs, classes, normalise, constant, cross_share: see :class:`tacit.models.Moments`.
         engine, physical_batch_size, audit, charges, generator: see :class:`PrivateSession`.
@@ -66,7 +69,7 @@ def least_squares_session(
       for the model is post-processing.
 
     Raises:
-        InvalidInput: if the plan has more than one step, or its clipping norm is not 1.
+        InvalidInput: if the plan has more than one step, or a clipping norm other than 1.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> x[:, 0] += 2 * y
@@ -297,9 +300,11 @@ def noise_of_sums(noise_multiplier: float, bound: int, cross_share: float) -> tu
 
 
 def solve_least_squares(session: PrivateSession, *, ridge: float = 1.0) -> LeastSquaresHead:
-    """Take the session's step, unless it was taken before, and solve for the model.
+    """Take the session's only step, unless it was taken before, and solve for the model.
 
-    ``ridge``: see :meth:`Moments.solve`.
+    Args:
+        session: a session from :func:`least_squares_session`.
+        ridge: the strength of the ridge penalty; see :meth:`tacit.models.Moments.solve`.
 
     >>> x, y = torch.randn(2000, 3), torch.arange(2000) % 2
     >>> plan = Plan.calibrate(epsilon=3.0, delta=1e-5, records=2000, steps=1, clipping=1.0,

@@ -38,7 +38,7 @@ class MetricsRow:
 
 
 class Watcher(Protocol):
-    """Receives the progress of a run, and must not block the loop.
+    """Receives the progress of a run from :func:`train`; the methods must return quickly.
 
     >>> class Printer:
     ...     def on_step(self, steps, epsilon, loss):
@@ -51,14 +51,14 @@ class Watcher(Protocol):
     """
 
     def on_step(self, steps: int, epsilon: float, loss: float | None) -> None:
-        """React to a step.
+        """Receive the progress after a step.
 
-        ``epsilon``, that of the next row of metrics, is an upper bound on the epsilon spent so far.  ``loss``
-        is the smoothed noisy loss.
+        ``epsilon`` is an upper bound on the epsilon spent so far: the epsilon at the next row of metrics.
+        ``loss`` is the noisy training loss, smoothed over steps.
         """
 
     def on_row(self, row: MetricsRow) -> None:
-        """React to a new row of metrics."""
+        """Receive a new row of metrics."""
 
 
 @dataclass
@@ -109,17 +109,20 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     progress: bool | None = None,
 ) -> History:
-    """Take all remaining steps, and return ``history`` with the new rows of metrics.
+    """Take all remaining steps of a session, and return ``history`` with the new rows of metrics.
 
-    If the ledger refuses the next chunk of steps, the run ends early; ``session.stopped`` gives the reason.
-    A run on :class:`DatedRecords` ends at the last day with complete data.  With several ranks, only the
-    first evaluates, calls the watchers and returns rows.
+    If the ledger refuses the next chunk (the steps charged together), the run ends early; ``session.stopped``
+    gives the reason.  A run on :class:`DatedRecords` ends at the last day with complete data.  With several
+    ranks, only the first rank evaluates the model, calls the watchers and returns rows.
 
     Args:
-        evaluate: a function of the model, called at most ``rows`` times, on averaged weights if the session
-            averages them.
-        checkpoint: the file of the resume state, written every ``checkpoint_every`` steps (default: with each
-            row of metrics) and at the end.
+        session: the session to train.
+        evaluate: a function that evaluates the model, called at most ``rows`` times.  If the session averages
+            weights (``ema_decay``), it gets the model with averaged weights.
+        rows: the largest number of rows of metrics for the whole plan, at equal distances.
+        watchers: objects that receive the progress; see :class:`Watcher`.
+        checkpoint: the path of the resume state, which is written every ``checkpoint_every`` steps (default:
+            with each row of metrics) and at the end.
         history: the history of the run before it was resumed; None for a new run.
         should_stop: a function called after each step.  If it returns True, on any rank, the loop saves the
             state and ends.

@@ -64,47 +64,59 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """True for rank 0, which alone writes files, charges the ledger and shows progress."""
+        """True for rank 0, the only rank that writes files, charges the ledger and shows progress."""
         return self.rank == 0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all ranks, with the same bits at each rank."""
+        """Replace each tensor by its sum over all ranks; every rank gets the same bits."""
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite each tensor with that of rank 0."""
+        """At every rank, overwrite each tensor with rank 0's values."""
 
     def total(self, function: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-        """Return the sums over all ranks of the numbers that ``function`` returns."""
+        """Call ``function`` at every rank, and return the sums of its numbers over all ranks."""
         return function()
 
     def each(self, function: Callable[[], T]) -> T:
-        """Return the result of ``function`` at this rank; if it fails at one rank, no rank continues."""
+        """Call ``function`` at every rank, and return this rank's result.
+
+        If it fails at one rank, all ranks raise an error.
+        """
         return function()
 
     def gathered(self, function: Callable[[], T]) -> list[T]:
-        """Return the results of ``function`` at all ranks, in order; if it fails at one, it fails at all."""
+        """Call ``function`` at every rank, and return all results, in the order of the ranks.
+
+        If it fails at one rank, all ranks raise an error.
+        """
         return [function()]
 
     def from_first(self, function: Callable[[], T]) -> T:
-        """Call ``function`` at rank 0 alone; return its result, or raise its error, at all ranks."""
+        """Call ``function`` at rank 0 only; return the result, or raise the error, at all ranks."""
         return function()
 
     def only_first(self, function: Callable[[], T]) -> T | None:
-        """Call ``function`` at rank 0 alone and return its result there; all ranks raise its error."""
+        """Call ``function`` at rank 0 only, and return the result there and None elsewhere.
+
+        If it fails, all ranks raise the error.
+        """
         return function()
 
     def share_secret(self, generator: Generator) -> Generator:
+        """Return the generator for this rank, with rank 0's secret key."""
         key, secure = self.from_first(generator.secret_state)
         return generator if self.first else Generator(key, secure=secure)
 
     def reached(self) -> AbstractContextManager[None]:
-        """Return a context that explains communication errors."""
+        """Return a context manager that explains errors of the communication between ranks."""
         return nullcontext()
 
 
 @final
 class Alone(Ranks):
-    """One process that trains alone, although others run.
+    """States that this process trains alone, although a launcher started others.
+
+    Pass ``ranks=Alone()`` to the session if no other process trains.
 
     >>> alone = Alone()
     >>> alone.first, alone.ranks, alone.total(lambda: (1.0, 2.0))
@@ -114,13 +126,13 @@ class Alone(Ranks):
 
 @final
 class ProcessRanks(Ranks):
-    """The processes of a ``torch.distributed`` group.
+    """The processes of a ``torch.distributed`` group, which train one model together.
 
     Args:
         group: the process group.  Default: the one from ``torch.distributed.init_process_group``.
-        own_records: whether each process has its own records, instead of all reading the same.  A record, and
-            all rows of a person, must then be at one process only, and the plan's ``records`` is a public
-            upper bound for all processes together.
+        own_records: True if each process has its own records; False if all processes read the same records.
+            With True, a record, and all rows of a person, must be at one process only, and the plan's
+            ``records`` is a public upper bound for all processes together.
 
     Raises:
         InvalidInput: if there is no process group, or this process is not in it.

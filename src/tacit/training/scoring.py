@@ -73,15 +73,18 @@ def score_held_out(
     owners: Owners | None = None,
     groups: Groups | None = None,
 ) -> Evaluation:
-    """Release the run's one noisy score, on test records that the training did not use.
-
-    ``inputs`` (n, ...) and ``targets`` are as in :func:`tacit.evaluate`.  If a record of the plan is a person
-    with several rows, ``owners`` name the person of each row, and a person's score is the mean over rows.
-    ``groups`` are those of the columns that the plan's :class:`tacit.plan.GroupScoreReport` names;
-    :meth:`tacit.columns.Encoder.groups` makes them.
+    """Release the one noisy score of a run, on test records that training did not use.
 
     The first call releases the score of the current model; later calls, also after a resume, return the same
-    score.  The number n of test records is secret, and the noise hides it.
+    score.  The number of test records is secret, and the noise hides it.
+
+    Args:
+        session: the session of the run.  Its plan has a ``score_report``, and the session has charges.
+        inputs, targets: the n test records, as in :func:`tacit.evaluate`.
+        owners: the person of each row, if a record of the plan is a person with several rows.  The score of a
+            person is then the mean over their rows.
+        groups: the groups of the records, for each column that the plan's
+            :class:`tacit.plan.GroupScoreReport` names.  :meth:`tacit.columns.Encoder.groups` makes them.
 
     **Guarantee**
 
@@ -93,8 +96,8 @@ def score_held_out(
       the sums of all groups of all columns together by at most the report's ``length``.
 
     Raises:
-        InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` are not those
-            of the plan.
+        InvalidInput: if the plan has no score report, the session has no charges, or ``groups`` has other
+            columns than the plan's report.
         PrivacyRefusal: if no step was charged yet, another process has released a score, or records are
             people with several rows and ``owners`` are missing.
 
@@ -274,29 +277,30 @@ def select_candidate(
 ) -> SelectedCandidate[Candidate] | None:
     """Train a random number of times, each time with a random candidate, and return the best run.
 
-    One charge to the ledger covers the whole selection.
+    One charge to the ledger covers all these runs.
 
     Args:
         candidates: the values to choose from, such as learning rates, chosen without the data.
-        make: a function of a candidate that returns a new session of ``plan`` with a new model, without
-            charges.  It must not show results of runs, because the charge covers only the best run.
+        make: a function that takes a candidate, and returns a new session of ``plan`` with a new model and
+            without charges.  It must not show results of its run, because the charge covers only the best
+            run.
         score: a function that rates a trained model; higher is better.  It may read public or test records,
             which the charge does not cover, but never the training records.
         plan: the plan of each run.
         ledger, dataset: the ledger to charge, and the name of the dataset there.
         mean: the expected number of runs.
         distribution, shape: the distribution of the number of runs; see
-            :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, a negative
-            binomial of shape 1.
+            :class:`~tacit.events.PrivateSelection`.  The default is the geometric distribution, which is the
+            negative binomial of shape 1.
         block, one_record_per_unit: see :class:`~tacit.training.StepCharges`.
 
     Returns:
-        The best run; None if 0 runs were drawn, which is possible for a Poisson distribution.
+        The best run.  None if the number of runs drawn is 0, which is possible for a Poisson distribution.
 
     Raises:
-        BudgetExceeded: if the charge exceeds the budget; no run was made.
-        PrivacyRefusal: if the plan contradicts the dataset's policy, a run differs from the charged plan, or
-            the ledger has its records under another name with a separate budget.
+        BudgetExceeded: if the charge exceeds the remaining budget.  No run was made.
+        PrivacyRefusal: if the plan contradicts the dataset's policy; a session from ``make`` does not follow
+            ``plan``; or the ledger knows the session's records as another dataset, with a separate budget.
 
     >>> import torch
     >>> from tacit.ledger import Policy, RenyiBudget

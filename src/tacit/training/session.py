@@ -62,10 +62,11 @@ class _Tickets(Iterator[StepTicket]):
 
 
 class PrivateSession:
-    """Private training of ``model`` on ``data`` by ``plan``, one step at a time.
+    """Trains ``model`` on ``data`` with differential privacy, one step of ``plan`` at a time.
 
     Args:
-        model: the module to train.  The session refuses a module that mixes records, and names the layer.
+        model: the module to train.  The session refuses a module that mixes records, as batch norm does, and
+            names the layer.
         optimizer: any torch optimizer over the model's trainable parameters.
         data: the training data, with at most one record per person: arrays, tensors or lists (N, ...),
             including memory maps; mappings and tuples of these; data frames; a list of records; or a
@@ -74,38 +75,44 @@ class PrivateSession:
             Item i of a dataset must depend on record i alone; to check this, the session reads four items up
             to ten times before the first step.  Floats are cast to the dtype of the parameters, integers to
             int64.
-        plan: the steps of the run, and their cost.
-        loss: one loss per record, without a mean: ``loss(model, *parts) -> (n,)``, or
-            ``loss(model, **parts)`` if records are mappings.  Also one of :mod:`tacit.losses`, or a loss
-            module of ``torch.nn``, whose reduction is ignored.  The loss is called once per pass, as if for
-            one record, and a few more times in the first pass.  The number of calls does not depend on the
-            records drawn; count steps by :attr:`steps_done` instead.
+        plan: how the steps draw records, clip gradients and add noise, and what they cost in privacy.
+        loss: a function that returns one loss per record, without a mean: ``loss(model, *parts) -> (n,)``, or
+            ``loss(model, **parts)`` if records are mappings.  Or one of :mod:`tacit.losses`, or a loss module
+            of ``torch.nn``, whose reduction is ignored.  The session calls the loss once per forward pass, as
+            if for one record, and a few more times in the first pass.  The number of calls does not depend on
+            the records drawn, so count steps by :attr:`steps_done`, not by calls.
         collate: for records of varying length, a function that turns a list of one record into a batch of
             size 1, such as :func:`tacit.collate.pad`.
-        engine: "fast", or "reference" for a loop over records.  The loop is many times slower, but runs
-            models in which Python reads values of records.  Its guarantee assumes that loss and model store
-            nothing of a record in Python.
-        physical_batch_size: about the most records in memory at once.  It affects only speed and memory.  A
-            user with all rows that a step reads is one record.  Parts of a batch are of equal size.  If CUDA
-            runs out of memory, the session repeats the step with half the size and warns once.  The warning
-            may depend on the number of records drawn, so treat it as confidential, like step times.
-            ``"auto"`` finds the size in the first step on records of zeros, so it depends on public facts
-            alone.  It is at most the expected batch size plus a margin, and leaves a sixteenth of the memory
-            free.  On a CPU, ``"auto"`` is 512.
+        engine: "fast", or "reference" for a loop over records.  The loop is many times slower, but can train
+            models in which Python code reads values of records.  The guarantee of the loop assumes that loss
+            and model store nothing of a record in Python.
+        physical_batch_size: about the largest number of records in memory at once.  It affects only speed and
+            memory.  Larger batches are split into parts of equal size.  A user counts as one record, with all
+            rows that a step reads.  If CUDA runs out of memory, the session repeats the step with half the
+            size, and warns once.  The warning may depend on the number of records drawn, so treat it as
+            confidential, like step times.
+            With ``"auto"``, the first step tries sizes on records of zeros, so that the size depends on
+            public facts alone.  The size found is at most the expected batch size plus a margin, and leaves a
+            sixteenth of the memory free.  On a CPU, ``"auto"`` is 512.
         augmentation: a function that makes ``plan.views`` views of the first tensor of each record.
-        ema_decay: the decay of a moving average of the weights; None for no average.
+        ema_decay: the decay of an exponential moving average of the weights, which :attr:`current_model` has;
+            None for no average.
         workers: the number of processes that prefetch batches, for datasets that decode files.  With 0, the
             session reads each batch when its step begins.
         memory: how much memory the fast engine may use for speed: :data:`tacit.clipping.FAST`, or
             :data:`tacit.clipping.LEAN` for about the memory of a non-private step.
-        audit: the canaries to plant among the records, for :meth:`slot_evidence`; None for none.
-        charges: the run's charges to the ledger of its dataset; None without a ledger.  If the plan has a
-            preparation, call ``charges.start()`` before it.  With several ranks, only the first charges.
-        ranks: the processes that train this model together, :class:`tacit.training.ProcessRanks`.  All have
-            the same model, records and plan, and get the weights and the key of rank 0.
-            ``torch.distributed.fsdp.fully_shard`` may have sharded the model.
-            :class:`tacit.training.Alone` states that this process trains alone although others run.
-        generator: for tests only, from :mod:`tacit.testing`.  Default: a fresh key from the system.
+        audit: an :class:`AuditSlots`, to train on artificial records (canaries) too; :meth:`slot_evidence`
+            then returns the data for an audit.  None for no audit.
+        charges: the :class:`StepCharges` that charge this run to the ledger of the dataset; None without a
+            ledger.  If the plan has a preparation (an earlier release), call ``charges.start()`` before you
+            make it.  With several ranks, only the first rank charges.
+        ranks: the processes that train this model together, as :class:`tacit.training.ProcessRanks`.  All
+            must have the same model, plan and, unless ``own_records`` is set, records.  All get the weights
+            and the key of the noise from rank 0.  ``torch.distributed.fsdp.fully_shard`` may have sharded the
+            model.  Pass :class:`tacit.training.Alone` if this process trains alone although a launcher
+            started others.
+        generator: the source of random numbers, for tests only (:mod:`tacit.testing`).  Default: a generator
+            with a fresh secret key from the system.
 
     >>> import torch.nn.functional as F
     >>> x, y = torch.randn(100, 4), torch.randint(0, 2, (100,))
@@ -160,22 +167,22 @@ class PrivateSession:
 
     @property
     def plan(self) -> Plan:
-        """The plan, from which epsilon and the statement follow."""
+        """The plan, which determines epsilon and the privacy statement."""
         return self._run.plan
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer.  The loop may change its learning rates; only the session steps with it."""
+        """The optimizer.  You may change its learning rates, but only the session may take its steps."""
         return self._run.optimizer.optimizer
 
     @property
     def steps_done(self) -> int:
-        """The number of steps performed so far."""
+        """The number of steps taken so far."""
         return self._run.done
 
     @property
     def steps_there(self) -> int:
-        """The number of steps that have data: the whole plan, or a stream's days so far."""
+        """The number of steps that can be taken: all of the plan or, for dated records, those with data."""
         return self._run.steps
 
     @property
@@ -190,17 +197,20 @@ class PrivateSession:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The (G,) clipping thresholds of the next step.  Adaptive clipping changes them in each step."""
+        """The clipping threshold of each of the G groups of parameters in the next step, (G,).
+
+        Adaptive clipping changes the thresholds in each step.
+        """
         return tuple(self._run.thresholds)
 
     @property
     def private(self) -> bool:
-        """False if the generator came from :mod:`tacit.testing`."""
+        """False if a generator from :mod:`tacit.testing` draws the noise."""
         return self._run.generator.secure
 
     @property
     def randomness(self) -> str:
-        """The source of the random numbers, as the statement names it."""
+        """The source of the random numbers, as the privacy statement names it."""
         name = self._run.generator.name
         return f"{name}; noise by ChaCha20 under a key drawn from it" if self._run.noise_on_device else name
 
@@ -211,26 +221,26 @@ class PrivateSession:
 
     @property
     def charges(self) -> StepCharges | None:
-        """The run's charges to a ledger; None without a ledger, and on all ranks but the first."""
+        """The :class:`StepCharges` of the run; None without a ledger, and on all ranks but the first."""
         return self._run.payment.charges
 
     @property
     def ranks(self) -> Ranks:
-        """The processes that train this model."""
+        """The processes that train this model together."""
         return self._run.ranks
 
     def content(self) -> Iterator[bytes | memoryview] | None:
-        """Return the bytes by which a ledger recognises the records; None if that needs decoding."""
+        """Return the bytes by which a ledger recognises the records; None if they would need decoding."""
         return self._run.records.content()
 
     @property
     def of_people(self) -> bool:
-        """True if the records are :class:`~tacit.training.UserRecords`."""
+        """True if the training data are :class:`~tacit.training.UserRecords`."""
         return self._run.of_people
 
     @property
     def stopped(self) -> str | None:
-        """The reason why the ledger ended the run early; None if it did not.
+        """The reason why the ledger ended the run early; None if the ledger did not end it.
 
         The reason is public: a ledger's balance depends on requests, not on records.
         """
@@ -238,31 +248,31 @@ class PrivateSession:
 
     @property
     def falling(self) -> Falling:
-        """Judges from the noisy losses of the first steps whether the loss falls."""
+        """The check, from the noisy losses of the first steps, whether the loss falls."""
         return self._run.falling
 
     @property
     def refusal(self) -> BudgetExceeded | None:
-        """The ledger's refusal that ended the run, with its epsilons; None if there was none."""
+        """The error with which the ledger ended the run, with the epsilons; None if it did not end it."""
         return self._run.payment.refusal
 
     def batches(self, *, progress: bool | None = False) -> Iterator[StepTicket]:
-        """Iterate over the remaining steps of the plan, or of a stream's days so far.
+        """Iterate over the remaining steps: all of the plan or, for dated records, those with complete data.
 
-        The iterator has a length, for progress bars.  With ``charges`` it ends when the ledger refuses the
-        next chunk of steps; :attr:`stopped` then gives the reason.
+        The iterator has a length, for progress bars.  With ``charges``, it ends early if the ledger refuses
+        the next chunk (the steps charged together); :attr:`stopped` then gives the reason.
 
         Args:
             progress: whether to show a progress bar; None shows it in a notebook or a terminal only.
 
         Raises:
-            BudgetExceeded: the ledger refuses the first chunk.
+            BudgetExceeded: the ledger refuses the first chunk of steps.
         """
         stop = self.steps_there
         return _Tickets(self._tickets(stop, "private training", progress), stop - self._run.done)
 
     def epoch(self, *, progress: bool | None = None) -> Iterator[StepTicket]:
-        """Iterate over the steps of about one pass over the records, fewer at the end of the plan.
+        """Iterate over the steps of about one pass over the records, or over fewer if the plan ends before.
 
         The iterator has a length, for bars such as ``tqdm(session.epoch(progress=False))``.
 
@@ -302,7 +312,8 @@ class PrivateSession:
             Diverged: weights are NaN or infinite after the step.
             UnsupportedModel: the model, loss, augmentation or dataset mixes records.
             PrivacyRefusal: the step was taken before; other code left gradients on the parameters; the step
-                would reuse noise with a different sum; or model or optimizer differ from rank 0.
+                would reuse noise with a different sum; or this rank's model or optimizer differs from that of
+                rank 0.
             ProcessLost: another rank failed or ended.
             TacitError: the GPU failed; the step released nothing.
             InvalidInput: CUDA is out of memory even with one record at a time.
@@ -346,7 +357,10 @@ class PrivateSession:
         return facts("Private session", rows)
 
     def slot_evidence(self) -> SlotEvidence:
-        """Return the data for an audit: the slots' entries in every released sum, and the canaries' coins.
+        """Return the data for an audit with canaries, the artificial records of ``audit``.
+
+        For each canary, they contain what every released sum has in the canary's slot (a parameter that no
+        other record changes), and whether a secret coin flip included the canary in training.
 
         Raises:
             InvalidInput: the session has no ``audit``, or steps of the plan are left.
@@ -361,33 +375,35 @@ class PrivateSession:
     def save(self, path: Path | str, *, extra: dict[str, Any] | None = None) -> None:
         """Write the resume state: weights, optimizer, position and the *secret key of the noise*.
 
-        Keep the file secret, because anyone who has it can subtract the noise.  It is replaced atomically.
-        :meth:`load` returns ``extra``, a dictionary of plain values.  All ranks must call this and share a
-        file system.  Each rank of a sharded model writes its part to a folder next to the file; move both
-        together.
+        Keep the file secret, because anyone who has it can subtract the noise.  An existing file is replaced
+        atomically.  ``extra`` is a dictionary of plain values, which :meth:`load` returns.  All ranks must
+        call this method, and must share a file system.  If the model is sharded, each rank writes its part to
+        a folder next to the file; move file and folder together.
 
         Raises:
-            PrivacyRefusal: the last step was interrupted while it changed the weights, or model or optimizer
-                differ from rank 0.
+            PrivacyRefusal: the last step was interrupted while it changed the weights, or this rank's model
+                or optimizer differs from that of rank 0.
         """
         self._run.save(Path(path), extra or {})
 
     def load(self, path: Path | str) -> dict[str, Any]:
-        """Resume exactly where :meth:`save` stopped, and return its ``extra``.
+        """Resume exactly where :meth:`save` stopped, and return the ``extra`` that was saved.
 
-        Steps after the save run again with the same noise.  Nothing new is released if all else is unchanged,
-        so the session refuses another plan, dataset, model, optimizer, augmentation, collate function or
-        loss.  It compares losses by their code and the values they read (:mod:`tacit.training.resume`).
+        Steps that were taken after the save run again, with the same noise.  If all else is unchanged too,
+        they release nothing new.  The session therefore refuses another plan, dataset, model, optimizer,
+        augmentation, collate function or loss.  It compares the code of a loss and the values that this code
+        reads (:mod:`tacit.training.resume`).
 
-        It does not compare the learning-rate schedule, the mode of the model, values that a loss reads from
-        files, environment or clocks, or the contents of compiled extensions and library objects.  Of large
-        tensors it compares a sample.  It still detects a different release of the same process
-        (:mod:`tacit.training.released`), but not of another process.
+        The session does not compare the learning-rate schedule, the mode of the model, values that a loss
+        reads from files, the environment or clocks, or the contents of compiled extensions and library
+        objects.  Of large tensors, it compares a sample.  If such a difference changes what a repeated step
+        releases, the session detects this if the same process took the step before
+        (:mod:`tacit.training.released`), but not if another process did.
 
         Raises:
-            PrivacyRefusal: the state belongs to another run, versions of Python or of a library differ, or
-                the run is charged elsewhere; the message names the difference.  Resuming would add the same
-                noise to different sums, and subtracting them would remove it.
-            ProcessLost: another rank failed.  All ranks read the file.
+            PrivacyRefusal: the state belongs to another run; the versions of Python or of a library differ;
+                or the run is charged elsewhere.  The message names the difference.  Resuming would add the
+                same noise to different sums, and anyone could subtract the two to remove the noise.
+            ProcessLost: another rank failed.  All ranks must be able to read the file.
         """
         return self._run.ranks.each(lambda: self._run.load(Path(path)))

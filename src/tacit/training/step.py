@@ -218,7 +218,9 @@ def spare(weights: list[Tensor], optimizer: torch.optim.Optimizer) -> list[Tenso
 
 @dataclass(frozen=True)
 class StepTicket:
-    """The number of the next step, without data, because even the size of a batch may be secret.
+    """A ticket for the next step: the number of the step, but no data.
+
+    The ticket has no batch, because even the size of a batch may be secret.
 
     >>> StepTicket(step=3).step
     3

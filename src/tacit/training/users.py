@@ -169,31 +169,34 @@ class SharedRows:
 
 @final
 class UserRecords:
-    """Rows grouped by user: a record, and so the unit of privacy, is a user with all rows.
+    """Rows grouped by user: a record, and so the unit of privacy, is a user with all of their rows.
 
-    By default a step samples users.  It averages the gradients of ``rows_per_user`` rows of each user, and
-    clips the mean.  It samples these rows if the user has more, and repeats rows if the user has fewer, so
-    each user has the same weight.  The plan's ``records`` and ``batch_size`` count users.
+    By default, a step samples users.  For each sampled user, it averages the gradients of ``rows_per_user``
+    rows, and clips this mean.  If a user has more rows, the step samples that many; if a user has fewer, it
+    repeats some, so that each user has the same weight.  The plan's ``records`` and ``batch_size`` then count
+    users.
 
-    If the plan has ``rows_per_user`` too, a step samples rows, and clips the gradient of each row.  The run
-    uses at most ``rows_per_user`` rows of each user, and the plan accounts for all of them.  The plan's
-    ``records`` and ``batch_size`` count rows.
+    If you also set ``rows_per_user`` in the plan, a step samples rows instead, and clips the gradient of each
+    row.  The run uses at most ``rows_per_user`` rows of each user, and the plan accounts for all of them.
+    The plan's ``records`` and ``batch_size`` then count rows.
 
-    If a row may have several users, such as a message between two people, the plan must have
-    ``rows_per_user``.  A row is dropped if one of its users would have more rows than that.  This choice
-    depends on the rows of others, so the guarantee hides the content of a user's rows, but not which users
-    each row has.  The plan's adjacency must be "zero-out" or "replace-one".
+    If a row may have several users, such as a message between two people, you must set ``rows_per_user`` in
+    the plan too.  The run drops a row if one of the row's users would otherwise have more than
+    ``rows_per_user`` rows.  Which rows it drops depends on the rows of other users, so the guarantee hides
+    the content of a user's rows, but not which users each row has.  The plan's adjacency must be "zero-out"
+    or "replace-one".
 
     Args:
         data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.
-        owners: the user of each row, M numbers or strings, such as a column of patient numbers.  If a row may
-            have several users, M lists or sets of them.
-        rows_per_user: K, the rows of a user per step, or the most rows of a user in the run if the plan has
-            it too.  With a larger K, steps are slower and a user's mean gradient is more precise.
+        owners: the user of each row: M numbers or strings, such as a column of patient numbers.  If a row may
+            have several users: M lists or sets of users.
+        rows_per_user: K, the number of rows of each user that a step uses.  If you also set it in the plan,
+            it is the largest number of rows of a user in the whole run.  With a larger K, steps are slower
+            and a user's mean gradient is more precise.
 
     Raises:
-        InvalidInput: if an owner is missing, owners have several types, one user has all rows, or no user has
-            ``rows_per_user`` rows.
+        InvalidInput: if a row has no owner, the owners are of several types, one user has all rows, or no
+            user has as many as ``rows_per_user`` rows.
 
     >>> rows = (torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> data = UserRecords(rows, ["ann", "bob", "ann", "cyd", "ann", "bob"], rows_per_user=2)
@@ -232,7 +235,7 @@ class UserRecords:
 
     @property
     def most_rows(self) -> int:
-        """The largest number of rows of a user.  It has no noise, so do not publish it."""
+        """The number of rows of the user with the most rows.  It has no noise, so do not publish it."""
         return int(self._counts.max())
 
     @property
@@ -242,7 +245,7 @@ class UserRecords:
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each user's name, (N,), without a key.
+        """A 64-bit hash of each user's name, (N,), made without a secret key.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -256,10 +259,10 @@ class UserRecords:
         return self._shared is not None
 
     def chosen(self, users: Indices, seed: int) -> Indices:
-        """Choose K rows of each of the ``users`` (n,) by ``seed``; return their positions, (n K,).
+        """Choose K rows of each of the ``users`` (n,) at random; return the positions of the rows, (n K,).
 
-        The rows of a user are consecutive and drawn without replacement.  A user with fewer than K rows gets
-        each row before any is repeated.
+        The same ``seed`` chooses the same rows.  The rows of one user are consecutive, and drawn without
+        replacement.  If a user has fewer than K rows, each row is chosen before any is repeated.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -276,7 +279,7 @@ class UserRecords:
         return shuffled[places.ravel()]
 
     def capped(self) -> Indices:
-        """Return the rows under the cap of ``rows_per_user`` rows per user, in order."""
+        """Return the rows that are kept, at most ``rows_per_user`` per user, in their original order."""
         return self._capped
 
     @cached_property
@@ -289,11 +292,13 @@ class UserRecords:
         return np.sort(self.chosen(users, 0).reshape(-1, self.rows_per_user)[first])
 
     def split(self, parts: NDArray[np.int64]) -> tuple[UserRecords, NDArray[np.uint64], NDArray[np.int64]]:
-        """Split each user by ``parts`` (M,), which assigns each row to a part, such as a step.
+        """Split each user into several new ones, one for each part that has rows of the user.
+
+        Args:
+            parts: the number of the part, such as a step, of each row, (M,).
 
         Returns:
-            Records with one new user for each pair of user and part, and the hash of the old user's name and
-            the part of each new user.
+            The records with the new users.  For each new user, the hash of the old user's name, and the part.
 
         Raises:
             PrivacyRefusal: if a row may have several users.
@@ -313,19 +318,22 @@ class UserRecords:
 
     @property
     def dropped(self) -> int:
-        """The number of rows that the cap drops.  It has no noise, so do not publish it."""
+        """The number of rows that the limit of ``rows_per_user`` drops.
+
+        It has no noise, so do not publish it.
+        """
         return self.rows - len(self._capped)
 
     def digest(self, key: bytes) -> str:
-        """Return a keyed digest of the users of all rows."""
+        """Return a hash of the users of all rows, made with the secret ``key``."""
         return hashlib.blake2b(self._digest, key=key, digest_size=16).hexdigest()
 
     def check_promise(self, plan: Plan) -> None:
-        """Refuse a plan without a proven guarantee for rows with several users.
+        """Refuse a plan that has no proven guarantee for rows with several users.
 
         Raises:
-            PrivacyRefusal: if rows have several users, and the plan samples people or has adjacency
-                add-remove.
+            PrivacyRefusal: if rows may have several users, and the plan samples users or its adjacency is
+                "add-remove".
         """
         if self._shared is None:
             return
@@ -474,19 +482,21 @@ _MISSING = ("", "NaT", "nan", "None", "<NA>")
 class DatedRecords:
     """Records with dates, for a plan with :class:`tacit.sampling.ByDate`.
 
-    Each step uses the records of ``days`` days, starting on ``first``.  A session takes the steps that end
-    before ``until``.  When later data arrive, a new session resumes from the saved state.
+    Each step uses the records of ``days`` days; the first step begins on ``first``.  A session takes the
+    steps that end before ``until``.  When later data arrive, make a new session, and resume from the saved
+    state.
 
     Args:
-        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports, if no person has
-            two rows in the whole stream.  Otherwise :class:`~tacit.training.UserRecords`; a person then
-            participates in each step with one of their rows.
-        dates: the M dates: strings such as "2026-03-01", Python dates, or ``datetime64``.
+        data: the M rows, in any form that :class:`~tacit.training.PrivateSession` supports.  If a person may
+            have two rows in the whole stream, pass :class:`~tacit.training.UserRecords` instead; a step then
+            uses one row of each person who has rows in it.
+        dates: the date of each of the M rows: strings such as "2026-03-01", Python dates, or ``datetime64``.
         first: the first day of the stream.
-        until: the first day without complete data.  Default: today.  It is never read from the data.
+        until: the first day for which the data are not complete.  Default: today.  It is never read from the
+            data.
         days: the number of days per step.
-        too_often: what to do if a person would participate more often, or with fewer steps between, than the
-            plan allows: "refuse" the data, or "skip" these rows.
+        too_often: what to do if a person would take part in more steps, or in steps closer together, than the
+            plan allows: "refuse" the data, or "skip" the rows that break this limit.
 
     Raises:
         InvalidInput: if a date is missing or unreadable, or ``until`` is before ``first``.
@@ -520,16 +530,19 @@ class DatedRecords:
 
     @property
     def steps(self) -> int:
-        """The number of steps with complete data."""
+        """The number of steps for which the data are complete."""
         return int((self.until - self.first).astype(np.int64)) // self.days
 
     @property
     def left_out(self) -> int:
-        """The number of rows outside the days of these steps.  It has no noise, so do not publish it."""
+        """The number of rows dated before the first step or after the last.
+
+        It has no noise, so do not publish it.
+        """
         return int(((self.step_of < 0) | (self.step_of >= self.steps)).sum())
 
     def digest(self, key: bytes) -> str:
-        """Return a keyed digest of the dates."""
+        """Return a hash of all dates, made with the secret ``key``."""
         return hashlib.blake2b(self._dates.tobytes(), key=key, digest_size=16).hexdigest()
 
 
