@@ -569,14 +569,14 @@ class Config(Section):
 
 
 def read_config(path: Path | str, *, tune: str | None = None) -> Config:
-    """Read a configuration; the error names every mistaken setting, and suggests known names.
+    """Read a configuration file and check it; one error lists all mistakes and suggests known names.
 
     Args:
         path: the TOML file.
-        tune: the part of the public model to train, in place of the file's ``tune``.
+        tune: which part of a public model to train. It replaces ``tune`` in the file.
 
     Raises:
-        InvalidInput: the file does not exist, is not TOML, or lacks something that a run needs.
+        InvalidInput: if the file does not exist, is not TOML, or lacks something that a run needs.
 
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
