@@ -150,8 +150,10 @@ class PrivacyRefusal(TacitError):
 
 
 class UnsupportedEvent(PrivacyRefusal):
-    """Raised if a function, such as an accountant, has no proven bound for an event (a mechanism's
-    description)."""
+    """Raised if a function, such as an accountant, has no proven bound for an event.
+
+    An event is the description of a mechanism.
+    """
 
 
 class UnsupportedModel(PrivacyRefusal):

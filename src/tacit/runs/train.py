@@ -406,7 +406,7 @@ def prepare(
     >>> import tempfile
     >>> import tacit.runs
     >>> demo = Path(tacit.runs.__file__).with_name("demo.toml")
-    >>> run = prepare(demo, out=Path(tempfile.mkdtemp()) / "run")  # on bundled pictures
+    >>> run = prepare(demo, out=Path(tempfile.mkdtemp()) / "run")  # on bundled images
     >>> run.start().statement.epsilon <= 3.0
     True
     """
