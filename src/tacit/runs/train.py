@@ -222,6 +222,9 @@ class Run:
         If the ledger refuses to pay for the next steps, the run ends with the model so far. For a finished
         run, ``start`` only writes the folder again.
 
+        After a stop by ``should_stop``, a crash or a full disk, ``prepare(..., resume=True)`` continues from
+        the last saved state.
+
         In distributed training, call ``start`` in every process (rank). Only the first rank calls watchers,
         writes files and returns the outcome.
 
@@ -229,9 +232,6 @@ class Run:
             watchers: objects that follow the run, such as a progress line.
             should_stop: called after each step; if it returns True, training stops, and ``start`` returns
                 None.
-
-        After such a stop, a crash or a full disk, ``prepare(..., resume=True)`` continues from the last saved
-        state.
         """
         state, ranks = resume_state(self.folder), self.session.ranks
         with ExitStack() as stack:
